@@ -35,7 +35,7 @@ from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import check_arms, check_sides
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
 from layerlab.system.files import check_links
 from layerlab.training.flops import peak_of

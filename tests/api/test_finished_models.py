@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from layerlab import UserError, compare
 from layerlab.cli.app import app
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.records.folded_runs import fold_runs
+from layerlab.records.parquet.folded_runs import fold_runs
 from layerlab.system.trust import trust
 
 pytest.importorskip("lm_eval")
@@ -204,7 +204,7 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
     with pytest.raises(UserError, match="is not the model of its result: the weights are others"):
         again()
     shutil.rmtree(one / "model")
-    with pytest.raises(UserError, match="kept no model, which suite:forwards.yaml scores"):
+    with pytest.raises(UserError, match=r"kept no model, which suite:forwards\.yaml scores"):
         again()
 
 

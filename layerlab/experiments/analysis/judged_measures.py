@@ -95,9 +95,9 @@ def _mean(measure: str, side: ArmResults) -> float | None:
 
 def _sentence(case: Case, word: Word, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
-    told = _lost_said(case)
-    if word in case.words and any(case.evidence.lost):
-        why = told.removeprefix("; ")
+    why = _lost_said(case)
+    told = f"; {why}" if why else ""
+    if word in case.words and why:
         return f"{measure} of {case.arm} is {word} than that of {case.baseline}: {why}"
     if word in case.words:
         return (
@@ -123,7 +123,7 @@ def _lost_said(case: Case) -> str:
     sides = ((case.arm, case.diverged), (case.baseline, case.base_diverged))
     reasons = [f"{name}: {why}" for name, lost in sides for why in dict.fromkeys(lost.values())]
     said = (
-        f"; {ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
+        f"{ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
         f"{case.evidence.divergence:.2g} ({'; '.join(reasons)})"
     )
     found = case.difference

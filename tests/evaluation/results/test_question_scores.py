@@ -39,7 +39,7 @@ def test_a_tie_of_two_options_counts_a_half(whole: EvaluationResult) -> None:
 
 def test_a_model_of_nan_has_no_score(whole: EvaluationResult) -> None:
     lost = [{**one, "lost": True} for one in whole.content["subjects"]]
-    with pytest.raises(UserError, match="has no score: logits of .* are NaN or infinite"):
+    with pytest.raises(UserError, match=r"has no score: logits of .* are NaN or infinite"):
         score_whole({**whole.content, "subjects": lost}, "x", 1.0)
 
 

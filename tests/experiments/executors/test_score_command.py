@@ -36,7 +36,7 @@ def test_a_number_a_table_and_a_list_are_scores(tmp_path: Path) -> None:
 
 
 def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path: Path) -> None:
-    whole = "print(float(sys.argv[1] == %r))" % str(tmp_path.resolve())
+    whole = f"print(float(sys.argv[1] == {str(tmp_path.resolve())!r}))"
     assert scored(tmp_path, whole).score == 1.0
     given = command(tmp_path, "print(len(sys.argv[2:]) if sys.argv[2] == '; echo 9 $HOME' else 0)")
     with trust(False, trust_recipe=True):

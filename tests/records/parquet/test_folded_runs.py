@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.errors import UserError
-from layerlab.records.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
 
 JOURNAL = "events.jsonl"
 
