@@ -196,8 +196,8 @@ def compare(
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
             be the folder of a comparison.
         load: Python files with variants of your own, which the recipe or its arms may name.
-        trust_recipe: run the Python files that the recipe names; one that `load` names, or
-            `layerlab.load` has read, needs no more than that.
+        trust_recipe: run the Python files that the recipe names, and its commands; a file that
+            `load` names, or `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:

@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from layerlab import UserError, compare
+from layerlab.api.finished_models import load_questions
 from layerlab.cli.app import app
 from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.recipes.training import load_recipe
 from layerlab.records.parquet.folded_runs import fold_runs
 from layerlab.system.trust import trust
 
@@ -284,3 +286,28 @@ def test_a_command_that_gives_no_score_is_named_with_its_run(copied: Path) -> No
     with trust(False, trust_recipe=True), pytest.raises(UserError, match="'size' gave no score of"):
         again()
     assert all(SUITE in json.loads(one)["measures"] for one in files(copied).values())
+
+
+def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied: Path) -> None:
+    mark = copied / "ran"
+    (copied / "own.py").write_text(f"open({str(mark)!r}, 'w')\ndef same(rows): return rows\n")
+    with (copied / "forwards.yaml").open("a") as file:
+        file.write("process_docs: !function own.same\n")
+    given = load_recipe("scored.toml", {"compare.measures": ["suite:forwards.yaml"]})
+    with pytest.raises(UserError, match="or --trust-recipe where a recipe names the task"):
+        load_questions(given)
+    assert not mark.exists()
+    with trust(False, trust_recipe=True):
+        assert [len(tasks) for tasks in load_questions(given).values()] == [1]
+    assert mark.exists()
+
+
+def test_models_are_scored_before_a_look_is_taken(copied: Path) -> None:
+    before = sorted(files(copied))
+    for file in (copied / "scored" / "runs").glob("*/scores.json"):
+        file.unlink()
+    changed = {"compare.looks": [2, 3], "compare.measures": ["suite:forwards.yaml"]}
+    compare("scored.toml", out=".", settings=changed, progress=False)
+    scored = sorted(files(copied))
+    # The loss is decided at two seeds, and then nothing is left to run for: nor to score.
+    assert scored == [name for name in before if "-s3-" not in name]
