@@ -32,8 +32,8 @@ from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model
 
-# Questions of each task that a plan asks an untrained model: to warm it up, and to time it.
-WARM, TIMED = 1, 16
+# Questions that a plan asks an untrained model: of each task to warm it up, of all to time it.
+WARM, TIMED = 1, 256
 
 
 def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
@@ -131,7 +131,7 @@ def _try_suite(task: Task, name: str) -> dict[str, Any]:
     if peak_of(run.recipe) is None:  # there is no such device here
         return found
     model = build_model(run, torch.device(run.recipe.run.device)).eval()
-    for limit in (WARM, TIMED):
+    for limit in (WARM, max(2, TIMED // len(counts))):
         content = _evaluate(name, model, task.corpora[run.arm].tokenizer, limit)
     records = [*content["subjects"], *content.get("tasks", ())]
     each = (one["seconds"] * counts[one["task"]] / len(one["scores"] or [0]) for one in records)

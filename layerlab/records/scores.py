@@ -126,7 +126,7 @@ def write_score(folder: Path, result: Mapping[str, Any], measure: str, score: Sc
         "weights": result["weights"],
         "measures": {name: one.model_dump(mode="json") for name, one in measures.items()},
     }
-    write_file(folder / SCORES, json.dumps(seal(content), ensure_ascii=False, indent=1) + "\n")
+    write_file(folder / SCORES, json.dumps(seal(content), ensure_ascii=False) + "\n")
 
 
 def _alike(one: float, other: float) -> bool:
