@@ -171,6 +171,7 @@ def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Pat
     assert judged.content["measures"] == first.content["measures"] and told(copied) == []
 
 
+@pytest.mark.full
 def test_another_question_and_another_command_are_scored_anew(copied: Path) -> None:
     before = files(copied)
     rows = (copied / "questions.jsonl").read_text("utf-8").splitlines(keepends=True)
@@ -210,6 +211,7 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
         again()
 
 
+@pytest.mark.full
 def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> None:
     for file in (copied / "scored" / "runs").glob("*/scores.json"):
         file.unlink()
