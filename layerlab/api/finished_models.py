@@ -4,6 +4,8 @@ import hashlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from layerlab.experiments.executors.local import finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.score_command import hash_command, run_command
 from layerlab.experiments.session import Task
-from layerlab.loading.model import subject
+from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
@@ -74,9 +76,13 @@ def score_runs(task: Task, runs: Sequence[RunSpec], watch: Progress) -> None:
     }
     with hear_interruptions(task.out / RUNS):
         for run in runs:
+            folder = task.folder(run)
+            result = finished_result(run, folder)
+            if result is None or result["diverged"]:  # there is no finished model
+                continue
             for measure, known in _scored(section):
-                with lock_runs([task.folder(run)]):
-                    told = _score(task, run, known, asked[measure])
+                with lock_runs([folder]):
+                    told = _score(task.recipe, folder, result, known, asked[measure])
                 if told is not None:
                     watch.note(f"{run.name}: {measure} {told.score:.4f}")
 
@@ -126,7 +132,8 @@ def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _try_suite(task: Task, name: str) -> dict[str, Any]:
     """Return the questions of a suite, and the seconds that a model takes for them."""
     counts = {leaf.task.task_name: leaf.questions(None) for leaf in load_whole(name)}
-    run = task.runs[0]
+    # Eager, as the time of an update is measured too.
+    run = replace(task.runs[0], recipe=task.runs[0].recipe.changed({"train.torch_compile": False}))
     found: dict[str, Any] = {"questions": sum(counts.values())}
     if peak_of(run.recipe) is None:  # there is no such device here
         return found
@@ -142,38 +149,50 @@ def _scored(section: CompareSection | None) -> list[tuple[str, ComparedMeasure]]
     return [(one, parse_measure(one)) for one in (section.scored if section is not None else ())]
 
 
-def _score(task: Task, run: RunSpec, measure: ComparedMeasure, asked: str) -> Score | None:
-    """Return the new score of a run's model; None where it has one, or no model."""
-    folder, section = task.folder(run), task.recipe.compare
-    result = finished_result(run, folder)
-    if result is None or result["diverged"] or section is None:
-        return None
+def _score(
+    recipe: TrainingRecipe,
+    folder: Path,
+    result: Mapping[str, Any],
+    measure: ComparedMeasure,
+    asked: str,
+) -> Score | None:
+    """Return the new score of a run's model; None where it has one."""
     kept = read_scores(folder, result).get(measure.key)
-    if kept is not None and kept.asked == asked:
+    if recipe.compare is None or (kept is not None and kept.asked == asked):
         return None
+    loaded = _load(folder, result, measure, recipe.run.device)
+    if measure.kind == SUITE:
+        found = _ask(measure.name, loaded, asked)
+    else:
+        del loaded  # it was for the hash of its weights alone: the memory is the command's
+        command = recipe.compare.commands[measure.name]
+        found = run_command(measure.name, command, folder / MODEL, str(result["run"]))
+    write_score(folder, result, measure.key, found)
+    return found
+
+
+def _load(
+    folder: Path, result: Mapping[str, Any], measure: ComparedMeasure, device: str
+) -> LoadedModel:
+    """Load the model of a run, whose weights are those of its result."""
     if not (folder / MODEL).is_dir():
         raise UserError(
             f"{folder} kept no model, which {measure.key} scores; delete it, and type layerlab "
             "compare again"
         )
-    loaded = subject(str(folder / MODEL), device=task.recipe.run.device)
-    if fingerprint(loaded.model.state_dict()) != result["weights"]:
+    found = subject(str(folder / MODEL), device=device)
+    if fingerprint(found.model.state_dict()) != result["weights"]:
         raise UserError(
             f"{folder / MODEL} is not the model of its result: the weights are others; delete "
             f"{folder}, and type layerlab compare again"
         )
-    if measure.kind == SUITE:
-        found = _ask(measure.name, loaded.model, loaded.tokenizer, asked)
-    else:
-        found = run_command(measure.name, section.commands[measure.name], folder / MODEL, run.name)
-    write_score(folder, result, measure.key, found)
     return found
 
 
-def _ask(name: str, model: Any, tokenizer: Any, asked: str) -> Score:
+def _ask(name: str, loaded: LoadedModel, asked: str) -> Score:
     """Score a model as `layerlab evaluate` does."""
     start = time.monotonic()
-    content = _evaluate(name, model, tokenizer)
+    content = _evaluate(name, loaded.model, loaded.tokenizer)
     return score_whole(content, asked, round(time.monotonic() - start, 3))
 
 

@@ -1,13 +1,15 @@
 """Scores beside a run: read back as they were written, and refused where they are not its own."""
 
+import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from layerlab.errors import UserError
-from layerlab.records.parse import seal
+from layerlab.records.parse import seal, unseal
 from layerlab.records.scores import SCORES, Part, Score, read_scores, write_score
 
 RESULT = {"run": "llama-s1", "weights": "a" * 32}
@@ -69,3 +71,33 @@ def test_what_is_no_file_of_scores_is_one_line(text: str, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="is not believed") as told:
         read_scores(tmp_path, RESULT)
     assert "\n" not in str(told.value)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where in a table something stands."""
+    inside = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in inside:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("junk", [None, [], {}, "x", -1, 2, 1e300, True, "\ud800", ["a", {}]])
+def test_whatever_stands_in_a_sealed_file_is_believed_or_one_line(
+    junk: Any, tmp_path: Path
+) -> None:
+    write_score(tmp_path, RESULT, "suite:own", scored(1.0, 0.0))
+    file = tmp_path / SCORES
+    whole = unseal(json.loads(file.read_text("utf-8")))
+    refused = 0
+    for path in list(places(whole)):
+        changed = json.loads(json.dumps(whole))
+        home = functools.reduce(lambda table, key: table[key], path[:-1], changed)
+        home[path[-1]] = junk
+        file.write_text(json.dumps(seal(changed)), encoding="utf-8")
+        try:
+            read_scores(tmp_path, RESULT)
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error) and "is not believed" in str(error)
+    assert refused > 5
