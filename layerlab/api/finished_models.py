@@ -87,11 +87,14 @@ def score_runs(task: Task, runs: Sequence[RunSpec], watch: Progress) -> None:
                     watch.note(f"{run.name}: {measure} {told.score:.4f}")
 
 
-def plan_scores(task: Task) -> list[dict[str, Any]]:
+def plan_scores(task: Task, runs: int) -> list[dict[str, Any]]:
     """Return what scoring the finished models of one size takes, before any of them is there.
 
     The seconds are those of an untrained model with a few questions of each task; those of a
     command are not known.
+
+    Args:
+        runs: of the size, by its estimate: a search has as many as it tries.
 
     Raises:
         UserError: there is no such suite, or its data is not here.
@@ -99,7 +102,7 @@ def plan_scores(task: Task) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     section = task.recipe.compare
     for measure, known in _scored(section):
-        row = {"measure": measure, "runs": len(task.runs), "questions": None, "seconds": None}
+        row = {"measure": measure, "runs": runs, "questions": None, "seconds": None}
         if known.kind == SUITE and task.runs:
             row |= _try_suite(task, known.name)
         elif section is not None:

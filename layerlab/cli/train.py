@@ -281,12 +281,9 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     section = task.recipe.compare
     looks = [] if section is None else describe_looks(section, len(section.arms))
     parts = [
-        (
-            estimate_task(one, several=several),
-            planned_factors(one.recipe, one.runs),
-            plan_scores(one),
-        )
+        (found, planned_factors(one.recipe, one.runs), plan_scores(one, found.runs))
         for one in task.sizes
+        for found in [estimate_task(one, several=several)]
     ]
     if as_json:
         told = [
