@@ -10,7 +10,7 @@ from typing import Any
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import current_settings
 from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 from layerlab.studies.engine.scale import comparison_scale

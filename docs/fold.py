@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from layerlab.records.folded_runs import fold_runs
+from layerlab.records.parquet.folded_runs import fold_runs
 
 if __name__ == "__main__":
     for place in map(Path, sys.argv[1:]):

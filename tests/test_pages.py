@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import typer
 
+from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.experiments.analysis.interaction import find_interactions
 from layerlab.experiments.plan.ladder import plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
+from layerlab.recipes.compared_measures import parse_measure
 from layerlab.studies.engine.discovery import studies
 from layerlab.training.run_spec import RunSpec
 from tests import test_tutorials
@@ -183,6 +185,17 @@ def looked(table: Table) -> None:
     assert planned({"compare": {"arms": ["llama", "gpt2"], **table["compare"]}})
 
 
+def scored(table: Table) -> None:
+    """A suite that there is, and a command that is told its model."""
+    section = training.make_recipe(
+        {"train": {"max_steps": 1}, "compare": {"arms": ["llama", "gpt2"], **table["compare"]}}
+    ).compare
+    assert section is not None
+    suite, command = map(parse_measure, section.measures)
+    assert [one.name for one in select_benchmarks(suite.name)] == ["piqa", "boolq"]
+    assert section.is_higher_better(f"command:{command.name}")
+
+
 def climbed(table: Table) -> None:
     """Sizes that a model of the package can be built at, rising as they are written."""
     compare = {"arms": ["llama", "pangu-pi"], "seeds": [1, 2, 3]}
@@ -207,7 +220,7 @@ def taken(table: Table) -> object:
 # Who reads each recipe of a page.
 READ: Mapping[str, Sequence[Callable[[Table], object]]] = {
     "adaptation.md": (adaptation.make_recipe,),
-    "comparison.md": (compared, crossed, looked, climbed, claimed),
+    "comparison.md": (compared, crossed, looked, scored, climbed, claimed),
     "precision.md": (taken,),
     "scale.md": (planned,),
     "training.md": (planned,),

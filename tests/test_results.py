@@ -12,7 +12,7 @@ import pytest
 import layerlab
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
-from layerlab.records.folded_runs import CURVES, MANIFESTS, fold_runs, unfold_runs
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, fold_runs, unfold_runs
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
 

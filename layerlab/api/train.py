@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerlab.api.finished_models import load_questions, score_runs
 from layerlab.errors import UserError
 from layerlab.experiments import session
 from layerlab.experiments.analysis.comparison import Comparison
@@ -195,8 +196,8 @@ def compare(
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
             be the folder of a comparison.
         load: Python files with variants of your own, which the recipe or its arms may name.
-        trust_recipe: run the Python files that the recipe names; one that `load` names, or
-            `layerlab.load` has read, needs no more than that.
+        trust_recipe: run the Python files that the recipe names, and its commands; a file that
+            `load` names, or `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:
@@ -256,11 +257,14 @@ def compare_task(
         tell: as for `judge_task`.
 
     Raises:
-        UserError: the recipe compares nothing, runs differ in what it does not declare, or the
-            folder of its page holds something else.
+        UserError: the recipe compares nothing, runs differ in what it does not declare, what
+            finished models are to be scored by is not here, or the folder of its page holds
+            something else.
     """
     check_page_folder(page_folder(task))
-    failed = [one for one in run(task, progress=progress) if one.result is None]
+    load_questions(task.recipe)
+    outcomes = run(task, progress=progress, finish=score_runs)
+    failed = [one for one in outcomes if one.result is None]
     return judge_task(task, failed, tell=tell)
 
 

@@ -9,7 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.known_names import MEASURES, OF_WEIGHTS
+from layerlab.system.trust import check_command
 
 
 def check_loads(files: Iterable[Path] | None) -> None:
@@ -123,3 +125,25 @@ def check_adaptation(recipe: Any, *, planned: bool) -> None:
             check_source(source)
         for rows in arm.sft.sources if arm.sft else ():
             find_text(rows.path)
+
+
+def check_scoring(recipe: Any, *, run: bool) -> None:
+    """Refuse suites that there are not or whose data is not here, and commands nobody asked for.
+
+    Args:
+        recipe: of a comparison, or of one run, which scores nothing.
+        run: whether commands are to run.
+    """
+    from layerlab.recipes.compared_measures import SUITE, parse_measure
+
+    for measure in recipe.compare.scored if recipe.compare is not None else ():
+        known = parse_measure(measure)
+        if known.kind == SUITE:
+            from layerlab.evaluation.harness.prepare import check_whole  # a recipe may name none
+
+            try:
+                check_whole(known.name)
+            except UserError as error:
+                raise UserError(f"compare.measures has {measure!r}: {error}") from None
+        elif run:
+            check_command(known.name, recipe.compare.commands[known.name].run)

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads, check_model, check_texts
+from layerlab.cli.early_checks import (
+    check_formats,
+    check_loads,
+    check_model,
+    check_scoring,
+    check_texts,
+)
 from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -33,7 +39,7 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' r
 Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
 
 TRUST = Annotated[
-    bool, typer.Option("--trust-recipe", help="Run every Python file that the recipe names.")
+    bool, typer.Option("--trust-recipe", help="Run every file and command that the recipe names.")
 ]
 
 
@@ -147,6 +153,8 @@ def compare(
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
         recipe, changes = _check_recipe(recipe, changes, load, several=True, read=not judge), {}
+        if planned or not judge:
+            check_scoring(recipe, run=not planned)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -263,6 +271,7 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 
 def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     """Print the cost of a task's runs, how arms differ, and remarks on their texts."""
+    from layerlab.api.finished_models import describe_scores, plan_scores
     from layerlab.experiments.analysis.table import differences
     from layerlab.experiments.estimate.ladder import describe_rung, describe_sum, plan_to_json
     from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
@@ -272,21 +281,24 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     section = task.recipe.compare
     looks = [] if section is None else describe_looks(section, len(section.arms))
     parts = [
-        (estimate_task(one, several=several), planned_factors(one.recipe, one.runs))
+        (found, planned_factors(one.recipe, one.runs), plan_scores(one, found.runs))
         for one in task.sizes
+        for found in [estimate_task(one, several=several)]
     ]
     if as_json:
-        told = [{**found.to_json(), "differs": rows} for found, rows in parts]
+        told = [
+            {**found.to_json(), "differs": rows, "scores": scores} for found, rows, scores in parts
+        ]
         sizes = plan_to_json(task.rungs, told) if task.rungs else told[0]
         show_json({**sizes, "looks": looks, "notes": task.notes})
         return
-    for place, (found, rows) in enumerate(parts):
+    for place, (found, rows, scores) in enumerate(parts):
         if task.rungs:
             say(describe_rung(task.rungs[place]))
         show(found.table)
-        for line in (*differences(rows), *warn_of_many_slots(rows)):
+        for line in (*differences(rows), *warn_of_many_slots(rows), *describe_scores(scores)):
             say(line)
-    summed = describe_sum([found for found, _ in parts]) if task.rungs else []
+    summed = describe_sum([found for found, *_ in parts]) if task.rungs else []
     for line in (*summed, *looks, *task.notes):
         say(line)
 

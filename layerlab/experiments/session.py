@@ -35,7 +35,7 @@ from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import check_arms, check_sides
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
 from layerlab.system.files import check_links
 from layerlab.training.flops import peak_of
@@ -145,8 +145,16 @@ def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
     return load_recipe(given, settings)
 
 
-def run(task: PreparedRecipe, *, progress: bool = True) -> list[RunOutcome]:
+Finish = Callable[[PreparedRecipe, Sequence[RunSpec], Progress], None]
+
+
+def run(
+    task: PreparedRecipe, *, progress: bool = True, finish: Finish = lambda *given: None
+) -> list[RunOutcome]:
     """Execute all runs of a comparison, or as many as its interim looks ask for.
+
+    Args:
+        finish: is handed the runs that have ended, before a look is taken at them.
 
     Returns:
         What became of each run; one without a result has failed.
@@ -158,10 +166,12 @@ def run(task: PreparedRecipe, *, progress: bool = True) -> list[RunOutcome]:
     # All at once, so that no slot waits for the end of a size; side by side, only what has one.
     parts = task.sizes if comparison.lockstep or comparison.search == "optuna" else [task]
     with display(task, progress) as watch, closing(WorkerPool()) as pool:
-        return [outcome for part in parts for outcome in _carry_out(part, watch, pool)]
+        return [outcome for part in parts for outcome in _carry_out(part, watch, pool, finish)]
 
 
-def _carry_out(task: PreparedRecipe, watch: Progress, pool: WorkerPool) -> list[RunOutcome]:
+def _carry_out(
+    task: PreparedRecipe, watch: Progress, pool: WorkerPool, finish: Finish
+) -> list[RunOutcome]:
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
 
@@ -175,6 +185,8 @@ def _carry_out(task: PreparedRecipe, watch: Progress, pool: WorkerPool) -> list[
             search_rates(comparison, runs, out, carry)
         else:
             carry(runs)
+        ended = {one.name: one for one in (*runs, *(outcome.run for outcome in outcomes))}
+        finish(task, list(ended.values()), watch)
         # Whatever a look has decided stays so: there is nothing left to run for.
         if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
             break

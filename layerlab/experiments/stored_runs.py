@@ -19,7 +19,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import HUB
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run import RunRecord, read_record
 from layerlab.records.settings import flatten
 from layerlab.training.run_spec import RunSpec, own_files

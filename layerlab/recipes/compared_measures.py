@@ -1,20 +1,25 @@
-"""What runs may be compared in beside the loss: `steps:2.5`, `peak:score`, `spikes`, `gradient`."""
+"""What runs may be compared in beside the loss: `steps:2.5`, `peak:score`, `suite:piqa`, ..."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal, cast
 
-MeasureKind = Literal["steps", "peak", "spikes", "gradient"]
+MeasureKind = Literal["steps", "peak", "spikes", "gradient", "suite", "command"]
 
 # Readings of a monitor of which the largest says something of a run.
 PEAKS = ("score", "attention_norm", "stream_norm", "growth", "gradient")
-FORMS = ("steps:LOSS", "peak:READING", "spikes", "gradient")
+FORMS = ("steps:LOSS", "peak:READING", "spikes", "gradient", "suite:NAME", "command:NAME")
 _BARE = ("spikes", "gradient")
+# What is read of a finished model, and not of what its run left.
+SUITE, COMMAND = _SCORED = ("suite", "command")
 _EXAMPLES = {
     "steps": "steps:2.5",
     "peak": "peak:score",
     "spikes": "spikes",
     "gradient": "gradient",
+    "suite": "suite:piqa",
+    "command": "command:NAME",
 }
 
 
@@ -25,14 +30,28 @@ class ComparedMeasure:
     Attributes:
         kind: `steps` until the held-out loss is reached; the `peak` of a monitor's reading; the
             `spikes` of the loss that a monitor heard; by how much the `gradient` is larger in the
-            first block than in the last.
+            first block than in the last; the score of the finished model in a `suite`, or by a
+            `command` of the user's.
         loss: that is to be reached.
         reading: of the monitor.
+        name: of the suite or the command.
     """
 
     kind: MeasureKind
     loss: float = 0.0
     reading: str = ""
+    name: str = ""
+
+    @property
+    def scored(self) -> bool:
+        """Tell whether it is a score of the finished model."""
+        return self.kind in _SCORED
+
+    @property
+    def key(self) -> str:
+        """What a score is kept under: a task's file by its name, wherever it lies."""
+        file = self.kind == SUITE and "/" in self.name
+        return f"{self.kind}:{Path(self.name).name if file else self.name}"
 
 
 def parse_measure(name: str) -> ComparedMeasure:
@@ -50,6 +69,8 @@ def parse_measure(name: str) -> ComparedMeasure:
         return ComparedMeasure("steps", loss=float(rest))
     if kind == "peak" and rest in PEAKS:
         return ComparedMeasure("peak", reading=rest)
+    if kind in _SCORED and rest.strip():
+        return ComparedMeasure(cast(MeasureKind, kind), name=rest.strip())
     if name in _BARE:
         return ComparedMeasure(cast(MeasureKind, name))
     known = ", ".join(FORMS)
@@ -60,7 +81,13 @@ def parse_measure(name: str) -> ComparedMeasure:
 
 def is_watched(name: str) -> bool:
     """Tell whether a measure is read off a monitor."""
-    return parse_measure(name).kind != "steps"
+    found = parse_measure(name)
+    return found.kind != "steps" and not found.scored
+
+
+def is_scored(name: str) -> bool:
+    """Tell whether a measure is a score of the finished model; the loss is none."""
+    return name.partition(":")[0] in _SCORED
 
 
 def check_measure(name: str) -> str:
@@ -83,6 +110,8 @@ def _positive(text: str) -> bool:
 def _remedy(kind: str, rest: str) -> str:
     if kind == "steps":
         return 'write the loss to reach, as "steps:2.5"'
+    if kind in _SCORED:
+        return f'write its name, as "{_EXAMPLES[kind]}"'
     if kind == "peak":
         near = get_close_matches(rest, PEAKS, 1)
         return f'write "peak:{near[0]}"' if near else f"the readings are {', '.join(PEAKS)}"

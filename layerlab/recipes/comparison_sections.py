@@ -4,8 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from layerlab.recipes.compared_measures import check_measure
+from layerlab.recipes.compared_measures import COMMAND, check_measure, is_scored, parse_measure
 from layerlab.recipes.training_sections import Count, Name, Positive, Section, Whole
+from layerlab.validation import suggest
+
+MODEL = "{model}"  # in a command, the folder of the model
 
 
 def _check_claimed(name: str) -> str:
@@ -93,6 +96,33 @@ class Published(Section):
     values: dict[str, float]
 
 
+class Command(Section):
+    """A command of your own that scores a finished model: the measure `command:NAME`.
+
+    Attributes:
+        run: the program and its arguments, without a shell; `python` is the one that layerlab runs
+            in, and `{model}` the folder of the model. The last line that it prints is a number,
+            `{"score": 0.5}`, or a list with the score of each question.
+        better: whether `higher` or `lower` scores are.
+        timeout_minutes: after which it is ended.
+    """
+
+    run: Annotated[
+        tuple[Name, ...], Field(min_length=1, examples=[["python", "score.py", "{model}"]])
+    ]
+    better: Literal["higher", "lower"] = "higher"
+    timeout_minutes: Positive = 60.0
+
+    @model_validator(mode="after")
+    def _check_model(self) -> "Command":
+        if not any(MODEL in one for one in self.run):
+            raise ValueError(
+                f"the command {' '.join(self.run)!r} is not told which model it scores; write "
+                'run = ["python", "score.py", "{model}"]'
+            )
+        return self
+
+
 class CompareSection(Section):
     """The runs of the comparison, and what they have in common.
 
@@ -115,7 +145,9 @@ class CompareSection(Section):
             held-out loss is reached, between two evaluations; of a monitor `peak:READING`, the
             largest `score`, `attention_norm`, `stream_norm`, `growth` or `gradient`, the `spikes`
             of the loss, and by how much the `gradient` is larger in the first block than in the
-            last, in powers of ten.
+            last, in powers of ten; of the finished model its score in `suite:NAME`, a suite,
+            benchmark or task of `layerlab evaluate`, or by `command:NAME`.
+        commands: of your own, by name, which run with `--trust-recipe` alone.
         lockstep: all arms of a seed see each batch in turn, in one process.
         allowed_differences: settings, by their paths, in which runs may differ and still be
             compared.
@@ -140,6 +172,7 @@ class CompareSection(Section):
     measures: Annotated[
         tuple[Annotated[str, AfterValidator(check_measure)], ...], Field(examples=[["steps:2.5"]])
     ] = ()
+    commands: dict[str, Command] = Field(default_factory=dict)
     lockstep: bool = False
     allowed_differences: tuple[str, ...] = ()
     timed: tuple[str, ...] = ()
@@ -164,6 +197,33 @@ class CompareSection(Section):
                 'write search = "grid", or no looks'
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_commands(self) -> "CompareSection":
+        """Check that each command that is a measure is there."""
+        for measure in self.scored:
+            known = parse_measure(measure)
+            if known.kind == COMMAND and known.name not in self.commands:
+                hint = suggest(known.name, list(self.commands))
+                raise ValueError(
+                    f"compare.measures has {measure!r}, and there is no such command; {hint}write "
+                    f"[compare.commands.{known.name}] with "
+                    'run = ["python", "score.py", "{model}"]'
+                )
+        return self
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The measures, of claims too, that are scores of finished models."""
+        named = dict.fromkeys([*self.measures, *(claim.measure for claim in self.claims)])
+        return tuple(one for one in named if is_scored(one))
+
+    def is_higher_better(self, measure: str) -> bool:
+        """Tell whether more is better in a measure: in scores, but for a command that says not."""
+        if not is_scored(measure):
+            return False
+        known = parse_measure(measure)
+        return known.kind != COMMAND or self.commands[known.name].better == "higher"
 
     @property
     def grid_rates(self) -> tuple[float, ...]:

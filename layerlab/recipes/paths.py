@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 HUB = "hf:"
+SUITE = "suite:"
 DOCUMENTATION = "python-docs"
 # Where they lie in the data folder: texts whose documents end in a blank line, or an archive whose
 # files are documents.
@@ -24,17 +25,28 @@ def nearby(content: Any, folder: Path) -> Any:
     the working folder, and names no folder of a machine.
 
     Args:
-        content: tables, lists and values; a `text` in a table is that of a source.
+        content: tables, lists and values; a `text` in a table is that of a source, a `suite:` of
+            the list `measures` a task's file, and what a command is to `run` has files in it too.
         folder: that the recipe lies in.
     """
     if isinstance(content, Mapping):
-        return {
-            key: _write(value, folder)
-            if key == "text" and isinstance(value, str)
-            else nearby(value, folder)
-            for key, value in content.items()
-        }
+        return {key: _near(key, value, folder) for key, value in content.items()}
     return [nearby(one, folder) for one in content] if isinstance(content, list) else content
+
+
+def _near(key: str, value: Any, folder: Path) -> Any:
+    if key == "text" and isinstance(value, str):
+        return _write(value, folder)
+    if key in ("measures", "run") and isinstance(value, list):
+        return [_write_file(one, folder) if isinstance(one, str) else one for one in value]
+    return nearby(value, folder)
+
+
+def _write_file(word: str, folder: Path) -> str:
+    """Write the file that a word names, behind `suite:` or alone; a program is found elsewhere."""
+    head = SUITE if word.startswith(SUITE) else ""
+    given = word.removeprefix(head)
+    return head + _write(given, folder) if Path(given).suffix else word
 
 
 def _write(text: str, folder: Path) -> str:

@@ -122,6 +122,17 @@ class TrainingRecipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_models(self) -> "TrainingRecipe":
+        """Check that runs keep their models where those are scored."""
+        scored = self.compare.scored if self.compare is not None else ()
+        if scored and not self.run.save_model:
+            raise ValueError(
+                f"compare.measures has {scored[0]!r}, which is a score of the finished model, and "
+                "run.save_model is false; write [run] save_model = true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _climbs(self) -> "TrainingRecipe":
         """Check that a ladder compares, with seeds enough and without looks."""
         section = self.compare

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import explain, read_json
 from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result
+from layerlab.records.scores import Score, read_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,13 @@ class RunRecord:
         manifest: all that must be equal between the runs of a comparison.
         events: in the order of updates.
         result: None while the run is not finished.
+        scores: of its finished model, by the key of the measure.
     """
 
     manifest: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...] = ()
     result: Mapping[str, Any] | None = None
+    scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -110,8 +113,12 @@ def read_record(folder: Path) -> RunRecord | None:
         return None
     if (folder / "events.jsonl").is_dir():
         raise UserError(f"{folder / 'events.jsonl'} is a folder; delete {folder}, run it again")
+    result = read_result(folder)
     return RunRecord(
-        manifest=manifest, events=tuple(renumber(read(folder))), result=read_result(folder)
+        manifest=manifest,
+        events=tuple(renumber(read(folder))),
+        result=result,
+        scores=read_scores(folder, result),
     )
 
 

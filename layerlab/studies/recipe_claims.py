@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
-from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.json_values import Json
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest

@@ -10,7 +10,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -77,8 +77,8 @@ def allows_unused() -> bool:
 
 
 def allows_tasks() -> bool:
-    """Return whether a task of lm-eval may run Python that it names."""
-    return _TASKS.get()
+    """Return whether a task of lm-eval may run Python that it names; a recipe may name the task."""
+    return _TASKS.get() or _RECIPE.get()
 
 
 def granted_options() -> dict[str, bool]:
@@ -105,6 +105,20 @@ def check_allowed(path: str, source: bytes) -> None:
             f"the recipe runs the Python file {path!r}, and nothing runs unasked; read it, and "
             f"where you trust it type --load {shlex.quote(path)}, or --trust-recipe for all of its "
             f"files (in Python layerlab.load({path!r}), or trust_recipe=True)"
+        )
+
+
+def check_command(name: str, words: Sequence[str]) -> None:
+    """Refuse to run a command of a recipe, unless the user trusts its code.
+
+    Raises:
+        UserError: says what to type.
+    """
+    if not _RECIPE.get():
+        raise UserError(
+            f"the recipe runs the command {name!r}, {short_repr(shlex.join(words))}, and nothing "
+            "runs unasked; read it, and where you trust it type --trust-recipe (in Python "
+            "trust_recipe=True)"
         )
 
 

@@ -21,7 +21,7 @@ from layerlab.loading.weights import load_saved
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import LONGEST, read
 from layerlab.records.file_digests import check_seal, seal_folder
-from layerlab.records.folded_runs import CURVES, MANIFESTS, unfold_runs
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, unfold_runs
 from layerlab.records.parse import digest_of, seal
 from layerlab.training.checkpoints import checkpoint
 from layerlab.training.checkpoints.trackers import _keys, _last

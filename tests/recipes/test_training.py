@@ -364,4 +364,4 @@ def fields(kind, path):
 def section(field):
     kinds = [field.annotation, *get_args(field.annotation)]
     tables = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
-    return tables[0] if tables and get_origin(field.annotation) is not tuple else None
+    return tables[0] if tables and get_origin(field.annotation) not in (tuple, dict) else None

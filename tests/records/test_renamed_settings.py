@@ -9,7 +9,7 @@ import pytest
 
 from layerlab.errors import UserError
 from layerlab.recipes import adaptation, training
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import (
     ADDED,
     NAMES,

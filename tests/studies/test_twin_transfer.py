@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.studies import twin_transfer
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.statistics import Interval

@@ -1,13 +1,17 @@
 """What has to be there before the first question: the engine, the data, the tasks."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.files import read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark
+from layerlab.evaluation.benchmarks.suites import SUITES, select_benchmarks
 from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.lm_eval_tasks.request import check_tasks
 from layerlab.evaluation.tasks.configs import task_configs
 
 
@@ -95,3 +99,57 @@ def list_tasks(
     if not found:
         _refuse(left_out)
     return found
+
+
+def check_whole(name: str) -> tuple[str | None, str | None]:
+    """Return the suite or the tasks of lm-eval that a name stands for, all of whose data is here.
+
+    Whether the data of lm-eval's own tasks is here `load_whole` tells.
+
+    Returns:
+        One of the two, and None.
+
+    Raises:
+        UserError: there is neither, or the data of a benchmark is not here.
+    """
+    known = [*SUITES, *BENCHMARKS]
+    words = [word.strip().lower() for word in name.split(",")]
+    if not all(word in known for word in words):
+        try:
+            check_tasks(name)
+        except UserError:
+            if any(difflib.get_close_matches(word, known, n=1) for word in words):
+                select_benchmarks(name)  # which tells the nearest
+            raise
+        return None, name
+    _, left_out = available(select_benchmarks(name))
+    _refuse_part(left_out)
+    return name, None
+
+
+def load_whole(name: str) -> list[Any]:
+    """Load the tasks that a name stands for, each with its questions.
+
+    Raises:
+        UserError: as `check_whole`; a task cannot be loaded, or less is better in all it measures.
+    """
+    (suite, tasks), harness = check_whole(name), engine()
+    if suite is not None:
+        left_out: list[dict[str, str]] = []
+        found = list_tasks(harness, Options(), select_benchmarks(suite), left_out)
+        _refuse_part(left_out)
+        return found
+    named, _ = harness.load_named(tasks)
+    for one in named:
+        higher = one.task.higher_is_better()
+        if higher and not any(higher.values()):
+            raise UserError(
+                f"less is better in all that {one.task.task_name} measures ({', '.join(higher)}); "
+                "name a task of which more is better, or a command of your own: command:NAME"
+            )
+    return [harness.LmEvalTask(one.task, one.groups) for one in named]
+
+
+def _refuse_part(left_out: Sequence[Mapping[str, str]]) -> None:
+    if left_out:
+        raise UserError(left_out[0]["reason"])

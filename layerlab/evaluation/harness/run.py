@@ -36,7 +36,15 @@ from layerlab.loading.model import LoadedModel, describe_lacking
 from layerlab.system.hardware import is_out_of_memory, versions
 from layerlab.version import VERSION
 
-__all__ = ["ENGINE", "BenchmarkTask", "EvaluationRun", "LmEvalTask", "load_named", "load_tasks"]
+__all__ = [
+    "ENGINE",
+    "BenchmarkTask",
+    "EvaluationRun",
+    "LmEvalTask",
+    "describe_task",
+    "load_named",
+    "load_tasks",
+]
 
 Leaf = BenchmarkTask | LmEvalTask
 # What questions bring about that a task does not fit.

@@ -42,7 +42,8 @@ def check_trusted(config: Mapping[str, Any], what: str, *, installed: bool = Fal
     for why in _reasons(config, installed):
         raise UserError(
             f"{what} runs code ({why}), and nothing runs unasked; read it, and where you trust it "
-            "type --trust-tasks (in Python trust_tasks=True)"
+            "type --trust-tasks (in Python trust_tasks=True), or --trust-recipe where a recipe "
+            "names the task"
         )
 
 

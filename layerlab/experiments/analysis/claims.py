@@ -18,7 +18,7 @@ from layerlab.experiments.analysis.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, PValue
-from layerlab.recipes.compared_measures import is_watched
+from layerlab.recipes.compared_measures import is_scored, is_watched
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 
 ClaimWord = Literal["holds", "fails", "not decided"]
@@ -110,7 +110,7 @@ def judge_claims(
     """
     rows, level = [], stages[-1].level
     for claim in section.claims:
-        found = [_pair(each, section, stages, family) for each in tests(claim, baselines)]
+        found = [_pair(each, section, stages, family) for each in tests(claim, baselines, section)]
         right, wrong = _chances(found)
         word: ClaimWord = "not decided"
         if min(right[1], wrong[1]) < level.alpha:
@@ -121,20 +121,29 @@ def judge_claims(
     return rows
 
 
-def tests(claim: Claim, baselines: Mapping[str, str]) -> list[list[SidedTest]]:
+def tests(
+    claim: Claim, baselines: Mapping[str, str], section: CompareSection
+) -> list[list[SidedTest]]:
     """Return the tests that a claim is made of, by its pairs."""
-    return [_tests(claim, arm, baseline) for arm, baseline in pairs(claim, baselines)]
+    up = -1 if section.is_higher_better(claim.measure) else 1
+    return [_tests(claim, arm, baseline, up) for arm, baseline in pairs(claim, baselines)]
 
 
-def _tests(claim: Claim, arm: str, baseline: str) -> list[SidedTest]:
+def _tests(claim: Claim, arm: str, baseline: str, up: int) -> list[SidedTest]:
+    """Return the tests of a pair.
+
+    Args:
+        up: the side that is worse.
+    """
+
     def at(shift: float) -> PairTest:
         return PairTest(arm, baseline, shift, claim.measure)
 
     if claim.relation == "alike":
         return [(at(claim.margin), -1), (at(-claim.margin), 1)]
     if claim.relation == "no better":
-        return [(at(-claim.margin), 1)]
-    return [(at(0.0), 1 if claim.relation == "worse" else -1)]
+        return [(at(-up * claim.margin), up)]
+    return [(at(0.0), up if claim.relation == "worse" else -up)]
 
 
 def pairs(claim: Claim, baselines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -202,7 +211,8 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
         head += f", {_share(judged, level)}"
-    later = describe_later(told.later, told.evidence, unit)
+    questions = is_scored(judged.claim.measure)
+    later = describe_later(told.later, told.evidence, unit, questions=questions)
     parts = [
         f"{head}: {_describe_pair(judged, told, level, unit)}",
         later,
@@ -258,7 +268,7 @@ def _is_margined(judged: Judged) -> bool:
 
 def _evidence(judged: Judged, pair: ArmPair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
-    told = describe_interval(found)
+    told = describe_interval(found, questions=is_scored(judged.claim.measure))
     if count > 1:
         told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
     else:

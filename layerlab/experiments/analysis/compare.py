@@ -37,6 +37,7 @@ from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, not
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
 from layerlab.experiments.statistics.differences import Difference
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.compared_measures import parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.json_values import json_values
@@ -89,7 +90,7 @@ def compare_runs(
         "measures": judge_measures(baselines, stages, family),
         "tests": len(family),
         "claims": judge_claims(section, baselines, stages, family, LOSS_UNITS[metric]),
-        "runs": [_run(one, sides) for one in records],
+        "runs": [_run(one, sides, section.scored) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         # Runs matched by time meet at the k-th evaluation of each.
@@ -104,6 +105,7 @@ def compare_runs(
             *warn_of_many_slots(rows),
             *_loose(section, rows),
             *looked.speeds,
+            *looked.scores,
             *looked.left,
         ],
         "elsewhere": dict(others),
@@ -276,11 +278,15 @@ def _is_chosen(record: RunRecord, sides: Mapping[str, ArmResults]) -> bool:
     return sides[record.arm].runs.get(record.seed) is record
 
 
-def _run(record: RunRecord, sides: Mapping[str, ArmResults]) -> dict[str, Any]:
+def _run(
+    record: RunRecord, sides: Mapping[str, ArmResults], scored: Sequence[str]
+) -> dict[str, Any]:
     left = ("schema", "blocks")
     result = {name: one for name, one in (record.result or {}).items() if name not in left}
+    scores = {one: record.scores.get(parse_measure(one).key) for one in scored}
     return {
         **result,
+        **{name: one and one.score for name, one in scores.items()},
         "run": record.name,
         "arm": record.arm,
         "seed": record.seed,

@@ -1,5 +1,7 @@
 """The runs of a comparison that count, and the result of every test, before any word."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +17,7 @@ from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
 from layerlab.recipes.arms import arms
+from layerlab.recipes.compared_measures import parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
@@ -47,6 +50,7 @@ class RecipeEvidence:
         records: that count.
         left: remarks on those that do not.
         speeds: remarks on those whose speed does not.
+        scores: remarks on those whose score does not, or is not there.
         contrasts: settings in which runs differ.
         metric: that is compared.
         crossed: interactions that the arms tell of.
@@ -58,6 +62,7 @@ class RecipeEvidence:
     records: Sequence[RunRecord]
     left: Sequence[str]
     speeds: Sequence[str]
+    scores: Sequence[str]
     contrasts: Sequence[SettingDifference]
     metric: str
     crossed: Sequence[Interaction]
@@ -77,6 +82,7 @@ def look_at_recipe(
     baselines = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
     records, left = _plan(section, [one for one in found if one.arm in baselines])
     records, speeds = without_untimed(section, records)
+    records, scores = without_unlike(section, records)
     contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
@@ -88,6 +94,7 @@ def look_at_recipe(
         records=records,
         left=left,
         speeds=speeds,
+        scores=scores,
         contrasts=contrasts,
         metric=metric,
         crossed=crossed,
@@ -163,7 +170,7 @@ def look_at_runs(
     asked += [
         test
         for claim in section.claims
-        for several in tests(claim, baselines)
+        for several in tests(claim, baselines, section)
         for test, _ in several
     ]
     shared = presence([test.arms for test in asked if test.measure == LOSS])
@@ -213,6 +220,57 @@ def without_untimed(
         f"of speeds only those of {told} count: the other runs shared their device, and their "
         "seconds and tokens per second are left out"
     ]
+
+
+def without_unlike(
+    section: CompareSection, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
+    """Drop scores that were asked for otherwise than most, with a remark on them and on what lacks.
+
+    Example:
+        >>> without_unlike(CompareSection(arms=("llama",)), [])
+        ([], [])
+    """
+    found, remarks = list(records), []
+    for measure in section.scored:
+        key = parse_measure(measure).key
+        asked = Counter(one.scores[key].asked for one in found if key in one.scores)
+        usual = next((way for way, _ in asked.most_common(1)), None)
+        unlike = [one.name for one in found if key in one.scores and one.scores[key].asked != usual]
+        lacking = [
+            one.name
+            for one in found
+            if one.finished and one.diverged is None and key not in one.scores
+        ]
+        found = [_drop_score(one, key) if one.name in unlike else one for one in found]
+        if unlike:
+            remarks.append(
+                f"{measure}: left out, because other questions or other code scored them than the "
+                f"rest: {', '.join(unlike)}; type layerlab compare without --judge, which scores "
+                "them anew"
+            )
+        silent = {
+            one.name: math.fsum(part.weight * part.abstained for part in one.scores[key].parts)
+            for one in found
+            if key in one.scores
+        }
+        if most := max(silent.values(), default=0.0):
+            named = [name for name, share in silent.items() if share]
+            remarks.append(
+                f"{measure}: up to {100 * most:.3g} % of the questions have no answer in "
+                f"{', '.join(named)}: they are too long for the context, or no logit is finite; "
+                "they count as wrong"
+            )
+        if lacking:
+            remarks.append(
+                f"{measure}: no score of {', '.join(lacking)}; type layerlab compare without "
+                "--judge, which scores finished models"
+            )
+    return found, remarks
+
+
+def _drop_score(record: RunRecord, key: str) -> RunRecord:
+    return replace(record, scores={name: one for name, one in record.scores.items() if name != key})
 
 
 def _drop_speeds(record: RunRecord) -> RunRecord:

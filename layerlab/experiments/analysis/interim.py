@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
-from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs
+from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs, read_scores
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import (
     Difference,
@@ -18,7 +18,9 @@ from layerlab.experiments.statistics.differences import (
 )
 from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
+from layerlab.experiments.statistics.sampling_error import sampling_error
 from layerlab.experiments.statistics.size_trend import borrow
+from layerlab.recipes.compared_measures import is_scored
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
 
@@ -93,6 +95,7 @@ class Look:
                 len(self.loss_reasons(baseline.name, test.measure)),
             ),
             ended=(arm.ended, baseline.ended),
+            higher=self.section.is_higher_better(test.measure),
         )
 
     def loss_reasons(self, arm: str, measure: str = LOSS) -> dict[int, str]:
@@ -114,6 +117,13 @@ class Look:
 
     def _difference(self, arm: str, baseline: str, measure: str) -> Difference:
         ours, theirs = self.sides[arm], self.sides[baseline]
+        if is_scored(measure):
+            values = {
+                name: read_runs(measure, side.runs, side.metric)
+                for name, side in self.sides.items()
+            }
+            found = self.judging(Additive(values, self.shared))(arm, baseline)
+            return replace(found, text=question_error(measure, self.sides, {arm: 1, baseline: -1}))
         if measure != LOSS:
             read = [read_runs(measure, side.runs, side.metric) for side in (ours, theirs)]
             return difference_to(read[0], read[1], self.level)
@@ -139,9 +149,7 @@ def collect_arms(
 def text_error(sides: Mapping[str, ArmResults], signs: Mapping[str, int]) -> Range | None:
     """Return the standard error that the held-out text adds to a sum of arms, with its degrees.
 
-    Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
-    (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. None where runs kept no blocks, or
-    where a token is not the same token for all.
+    None where runs kept no blocks, or where a token is not the same token for all.
     """
     blocks = [sides[name].blocks for name in signs]
     seeds = sorted(set.intersection(*(set(one) for one in blocks)))
@@ -151,11 +159,28 @@ def text_error(sides: Mapping[str, ArmResults], signs: Mapping[str, int]) -> Ran
         return None
     signed = zip(blocks, signs.values(), strict=True)
     table = np.sum([sign * np.array([one[seed] for seed in seeds]) for one, sign in signed], axis=0)
-    n, count = table.shape
-    means = table.mean(0)
-    between = n * means.var(ddof=1)
-    rest = 0.0
-    if n > 1:
-        left = table - means - table.mean(1, keepdims=True) + table.mean()
-        rest = float((left**2).sum()) / ((n - 1) * (count - 1))
-    return float(np.sqrt(max(0.0, between - rest) / (n * count))), count - 1
+    return sampling_error([(1.0, table)])
+
+
+def question_error(
+    measure: str, sides: Mapping[str, ArmResults], signs: Mapping[str, int]
+) -> Range | None:
+    """Return the standard error that questions add to a sum of arms, with its degrees.
+
+    None where scores are not those of questions, or a task has one alone.
+    """
+    found = [read_scores(measure, sides[name].runs) for name in signs]
+    seeds = sorted(set.intersection(*(set(one) for one in found)))
+    if not seeds:
+        return None
+    parts = []
+    for place, part in enumerate(found[0][seeds[0]].parts):
+        table = np.zeros((len(seeds), len(part.questions)))
+        for scores, sign in zip(found, signs.values(), strict=True):
+            for row, seed in enumerate(seeds):
+                own = scores[seed].parts[place].questions
+                if len(own) < 2 or own.keys() != part.questions.keys():
+                    return None
+                table[row] += sign * np.array([own[key] for key in part.questions])
+        parts.append((part.weight, table))
+    return sampling_error(parts)

@@ -18,6 +18,7 @@ from layerlab.experiments.analysis.verdict import (
     tabulate_test,
 )
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.compared_measures import is_scored
 from layerlab.recipes.comparison_sections import CompareSection
 
 
@@ -61,7 +62,8 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
         looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
-        words=("smaller", "larger"),
+        words=_words(measure, stage.section),
+        questions=is_scored(measure),
     )
     verdict = judge(case, partial(_sentence, measure=measure))
     return {
@@ -79,6 +81,13 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
     }
 
 
+def _words(measure: str, section: CompareSection) -> tuple[VerdictWord, VerdictWord]:
+    """Return the word for a difference below 0, and that for one above."""
+    if not is_scored(measure):
+        return "smaller", "larger"
+    return ("worse", "better") if section.is_higher_better(measure) else ("better", "worse")
+
+
 def _mean(measure: str, side: ArmResults) -> float | None:
     found = read_runs(measure, side.runs, side.metric)
     return sum(found.values()) / len(found) if found else None
@@ -86,9 +95,10 @@ def _mean(measure: str, side: ArmResults) -> float | None:
 
 def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
-    told = _describe_lost(case)
-    if word in case.words and any(case.evidence.lost):
-        return f"{measure} of {case.arm} is {word} than that of {case.baseline}{told}"
+    why = _describe_lost(case)
+    told = f"; {why}" if why else ""
+    if word in case.words and why:
+        return f"{measure} of {case.arm} is {word} than that of {case.baseline}: {why}"
     if word in case.words:
         return (
             f"{measure} of {case.arm} is {word} than that of {case.baseline} by "
@@ -113,7 +123,7 @@ def _describe_lost(case: Case) -> str:
     sides = ((case.arm, case.diverged), (case.baseline, case.base_diverged))
     reasons = [f"{name}: {why}" for name, lost in sides for why in dict.fromkeys(lost.values())]
     sentence = (
-        f"; {ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
+        f"{ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
         f"{case.evidence.divergence:.2g} ({'; '.join(reasons)})"
     )
     found = case.difference

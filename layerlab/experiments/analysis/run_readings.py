@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from layerlab.experiments.analysis import gradient_profile
 from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
 from layerlab.records.run import RunRecord
+from layerlab.records.scores import Score
 
 LOSS_UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
@@ -14,6 +15,8 @@ def unit_of(measure: str) -> str:
     known = parse_measure(measure)
     if known.kind == "peak":
         return f"in {known.reading}"
+    if known.scored:
+        return "in score"
     return {
         "steps": "updates",
         "spikes": "loss spikes a run",
@@ -39,6 +42,16 @@ def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[
     return {seed: value for seed, value in found.items() if value is not None}
 
 
+def read_scores(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, Score]:
+    """Return the score of each run's finished model by seed, where it has one."""
+    key = parse_measure(measure).key
+    return {
+        seed: run.scores[key]
+        for seed, run in runs.items()
+        if key in run.scores and run.diverged is None
+    }
+
+
 def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
     """Return by seed why a run never came to what a measure counts the steps to.
 
@@ -58,6 +71,9 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
 
 
 def _read(measure: ComparedMeasure, run: RunRecord, metric: str) -> float | None:
+    if measure.scored:
+        found = run.scores.get(measure.key)
+        return None if found is None else found.score
     if measure.kind == "steps":
         return _steps(run, measure.loss, metric)
     if measure.kind == "peak":

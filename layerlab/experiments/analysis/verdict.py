@@ -46,6 +46,7 @@ class Case:
         scale: parameters and tokens that the verdict is about.
         unit: of the differences.
         words: for a difference below 0, and for one above.
+        questions: whether it is over questions too, and not over a text.
     """
 
     arm: str
@@ -65,6 +66,7 @@ class Case:
     scale: str = ""
     unit: str = "nats"
     words: tuple[VerdictWord, VerdictWord] = ("better", "worse")
+    questions: bool = False
 
     @property
     def difference(self) -> Difference:
@@ -94,7 +96,7 @@ def judge(case: Case, say: Callable[[Case, VerdictWord], str] | None = None) -> 
     word = _word(case)
     parts = [
         (say or _sentence)(case, word),
-        describe_later(case.later, case.evidence, case.unit),
+        describe_later(case.later, case.evidence, case.unit, questions=case.questions),
         case.scale,
         case.together,
         _describe_unfinished(case),
@@ -249,7 +251,7 @@ def _more(case: Case) -> str:
 def describe_evidence(case: Case) -> str:
     """Describe what a verdict rests on: the interval, p and the seeds."""
     found = case.difference
-    told, holm = describe_interval(found), case.finding.corrected
+    told, holm = describe_interval(found, questions=case.questions), case.finding.corrected
     if case.level.comparisons > 1:
         tests = case.level.comparisons
         told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
@@ -259,12 +261,15 @@ def describe_evidence(case: Case) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
-def describe_later(later: Difference | None, decided: Evidence, unit: str) -> str:
+def describe_later(
+    later: Difference | None, decided: Evidence, unit: str, *, questions: bool = False
+) -> str:
     """Describe what seeds after the deciding look say; the verdict stays.
 
     Args:
         later: over all seeds; None where the last look decided.
         decided: at the look that did.
+        questions: as for `describe_interval`.
     """
     if later is None or later.mean is None:
         return ""
@@ -272,14 +277,19 @@ def describe_later(later: Difference | None, decided: Evidence, unit: str) -> st
     sentence = (
         f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
     )
-    sentence += f" ({describe_interval(later)})" if later.interval else ""
+    told = describe_interval(later, questions=questions)
+    sentence += f" ({told})" if later.interval else ""
     if later.mean * (decided.found.mean or 0.0) < 0:
         sentence += ", on the other side of 0: doubt the word"
     return sentence
 
 
-def describe_interval(found: Difference) -> str:
-    """Describe the interval, and how much of it is due to seeds and to text."""
+def describe_interval(found: Difference, *, questions: bool = False) -> str:
+    """Describe the interval, and how much of it is due to seeds and to text.
+
+    Args:
+        questions: it is over questions, and not over a text.
+    """
     low, high = found.interval or (0.0, 0.0)
     told = (
         f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"
@@ -287,6 +297,8 @@ def describe_interval(found: Difference) -> str:
     if found.text is None or not found.error:
         return told
     seeds, text = number(found.error), number(found.text[0])
+    if questions:
+        return f"{told}, standard error {seeds} by seeds and {text} by questions"
     return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
 
 

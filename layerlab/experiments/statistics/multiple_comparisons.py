@@ -49,11 +49,13 @@ class Evidence:
         found: the difference over the seeds that ended with a number.
         lost: seeds that diverged, of the arm and of its baseline.
         ended: seeds that ended, diverged or not, of either.
+        higher: whether more is better, so that whoever diverged ended below.
     """
 
     found: Difference
     lost: tuple[int, int] = (0, 0)
     ended: tuple[int, int] = (0, 0)
+    higher: bool = False
 
     @property
     def divergence(self) -> float:
@@ -74,7 +76,7 @@ class Evidence:
         side = _sign(mean - shift)
         if not any(self.lost):
             return (1.0, 0) if p is None else (p, side)
-        more = _sign(self.lost[0] - self.lost[1])
+        more = _sign(self.lost[0] - self.lost[1]) * (-1 if self.higher else 1)
         exact = self.divergence
         if p is None or exact < p:
             return (min(1.0, exact if p is None else 2 * exact), more)

@@ -1,1 +1,1 @@
-"""Files in Parquet: what they unpack to, known before they are unpacked."""
+"""Files in Parquet: runs folded into them, and what they unpack to before they are unpacked."""

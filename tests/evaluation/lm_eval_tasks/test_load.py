@@ -133,7 +133,8 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_p
         run(path)
     assert str(caught.value) == (
         f"the task file {path} runs code (process_docs: !function evil.same), and nothing runs "
-        "unasked; read it, and where you trust it type --trust-tasks (in Python trust_tasks=True)"
+        "unasked; read it, and where you trust it type --trust-tasks (in Python "
+        "trust_tasks=True), or --trust-recipe where a recipe names the task"
     )
     (folder / "outer.yaml").write_text("include: own_evil.yaml\ntask: outer\n")
     (folder / "group.yaml").write_text("group: outer_group\ntask: [own_evil]\n")

@@ -15,6 +15,7 @@ from layerlab.experiments.analysis.run_readings import explain_unreached, read_r
 from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
+from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render
 from tests.training.drawn import recipe, record, records, runs
 
@@ -97,11 +98,23 @@ def test_runs_that_never_come_so_far_speak_against_their_arm() -> None:
     p = float(stats.fisher_exact([[7, 1], [0, 8]]).pvalue)
     assert row["verdict"] == "larger" and 2 * p < 0.05
     assert row["said"].startswith(
-        "steps:3 of gpt2 is larger than that of llama; 7 of 8 runs against 0 of 8 without one, "
+        "steps:3 of gpt2 is larger than that of llama: 7 of 8 runs against 0 of 8 without one, "
         f"Fisher's exact p = {p:.2g} (gpt2: not below 3 nats in 30 updates); over the seeds left "
         "(1) it is -51.4706 updates; at "
     )
     assert row["lost"] == many[1:]
+    chinese = language("zh").said(row["said"])
+    assert chinese.startswith(
+        "gpt2 的 steps:3 比 llama 的更大：8 次运行中有 7 次没有该值，对照为 8 次"
+    )
+
+
+def test_a_sentence_with_its_interval_is_whole_in_chinese() -> None:
+    said = (
+        "steps:3 of gpt2 is larger than that of llama by 12.5 updates (95 % interval +1.0 to "
+        "+24.0, p = 0.031, 3 seeds); at 1.00 k parameters and 1.92 k tokens a run."
+    )
+    assert language("zh").said(said).startswith("gpt2 的 steps:3 比 llama 的更大 12.5 ")
 
 
 def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None:

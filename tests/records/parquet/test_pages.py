@@ -9,8 +9,8 @@ import pytest
 
 from layerlab import UserError
 from layerlab.data.sources import rows
-from layerlab.records import folded_runs
-from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.parquet import folded_runs
+from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.parquet.pages import page_sizes
 
 LONG = 4 << 20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.errors import UserError
-from layerlab.records.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
 
 JOURNAL = "events.jsonl"
 
@@ -93,3 +93,14 @@ def test_a_run_that_is_no_text_is_not_folded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="take the run out of"):
         fold_runs(tmp_path)
     assert not (tmp_path / MANIFESTS).exists()
+
+
+def test_scores_are_folded_where_a_run_has_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path, name, b"")
+    (tmp_path / "runs" / "b" / "scores.json").write_bytes(b'{"of": "b"}\r\n')
+    before = bytes_in(tmp_path)
+    fold_runs(tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    unfold_runs(tmp_path)
+    assert bytes_in(tmp_path) == before

@@ -9,6 +9,7 @@ from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS
+from layerlab.records.scores import SCORES
 from layerlab.system.files import LARGEST, check_regular, check_size, write_file, write_folder
 from layerlab.validation import short_repr
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MANIFESTS, CURVES = "manifests.parquet", "curves.parquet"
 # A row of manifests.parquet holds the text of each, under its name.
 TEXTS = (RUN, RECIPE, MANIFEST, FILE)
+# What a run may have; where none has it there is no such column.
+OPTIONAL = (SCORES,)
 ROWS = 4096  # at once
 
 
@@ -37,8 +40,14 @@ def fold_runs(place: Path) -> int:
     import pyarrow.parquet
 
     found = [folder for folder in sorted((place / RUNS).iterdir()) if (folder / FILE).is_file()]
+    kept = [name for name in OPTIONAL if any((folder / name).exists() for folder in found)]
     heads = [
-        {"run": folder.name, **{name: _text(folder / name) for name in TEXTS}} for folder in found
+        {
+            "run": folder.name,
+            **{name: _text(folder / name) for name in TEXTS},
+            **{name: _text(folder / name) if (folder / name).exists() else None for name in kept},
+        }
+        for folder in found
     ]
     lines = [line for folder in found for line in _lines(folder)]
     for name, rows in ((MANIFESTS, heads), (CURVES, lines)):
@@ -74,8 +83,9 @@ def unfold_runs(place: Path) -> None:
         for head in heads.to_pylist():
             own = folder / head["run"]
             own.mkdir()
-            for name in TEXTS:
-                (own / name).write_bytes(head[name].encode())
+            for name in (*TEXTS, *OPTIONAL):
+                if head.get(name) is not None:
+                    (own / name).write_bytes(head[name].encode())
             (own / EVENTS).write_bytes("\n".join(journals.get(head["run"], ())).encode())
 
     try:
@@ -136,20 +146,21 @@ def _batches(
 
 
 def _read(path: Path) -> "pyarrow.Table":
-    """Read a file of texts, of which none is missing."""
+    """Read a file of texts, of which none is missing but those that a run may lack."""
     import pyarrow
     import pyarrow.parquet
 
     columns = ["run", "text"] if path.name == CURVES else ["run", *TEXTS]
-    texts = pyarrow.schema([(name, pyarrow.string()) for name in columns])
     try:
         check_size(path)
         with pyarrow.parquet.ParquetFile(path) as file:
+            there = [name for name in OPTIONAL if name in file.schema_arrow.names]
+            texts = pyarrow.schema([(name, pyarrow.string()) for name in (*columns, *there)])
             table = pyarrow.Table.from_batches(_batches(file, path, texts), texts)
     except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
         raise UserError(
             f"cannot unfold {path}: {one_line(error)}; get the file again from where it came"
         ) from None
-    if any(column.null_count for column in table.columns):
+    if any(table.column(name).null_count for name in columns):
         raise UserError(f"cannot unfold {path}: a value is missing; get the file again")
     return table

@@ -1,0 +1,215 @@
+"""Scores of finished models, where a comparison meets evaluation and the commands of a user."""
+
+import hashlib
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerlab.api import evaluate
+from layerlab.console.progress import Progress
+from layerlab.console.units import duration
+from layerlab.errors import UserError
+from layerlab.evaluation.harness.cache import scorer
+from layerlab.evaluation.harness.prepare import check_whole, engine, load_whole
+from layerlab.evaluation.results.question_scores import score_whole
+from layerlab.experiments.executors.local import read_finished_result
+from layerlab.experiments.executors.run_locks import lock_runs
+from layerlab.experiments.executors.score_command import hash_command, run_command
+from layerlab.experiments.session import PreparedRecipe
+from layerlab.loading.model import LoadedModel, subject
+from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_measure
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.run_files import RUNS
+from layerlab.records.scores import Score, read_scores, write_score
+from layerlab.system.signals import hear_interruptions
+from layerlab.system.trust import check_command
+from layerlab.training.checkpoints.result import MODEL, fingerprint
+from layerlab.training.flops import peak_of
+from layerlab.training.run_spec import RunSpec
+from layerlab.training.setup import build_model
+
+# Questions that a plan asks an untrained model: of each task to warm it up, of all to time it.
+WARM, TIMED = 1, 256
+
+
+def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
+    """Load the tasks of each suite that finished models are scored by, before any run starts.
+
+    Raises:
+        UserError: there is no such suite, its data is not here, or a command is to run that nobody
+            has asked for.
+    """
+    found: dict[str, list[Any]] = {}
+    section = recipe.compare
+    for measure, known in _scored(section):
+        if known.kind == SUITE:
+            try:
+                found[measure] = load_whole(known.name)
+            except UserError as error:
+                raise UserError(f"compare.measures has {measure!r}: {error}") from None
+        elif section is not None:
+            check_command(known.name, section.commands[known.name].run)
+    return found
+
+
+def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -> None:
+    """Score the finished models of runs, each once; what is scored already is kept.
+
+    Raises:
+        UserError: a model or a score is not that of its run, or a command gives none.
+    """
+    section = task.recipe.compare
+    if section is None or not section.scored:
+        return
+    tasks = load_questions(task.recipe)
+    asked = {
+        measure: _hash_asked(tasks[measure])
+        if known.kind == SUITE
+        else hash_command(section.commands[known.name])
+        for measure, known in _scored(section)
+    }
+    with hear_interruptions(task.out / RUNS):
+        for run in runs:
+            folder = task.folder(run)
+            result = read_finished_result(run, folder)
+            if result is None or result["diverged"]:  # there is no finished model
+                continue
+            for measure, known in _scored(section):
+                with lock_runs([folder]):
+                    told = _score(task.recipe, folder, result, known, asked[measure])
+                if told is not None:
+                    watch.note(f"{run.name}: {measure} {told.score:.4f}")
+
+
+def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:
+    """Return what scoring the finished models of one size takes, before any of them is there.
+
+    The seconds are those of an untrained model with a few questions of each task; those of a
+    command are not known.
+
+    Args:
+        runs: of the size, by its estimate: a search has as many as it tries.
+
+    Raises:
+        UserError: there is no such suite, or its data is not here.
+    """
+    found: list[dict[str, Any]] = []
+    section = task.recipe.compare
+    for measure, known in _scored(section):
+        row = {"measure": measure, "runs": runs, "questions": None, "seconds": None}
+        if known.kind == SUITE and task.runs:
+            row |= _try_suite(task, known.name)
+        elif section is not None:
+            command = section.commands[known.name]
+            row |= {"run": list(command.run), "timeout_minutes": command.timeout_minutes}
+        found.append(row)
+    return found
+
+
+def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe what scoring finished models takes."""
+    told = []
+    for row in rows:
+        head = f"{row['measure']} scores {row['runs']} finished models"
+        if "run" in row:
+            told.append(
+                f"{head} by {shlex.join(row['run'])}: {row['timeout_minutes']:g} minutes each at "
+                "most; it runs with --trust-recipe alone, and never for --plan or --judge"
+            )
+            continue
+        each = row["seconds"]
+        whole = None if each is None else each * row["runs"]
+        told.append(
+            f"{head}, {row['questions']:,} questions each: {duration(each)} a model, "
+            f"{duration(whole)} in all, after the runs"
+        )
+    return told
+
+
+def _try_suite(task: PreparedRecipe, name: str) -> dict[str, Any]:
+    """Return the questions of a suite, and the seconds that a model takes for them."""
+    counts = {leaf.task.task_name: leaf.questions(None) for leaf in load_whole(name)}
+    # Eager, as the time of an update is measured too.
+    run = replace(task.runs[0], recipe=task.runs[0].recipe.changed({"train.torch_compile": False}))
+    found: dict[str, Any] = {"questions": sum(counts.values())}
+    if peak_of(run.recipe) is None:  # there is no such device here
+        return found
+    model = build_model(run, torch.device(run.recipe.run.device)).eval()
+    for limit in (WARM, max(2, TIMED // len(counts))):
+        content = _evaluate(name, model, task.corpora[run.arm].tokenizer, limit)
+    records = [*content["subjects"], *content.get("tasks", ())]
+    each = (one["seconds"] * counts[one["task"]] / len(one["scores"] or [0]) for one in records)
+    return {**found, "seconds": sum(each)}
+
+
+def _scored(section: CompareSection | None) -> list[tuple[str, ComparedMeasure]]:
+    return [(one, parse_measure(one)) for one in (section.scored if section is not None else ())]
+
+
+def _score(
+    recipe: TrainingRecipe,
+    folder: Path,
+    result: Mapping[str, Any],
+    measure: ComparedMeasure,
+    asked: str,
+) -> Score | None:
+    """Return the new score of a run's model; None where it has one."""
+    kept = read_scores(folder, result).get(measure.key)
+    if recipe.compare is None or (kept is not None and kept.asked == asked):
+        return None
+    loaded = _load(folder, result, measure, recipe.run.device)
+    if measure.kind == SUITE:
+        found = _ask(measure.name, loaded, asked)
+    else:
+        del loaded  # it was for the hash of its weights alone: the memory is the command's
+        command = recipe.compare.commands[measure.name]
+        found = run_command(measure.name, command, folder / MODEL, str(result["run"]))
+    write_score(folder, result, measure.key, found)
+    return found
+
+
+def _load(
+    folder: Path, result: Mapping[str, Any], measure: ComparedMeasure, device: str
+) -> LoadedModel:
+    """Load the model of a run, whose weights are those of its result."""
+    if not (folder / MODEL).is_dir():
+        raise UserError(
+            f"{folder} kept no model, which {measure.key} scores; delete it, and type layerlab "
+            "compare again"
+        )
+    found = subject(str(folder / MODEL), device=device)
+    if fingerprint(found.model.state_dict()) != result["weights"]:
+        raise UserError(
+            f"{folder / MODEL} is not the model of its result: the weights are others; delete "
+            f"{folder}, and type layerlab compare again"
+        )
+    return found
+
+
+def _ask(name: str, loaded: LoadedModel, asked: str) -> Score:
+    """Score a model as `layerlab evaluate` does."""
+    start = time.monotonic()
+    content = _evaluate(name, loaded.model, loaded.tokenizer)
+    return score_whole(content, asked, round(time.monotonic() - start, 3))
+
+
+def _evaluate(name: str, model: Any, tokenizer: Any, limit: int | None = None) -> Any:
+    suite, tasks = check_whole(name)
+    return evaluate.evaluate(
+        model, suite, tasks=tasks, tokenizer=tokenizer, limit=limit, progress=False
+    ).content
+
+
+def _hash_asked(tasks: Sequence[Any]) -> str:
+    """Return a digest of all questions, how they are put, and the code that scores them."""
+    harness, found = engine(), hashlib.sha256()
+    found.update(f"{harness.ENGINE} {scorer()}".encode())
+    for leaf in tasks:
+        found.update(harness.describe_task(leaf.task).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()[:24]

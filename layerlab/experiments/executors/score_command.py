@@ -1,0 +1,126 @@
+"""A command of the user's that scores a finished model: without a shell, and with a limit."""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.experiments.executors.process import end_group
+from layerlab.recipes.comparison_sections import MODEL, Command
+from layerlab.records.parse import json_of
+from layerlab.records.scores import LARGEST, Part, Score
+from layerlab.system.files import read_whole
+from layerlab.system.trust import check_command
+from layerlab.validation import short_repr
+
+EXPECTED = 'a last line of standard output with a number, {"score": 0.5}, or a list of numbers'
+PYTHON = "python"  # the one that layerlab runs in
+LONGEST = 1 << 24  # bytes of the last line
+
+
+def hash_command(command: Command) -> str:
+    """Return a digest of a command and of the files that it names."""
+    whole = hashlib.sha256(json.dumps(command.run).encode())
+    for word in command.run:
+        if Path(word).is_file():
+            whole.update(hashlib.sha256(read_whole(Path(word))).digest())
+    return whole.hexdigest()[:24]
+
+
+def run_command(name: str, command: Command, model: Path, run: str) -> Score:
+    """Score a model by a command.
+
+    Args:
+        name: of the command.
+        model: its folder.
+        run: that it is of.
+
+    Raises:
+        UserError: nobody has asked for it, it fails, takes too long, or prints no score.
+    """
+    check_command(name, command.run)
+    words = [word.replace(MODEL, str(model.resolve())) for word in command.run]
+    words[0] = sys.executable if words[0] == PYTHON else words[0]
+    told, start = _Told(name, run, words), time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            own = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise told.error(f"cannot be started: {error}") from None
+        try:
+            code = own.wait(60 * command.timeout_minutes)
+        except subprocess.TimeoutExpired:
+            raise told.error(
+                f"took longer than its timeout_minutes = {command.timeout_minutes:g}"
+            ) from None
+        finally:
+            end_group(own)
+        if code:
+            raise told.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
+        line = _last(out)
+    worth = list(_numbers(line, told))
+    # A single number has no questions behind it; a list has one each.
+    single = not line.lstrip().startswith("[")
+    score = sum(worth) / len(worth)
+    questions = {} if single else {str(place): one for place, one in enumerate(worth)}
+    return Score(
+        score=score,
+        asked=hash_command(command),
+        seconds=round(time.monotonic() - start, 3),
+        parts=[Part(task=name, weight=1.0, score=score, questions=questions)],
+    )
+
+
+class _Told:
+    """What a command is called in an error."""
+
+    def __init__(self, name: str, run: str, words: Sequence[str]) -> None:
+        self.name, self.run, self.words = name, run, words
+
+    def error(self, why: str) -> UserError:
+        """Return the error that a command gave no score, and why."""
+        return UserError(
+            f"the command {self.name!r} gave no score of {self.run}: it {why}; expected "
+            f"{EXPECTED}; try it: {shlex.join(self.words)}"
+        )
+
+
+def _numbers(line: str, told: _Told) -> Iterator[float]:
+    """Yield the numbers of the last line.
+
+    Raises:
+        UserError: it has none, or others than finite ones.
+    """
+    try:
+        found: Any = json_of(line)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        found = found.get("score")
+    several = found if isinstance(found, list) else [found]
+    for one in several:
+        if isinstance(one, bool) or not isinstance(one, int | float):
+            raise told.error(f"printed {short_repr(line)} last")
+        if not abs(one) <= LARGEST:
+            raise told.error(f"printed {short_repr(one)}, which is no finite score")
+        yield float(one)
+    if not several:
+        raise told.error("printed an empty list")
+
+
+def _last(file: Any) -> str:
+    """Return the last line of a file that is not empty."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - LONGEST))
+    lines = file.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,208 @@
+"""Verdicts on scores of finished models: which way is better, over seeds and over questions."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.run import RunRecord
+from layerlab.records.scores import Part, Score
+from layerlab.report.i18n.language import language
+from layerlab.report.pages.comparison import render
+from tests.training.drawn import recipe, record, runs
+
+SUITE, OWN = "suite:own", "command:own"
+COMMANDS = {"own": {"run": ["python", "score.py", "{model}"], "better": "lower"}}
+SEEDS = [1, 2, 3, 4]
+NATS = dict(zip(SEEDS, (3.0, 3.3, 3.1, 3.2), strict=True))
+Worth = Callable[[str, int], np.ndarray]
+
+
+def score(*parts: tuple[float, np.ndarray], asked: str = "x", **given: Any) -> Score:
+    """A score of tasks with these weights and questions."""
+    made = [
+        Part(
+            task=f"task {number}",
+            weight=weight,
+            score=float(worth.mean()),
+            questions={str(place): float(one) for place, one in enumerate(worth)},
+            **given,
+        )
+        for number, (weight, worth) in enumerate(parts)
+    ]
+    whole = math.fsum(one.weight * one.score for one in made)
+    return Score(score=whole, asked=asked, seconds=1.0, parts=made)
+
+
+def made(given: TrainingRecipe, worth: Worth, measure: str = SUITE) -> list[RunRecord]:
+    """All runs of a recipe, with the scores of one task."""
+    return [
+        replace(
+            record(run, NATS.get(run.seed, 3.0)),
+            scores={measure: score((1.0, worth(run.arm, run.seed)))},
+        )
+        for run in runs(given)
+    ]
+
+
+def judged(given: TrainingRecipe, found: list[RunRecord]) -> Mapping[str, Any]:
+    (row,) = compare_runs(given, found).content["measures"]
+    return dict(row)
+
+
+def questions(gain: float, seed: int = 0, count: int = 300) -> Worth:
+    """Right answers by chance, each question as hard for all; gpt2 gains so much."""
+    hard = np.random.default_rng(seed).uniform(0.2, 0.8, count)
+
+    def worth(arm: str, number: int) -> np.ndarray:
+        rng = np.random.default_rng([seed, number, arm == "gpt2"])
+        return (rng.uniform(size=count) < hard + gain * (arm == "gpt2")).astype(float)
+
+    return worth
+
+
+def test_more_is_better_and_the_sentence_names_questions() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    found = compare_runs(given, made(given, questions(0.2)))
+    (row,) = found.content["measures"]
+    assert row["verdict"] == "better" and 0.1 < row["difference"] < 0.3
+    assert row["low"] > 0 and row["mean"] - row["against_mean"] == pytest.approx(row["difference"])
+    assert row["said"].startswith("suite:own of gpt2 is better than that of llama by 0.")
+    assert " by seeds and 0." in row["said"] and " by questions, p = " in row["said"]
+    assert found.content["tests"] == 2, "one family with the loss"
+    assert "suite:own of gpt2 is better" in render(found.content)
+    chinese = language("zh").said(row["said"])
+    assert (
+        chinese.startswith("gpt2 的 suite:own 比 llama 的更好 0.") and " 分（95 % 区间 +" in chinese
+    )
+    assert "题目占 0." in chinese and not re.search(r"\b(by|in|score|questions)\b", chinese)
+    scores = [one[SUITE] for one in found.content["runs"] if one["arm"] == "gpt2"]
+    assert row["mean"] == pytest.approx(np.mean(scores))
+    worse = judged(given, made(given, questions(-0.2)))
+    assert worse["verdict"] == "worse" and worse["high"] < 0
+
+
+def test_of_a_command_less_may_be_better() -> None:
+    given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
+    assert judged(given, made(given, questions(0.2), OWN))["verdict"] == "worse"
+    assert judged(given, made(given, questions(-0.2), OWN))["verdict"] == "better"
+
+
+def test_both_sources_of_chance_are_in_the_interval() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    easy = np.linspace(-0.5, 0.5, 40)
+
+    def worth(arm: str, seed: int) -> np.ndarray:
+        return easy * (arm == "gpt2") + seed * (0.01 if arm == "gpt2" else 0.02)
+
+    row = judged(given, made(given, worth))
+    # Seeds differ by 0.01 each, and questions by what the arm makes of them.
+    assert row["seeds_error"] == pytest.approx(np.std([0.01, 0.02, 0.03, 0.04], ddof=1) / 2)
+    assert row["text_error"] == pytest.approx(easy.std(ddof=1) / math.sqrt(40))
+    assert row["verdict"] == "not distinguishable"
+
+
+def test_tasks_weigh_as_the_score_has_them() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    rng = np.random.default_rng(3)
+    parts = {
+        (arm, seed): [(0.75, rng.standard_normal(30)), (0.25, rng.standard_normal(5))]
+        for arm in ("llama", "gpt2")
+        for seed in SEEDS
+    }
+    found = [
+        replace(record(run, 3.0), scores={SUITE: score(*parts[run.arm, run.seed])})
+        for run in runs(given)
+    ]
+    gaps = [
+        sum(
+            weight * (mine.mean() - other.mean())
+            for (weight, mine), (_, other) in zip(
+                parts["gpt2", seed], parts["llama", seed], strict=True
+            )
+        )
+        for seed in SEEDS
+    ]
+    assert judged(given, found)["difference"] == pytest.approx(np.mean(gaps))
+
+
+def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone() -> None:
+    given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
+    found = []
+    for run in runs(given):
+        worth = run.seed + (5.0 + 0.1 * run.seed if run.arm == "gpt2" else 0.0)
+        part = Part(task="own", weight=1.0, score=worth)
+        kept = Score(score=worth, asked="x", seconds=1.0, parts=[part])
+        found.append(replace(record(run, 3.0), scores={OWN: kept}))
+    row = judged(given, found)
+    assert row["text_error"] is None and row["verdict"] == "worse"
+    assert "by questions" not in row["said"]
+
+
+def test_an_arm_that_diverges_more_often_is_not_better_by_its_scores() -> None:
+    many = list(range(1, 9))
+    for measure, commands in ((SUITE, {}), (OWN, COMMANDS)):
+        given = recipe(seeds=many, measures=[measure], commands=commands)
+        found = [
+            record(run, math.nan)
+            if run.arm == "gpt2" and run.seed > 1
+            else replace(record(run, 3.0), scores={measure: score((1.0, np.arange(4.0)))})
+            for run in runs(given)
+        ]
+        row = judged(given, found)
+        assert row["verdict"] == "worse" and row["lost"] == many[1:]
+
+
+def test_a_claim_on_a_score_holds_where_more_is_better() -> None:
+    claims = [
+        {"source": "Own", "statement": "a", "relation": relation, "arm": "gpt2", "measure": SUITE}
+        for relation in ("better", "worse", "no better")
+    ]
+    given = recipe(seeds=SEEDS, claims=claims)
+    found = compare_runs(given, made(given, questions(0.2))).content["claims"]
+    assert [one["verdict"] for one in found] == ["holds", "fails", "fails"]
+    assert "by questions" in found[0]["said"]
+    found = compare_runs(given, made(given, questions(-0.2))).content["claims"]
+    assert [one["verdict"] for one in found] == ["fails", "holds", "holds"]
+
+
+def test_scores_of_other_questions_do_not_count_and_those_that_lack_are_named() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    found = made(given, questions(0.2))
+    other = replace(found[0], scores={SUITE: score((1.0, np.ones(9)), asked="other")})
+    told = compare_runs(given, [other, *found[1:-1], replace(found[-1], scores={})]).content
+    (row,) = told["measures"]
+    assert row["n"] == 2
+    (unlike,) = [one for one in told["remarks"] if "left out, because other questions" in one]
+    assert other.name in unlike and "type layerlab compare without --judge" in unlike
+    (lacking,) = [one for one in told["remarks"] if "suite:own: no score of" in one]
+    assert found[-1].name in lacking and other.name not in lacking
+
+
+def test_questions_without_an_answer_are_told() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    found = [
+        replace(record(run, 3.0), scores={SUITE: score((1.0, np.arange(4.0)), abstained=0.25)})
+        for run in runs(given)
+    ]
+    told = compare_runs(given, found).content["remarks"]
+    assert any("suite:own: up to 25 % of the questions have no answer in" in one for one in told)
+
+
+@pytest.mark.full
+def test_arms_that_are_alike_are_called_so() -> None:
+    given = recipe(seeds=[1, 2, 3], measures=[SUITE])
+    draws = 400
+    wrong = sum(
+        judged(given, made(given, questions(0.0, seed=seed, count=60)))["verdict"]
+        in ("better", "worse")
+        for seed in range(draws)
+    )
+    # 5 %, and three standard errors of so many draws.
+    assert wrong <= draws * 0.05 + 3 * math.sqrt(draws * 0.05 * 0.95)

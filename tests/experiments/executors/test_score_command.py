@@ -1,0 +1,123 @@
+"""Commands that score a model: what they print, what they must not, and that they end."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from layerlab.errors import UserError
+from layerlab.experiments.executors.score_command import hash_command, run_command
+from layerlab.recipes.comparison_sections import Command
+from layerlab.records.scores import Score
+from layerlab.system.trust import trust
+
+
+def command(folder: Path, code: str, **given: float) -> Command:
+    """A command that runs a file with this code."""
+    file = folder / "score.py"
+    file.write_text(f"import sys, time\n{code}\n", encoding="utf-8")
+    return Command(run=("python", str(file), "{model}"), **given)
+
+
+def scored(folder: Path, code: str, **given: float) -> Score:
+    with trust(False, trust_recipe=True):
+        return run_command("own", command(folder, code, **given), folder, "llama-s1")
+
+
+def test_a_number_a_table_and_a_list_are_scores(tmp_path: Path) -> None:
+    assert scored(tmp_path, "print('hello'); print(-2.5)").score == -2.5
+    assert scored(tmp_path, "print('{\"score\": 3}\\n')").score == 3.0
+    found = scored(tmp_path, "print([1, 0, 0.5])")
+    assert found.score == 0.5 and found.parts[0].questions == {"0": 1.0, "1": 0.0, "2": 0.5}
+    assert scored(tmp_path, "print([0.25])").parts[0].questions == {"0": 0.25}
+    assert scored(tmp_path, "print('no score'); print(7); print(file=sys.stderr)").score == 7.0
+
+
+def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path: Path) -> None:
+    whole = f"print(float(sys.argv[1] == {str(tmp_path.resolve())!r}))"
+    assert scored(tmp_path, whole).score == 1.0
+    given = command(tmp_path, "print(len(sys.argv[2:]) if sys.argv[2] == '; echo 9 $HOME' else 0)")
+    with trust(False, trust_recipe=True):
+        words = Command(run=(sys.executable, *given.run[1:], "; echo 9 $HOME"))
+        assert run_command("own", words, tmp_path, "llama-s1").score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("pass", "it printed '' last"),
+        ("print(1); print('done')", "it printed 'done' last"),
+        ("print('NaN')", "it printed nan, which is no finite score"),
+        ("print('[1, Infinity]')", "it printed inf, which is no finite score"),
+        ("print('1e999')", "which is no finite score"),
+        ("print(10**400)", "which is no finite score"),
+        ("print('true')", "it printed 'true' last"),
+        ("print('[]')", "it printed an empty list"),
+        ("print('{\"loss\": 1}')", "it printed"),
+        ("print('[1, \"2\"]')", "it printed"),
+        ("print('[' * 100000)", "it printed"),
+        ("print(1); sys.exit('no GPU')", "it ended with exit code 1: no GPU"),
+        ("sys.stdout.buffer.write(b'\\xff\\n')", "it printed"),
+        ("print('\\x1b[2J')", "it printed"),
+    ],
+)
+def test_anything_else_is_one_line_that_names_command_and_run(
+    code: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="gave no score of llama-s1: it ") as told:
+        scored(tmp_path, code)
+    said = str(told.value)
+    assert said.startswith("the command 'own' gave no score") and why in said
+    assert "expected a last line of standard output with a number" in said
+    assert "\n" not in said and "\x1b" not in said and len(said) < 1000
+
+
+def test_one_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
+    given = Command(run=("no-such-program-anywhere", "{model}"))
+    with trust(False, trust_recipe=True), pytest.raises(UserError, match="it cannot be started"):
+        run_command("own", given, tmp_path, "llama-s1")
+
+
+def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = (
+        "import os\n"
+        f"if os.fork() == 0:\n    open({str(child)!r}, 'w').write(str(os.getpid()))\n"
+        "time.sleep(60)"
+    )
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"it took longer than its timeout_minutes = 0\.02"):
+        scored(tmp_path, code, timeout_minutes=0.02)
+    assert time.monotonic() - start < 30
+    number = int(child.read_text())
+    for _ in range(100):  # whoever it was left to has to notice first
+        if not Path(f"/proc/{number}").exists() or "Z" in _state(number):
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(number, 9)
+        pytest.fail("what it started goes on")
+
+
+def _state(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_nothing_runs_unasked(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    given = command(tmp_path, f"open({str(marker)!r}, 'w'); print(1)")
+    with pytest.raises(UserError, match="nothing runs unasked; read it, and where you trust it"):
+        run_command("own", given, tmp_path, "llama-s1")
+    assert not marker.exists()
+
+
+def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
+    given = command(tmp_path, "print(1)")
+    before = hash_command(given)
+    assert hash_command(command(tmp_path, "print(1)")) == before
+    assert hash_command(command(tmp_path, "print(2)")) != before
