@@ -26,7 +26,7 @@ from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_mea
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run_files import RUNS
-from layerlab.records.scores import Score, read_scores, write_score
+from layerlab.records.scores import ModelScore, read_scores, write_score
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.trust import check_command
 from layerlab.training.checkpoints.result import MODEL, fingerprint
@@ -47,7 +47,7 @@ def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
     """
     found: dict[str, list[Any]] = {}
     section = recipe.compare
-    for measure, known in _scored(section):
+    for measure, known in _score_measures(section):
         if known.kind == SUITE:
             try:
                 found[measure] = load_whole(known.name)
@@ -72,7 +72,7 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
         measure: _hash_asked(tasks[measure])
         if known.kind == SUITE
         else hash_command(section.commands[known.name])
-        for measure, known in _scored(section)
+        for measure, known in _score_measures(section)
     }
     with hear_interruptions(task.out / RUNS):
         for run in runs:
@@ -80,7 +80,7 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
             result = read_finished_result(run, folder)
             if result is None or result["diverged"]:  # there is no finished model
                 continue
-            for measure, known in _scored(section):
+            for measure, known in _score_measures(section):
                 with lock_runs([folder]):
                     told = _score(task.recipe, folder, result, known, asked[measure])
                 if told is not None:
@@ -101,7 +101,7 @@ def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     section = task.recipe.compare
-    for measure, known in _scored(section):
+    for measure, known in _score_measures(section):
         row = {"measure": measure, "runs": runs, "questions": None, "seconds": None}
         if known.kind == SUITE and task.runs:
             row |= _try_suite(task, known.name)
@@ -136,7 +136,7 @@ def _try_suite(task: PreparedRecipe, name: str) -> dict[str, Any]:
     """Return the questions of a suite, and the seconds that a model takes for them."""
     counts = {leaf.task.task_name: leaf.questions(None) for leaf in load_whole(name)}
     # Eager, as the time of an update is measured too.
-    run = replace(task.runs[0], recipe=task.runs[0].recipe.changed({"train.torch_compile": False}))
+    run = replace(task.runs[0], recipe=task.runs[0].recipe.change({"train.torch_compile": False}))
     found: dict[str, Any] = {"questions": sum(counts.values())}
     if peak_of(run.recipe) is None:  # there is no such device here
         return found
@@ -148,7 +148,7 @@ def _try_suite(task: PreparedRecipe, name: str) -> dict[str, Any]:
     return {**found, "seconds": sum(each)}
 
 
-def _scored(section: CompareSection | None) -> list[tuple[str, ComparedMeasure]]:
+def _score_measures(section: CompareSection | None) -> list[tuple[str, ComparedMeasure]]:
     return [(one, parse_measure(one)) for one in (section.scored if section is not None else ())]
 
 
@@ -158,7 +158,7 @@ def _score(
     result: Mapping[str, Any],
     measure: ComparedMeasure,
     asked: str,
-) -> Score | None:
+) -> ModelScore | None:
     """Return the new score of a run's model; None where it has one."""
     kept = read_scores(folder, result).get(measure.key)
     if recipe.compare is None or (kept is not None and kept.asked == asked):
@@ -192,7 +192,7 @@ def _load(
     return found
 
 
-def _ask(name: str, loaded: LoadedModel, asked: str) -> Score:
+def _ask(name: str, loaded: LoadedModel, asked: str) -> ModelScore:
     """Score a model as `layerlab evaluate` does."""
     start = time.monotonic()
     content = _evaluate(name, loaded.model, loaded.tokenizer)

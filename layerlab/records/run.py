@@ -16,7 +16,7 @@ from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import explain, read_json
 from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result
-from layerlab.records.scores import Score, read_scores
+from layerlab.records.scores import ModelScore, read_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class RunRecord:
     manifest: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...] = ()
     result: Mapping[str, Any] | None = None
-    scores: Mapping[str, Score] = field(default_factory=dict)
+    scores: Mapping[str, ModelScore] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -16,10 +16,10 @@ from layerlab.system.files import check_regular, write_file
 SCORES = "scores.json"
 SCHEMA = 1
 LARGEST = 1e12
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+ScoreNumber = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
-class Part(BaseModel):
+class TaskPart(BaseModel):
     """A task, and its share of the whole score.
 
     Attributes:
@@ -33,12 +33,12 @@ class Part(BaseModel):
     model_config = STRICT
     task: str
     weight: Annotated[float, Field(ge=0, le=1)]
-    score: Number
-    questions: dict[str, Number] = {}
+    score: ScoreNumber
+    questions: dict[str, ScoreNumber] = {}
     abstained: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
-class Score(BaseModel):
+class ModelScore(BaseModel):
     """The score of a model.
 
     Attributes:
@@ -49,13 +49,13 @@ class Score(BaseModel):
     """
 
     model_config = STRICT
-    score: Number
+    score: ScoreNumber
     asked: str
     seconds: Annotated[float, Field(ge=0, le=LARGEST)]
-    parts: list[Part] = Field(min_length=1)
+    parts: list[TaskPart] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check_sums(self) -> "Score":
+    def _check_sums(self) -> "ModelScore":
         for part in self.parts:
             worth = list(part.questions.values())
             if worth and not _alike(part.score, math.fsum(worth) / len(worth)):
@@ -67,7 +67,7 @@ class Score(BaseModel):
         return self
 
 
-class Scores(BaseModel):
+class ScoreFile(BaseModel):
     """The content of scores.json.
 
     Attributes:
@@ -80,10 +80,10 @@ class Scores(BaseModel):
     schema_version: int = Field(alias="schema", ge=1, le=SCHEMA)
     run: str
     weights: str
-    measures: dict[str, Score]
+    measures: dict[str, ModelScore]
 
 
-def read_scores(folder: Path, result: Mapping[str, Any] | None) -> dict[str, Score]:
+def read_scores(folder: Path, result: Mapping[str, Any] | None) -> dict[str, ModelScore]:
     """Read the scores of a run's model by measure; none where there are none, or no result.
 
     Raises:
@@ -94,7 +94,7 @@ def read_scores(folder: Path, result: Mapping[str, Any] | None) -> dict[str, Sco
         return {}
     try:
         check_regular(file)
-        found = Scores.model_validate(unseal(read_json(file)))
+        found = ScoreFile.model_validate(unseal(read_json(file)))
         for name in ("run", "weights"):
             if getattr(found, name) != result[name]:
                 raise ValueError(f"its {name} is not that of the result")
@@ -113,7 +113,7 @@ def read_scores(folder: Path, result: Mapping[str, Any] | None) -> dict[str, Sco
     )
 
 
-def write_score(folder: Path, result: Mapping[str, Any], measure: str, score: Score) -> None:
+def write_score(folder: Path, result: Mapping[str, Any], measure: str, score: ModelScore) -> None:
     """Write the score of a run's model beside those that are there.
 
     Raises:

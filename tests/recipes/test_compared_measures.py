@@ -81,7 +81,7 @@ def test_a_command_that_is_a_measure_is_declared_and_told_its_model() -> None:
 
 def test_what_is_read_of_a_finished_model_needs_one() -> None:
     with pytest.raises(UserError, match=r"write \[run\] save_model = true"):
-        recipe(measures=["suite:piqa"]).changed({"run.save_model": False})
+        recipe(measures=["suite:piqa"]).change({"run.save_model": False})
 
 
 def test_files_of_scores_lie_beside_the_recipe(

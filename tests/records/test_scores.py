@@ -10,17 +10,17 @@ import pytest
 
 from layerlab.errors import UserError
 from layerlab.records.parse import seal, unseal
-from layerlab.records.scores import SCORES, Part, Score, read_scores, write_score
+from layerlab.records.scores import SCORES, ModelScore, TaskPart, read_scores, write_score
 
 RESULT = {"run": "llama-s1", "weights": "a" * 32}
 
 
-def scored(*worth: float, **given: Any) -> Score:
+def scored(*worth: float, **given: Any) -> ModelScore:
     """A score of one task with these questions."""
     score = sum(worth) / len(worth)
     questions = {str(place): one for place, one in enumerate(worth)}
-    part = Part(task="own", weight=1.0, score=score, questions=questions)
-    return Score(**{"score": score, "asked": "x", "seconds": 1.0, "parts": [part], **given})
+    part = TaskPart(task="own", weight=1.0, score=score, questions=questions)
+    return ModelScore(**{"score": score, "asked": "x", "seconds": 1.0, "parts": [part], **given})
 
 
 def test_scores_come_back_as_they_were_and_lie_side_by_side(tmp_path: Path) -> None:

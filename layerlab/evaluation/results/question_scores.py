@@ -7,12 +7,11 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.results.question_remarks import shared_scores, title_of
-from layerlab.records.scores import Part, Score
+from layerlab.records.json_values import Record
+from layerlab.records.scores import ModelScore, TaskPart
 
-Record = Mapping[str, Any]
 
-
-def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Score:
+def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> ModelScore:
     """Return the score of an evaluation of one model: the mean of its benchmarks and tasks.
 
     Each benchmark is averaged as its authors do, and a tie of k options counts 1 / k, as in the
@@ -27,7 +26,7 @@ def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Score
         UserError: a task has no score of which more is better, or no finite one.
     """
     parts = [
-        Part(
+        TaskPart(
             task=str(record["task"]),
             weight=weight,
             score=_score(record),
@@ -36,7 +35,7 @@ def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Score
         )
         for record, weight in _weigh(content)
     ]
-    return Score(
+    return ModelScore(
         score=math.fsum(part.weight * part.score for part in parts),
         asked=asked,
         seconds=seconds,

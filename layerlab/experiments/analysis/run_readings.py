@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from layerlab.experiments.analysis import gradient_profile
 from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
 from layerlab.records.run import RunRecord
-from layerlab.records.scores import Score
+from layerlab.records.scores import ModelScore
 
 LOSS_UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
@@ -42,7 +42,7 @@ def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def read_scores(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, Score]:
+def read_scores(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, ModelScore]:
     """Return the score of each run's finished model by seed, where it has one."""
     key = parse_measure(measure).key
     return {

@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.executors.process import end_group
 from layerlab.recipes.comparison_sections import MODEL, Command
 from layerlab.records.parse import json_of
-from layerlab.records.scores import LARGEST, Part, Score
+from layerlab.records.scores import LARGEST, ModelScore, TaskPart
 from layerlab.system.files import read_whole
 from layerlab.system.trust import check_command
 from layerlab.validation import short_repr
@@ -35,7 +35,7 @@ def hash_command(command: Command) -> str:
     return whole.hexdigest()[:24]
 
 
-def run_command(name: str, command: Command, model: Path, run: str) -> Score:
+def run_command(name: str, command: Command, model: Path, run: str) -> ModelScore:
     """Score a model by a command.
 
     Args:
@@ -73,11 +73,11 @@ def run_command(name: str, command: Command, model: Path, run: str) -> Score:
     single = not line.lstrip().startswith("[")
     score = sum(worth) / len(worth)
     questions = {} if single else {str(place): one for place, one in enumerate(worth)}
-    return Score(
+    return ModelScore(
         score=score,
         asked=hash_command(command),
         seconds=round(time.monotonic() - start, 3),
-        parts=[Part(task=name, weight=1.0, score=score, questions=questions)],
+        parts=[TaskPart(task=name, weight=1.0, score=score, questions=questions)],
     )
 
 

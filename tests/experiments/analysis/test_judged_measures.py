@@ -103,7 +103,7 @@ def test_runs_that_never_come_so_far_speak_against_their_arm() -> None:
         "(1) it is -51.4706 updates; at "
     )
     assert row["lost"] == many[1:]
-    chinese = language("zh").said(row["said"])
+    chinese = language("zh").translate(row["said"])
     assert chinese.startswith(
         "gpt2 的 steps:3 比 llama 的更大：8 次运行中有 7 次没有该值，对照为 8 次"
     )
@@ -114,7 +114,7 @@ def test_a_sentence_with_its_interval_is_whole_in_chinese() -> None:
         "steps:3 of gpt2 is larger than that of llama by 12.5 updates (95 % interval +1.0 to "
         "+24.0, p = 0.031, 3 seeds); at 1.00 k parameters and 1.92 k tokens a run."
     )
-    assert language("zh").said(said).startswith("gpt2 的 steps:3 比 llama 的更大 12.5 ")
+    assert language("zh").translate(said).startswith("gpt2 的 steps:3 比 llama 的更大 12.5 ")
 
 
 def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None:

@@ -12,7 +12,7 @@ import pytest
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
-from layerlab.records.scores import Part, Score
+from layerlab.records.scores import ModelScore, TaskPart
 from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render
 from tests.training.drawn import recipe, record, runs
@@ -24,10 +24,10 @@ NATS = dict(zip(SEEDS, (3.0, 3.3, 3.1, 3.2), strict=True))
 Worth = Callable[[str, int], np.ndarray]
 
 
-def score(*parts: tuple[float, np.ndarray], asked: str = "x", **given: Any) -> Score:
+def score(*parts: tuple[float, np.ndarray], asked: str = "x", **given: Any) -> ModelScore:
     """A score of tasks with these weights and questions."""
     made = [
-        Part(
+        TaskPart(
             task=f"task {number}",
             weight=weight,
             score=float(worth.mean()),
@@ -37,7 +37,7 @@ def score(*parts: tuple[float, np.ndarray], asked: str = "x", **given: Any) -> S
         for number, (weight, worth) in enumerate(parts)
     ]
     whole = math.fsum(one.weight * one.score for one in made)
-    return Score(score=whole, asked=asked, seconds=1.0, parts=made)
+    return ModelScore(score=whole, asked=asked, seconds=1.0, parts=made)
 
 
 def made(given: TrainingRecipe, worth: Worth, measure: str = SUITE) -> list[RunRecord]:
@@ -77,7 +77,7 @@ def test_more_is_better_and_the_sentence_names_questions() -> None:
     assert " by seeds and 0." in row["said"] and " by questions, p = " in row["said"]
     assert found.content["tests"] == 2, "one family with the loss"
     assert "suite:own of gpt2 is better" in render(found.content)
-    chinese = language("zh").said(row["said"])
+    chinese = language("zh").translate(row["said"])
     assert (
         chinese.startswith("gpt2 的 suite:own 比 llama 的更好 0.") and " 分（95 % 区间 +" in chinese
     )
@@ -137,8 +137,8 @@ def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone() -> No
     found = []
     for run in runs(given):
         worth = run.seed + (5.0 + 0.1 * run.seed if run.arm == "gpt2" else 0.0)
-        part = Part(task="own", weight=1.0, score=worth)
-        kept = Score(score=worth, asked="x", seconds=1.0, parts=[part])
+        part = TaskPart(task="own", weight=1.0, score=worth)
+        kept = ModelScore(score=worth, asked="x", seconds=1.0, parts=[part])
         found.append(replace(record(run, 3.0), scores={OWN: kept}))
     row = judged(given, found)
     assert row["text_error"] is None and row["verdict"] == "worse"

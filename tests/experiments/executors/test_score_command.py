@@ -10,7 +10,7 @@ import pytest
 from layerlab.errors import UserError
 from layerlab.experiments.executors.score_command import hash_command, run_command
 from layerlab.recipes.comparison_sections import Command
-from layerlab.records.scores import Score
+from layerlab.records.scores import ModelScore
 from layerlab.system.trust import trust
 
 
@@ -21,7 +21,7 @@ def command(folder: Path, code: str, **given: float) -> Command:
     return Command(run=("python", str(file), "{model}"), **given)
 
 
-def scored(folder: Path, code: str, **given: float) -> Score:
+def scored(folder: Path, code: str, **given: float) -> ModelScore:
     with trust(False, trust_recipe=True):
         return run_command("own", command(folder, code, **given), folder, "llama-s1")
 
