@@ -19,10 +19,9 @@ from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,
     Watch,
     each_group,
-    one_thread,
     triangular,
 )
-from layerlab.observe.tracing.device_schedule import read_host
+from layerlab.observe.tracing.device_schedule import one_thread, read_host
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 

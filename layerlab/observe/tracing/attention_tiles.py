@@ -6,7 +6,6 @@ is computed nor kept. What fits the memory budget is kept, the rest is computed 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -149,17 +148,6 @@ def _together(attended: AttentionRecord, dtype: torch.dtype, dense: int) -> int:
 def blocks(length: int, size: int) -> Iterator[slice]:
     """Return consecutive slices of at most `size`, covering `length`."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run on one thread: blocks are small, and two threads were measured to be ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def triangular(attended: AttentionRecord) -> AttentionRecord:
