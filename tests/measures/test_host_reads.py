@@ -33,6 +33,8 @@ OPERATIONS = {
 # two sequences.
 HEADS, HEAD_OPERATIONS = ("spectrum", "attention"), 3100
 
+DECOMPOSED = {"eigh", "eigvalsh", "svd", "svdvals", "matrix_norm"}
+
 
 @pytest.fixture
 def cut_for_an_accelerator(monkeypatch):
@@ -187,3 +189,29 @@ def test_blocks_of_an_accelerator_hold_all_heads_and_few_rows_are_never_cut(
 ):
     assert attention_tiles.height(record("init", 100)) == 128
     assert attention_tiles.height(record("init", 2000)) == 500
+
+
+def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_accelerator):
+    """A matrix of the width's size takes it seconds, and stops it."""
+    found: dict[str, list[Counts]] = {}
+
+    def counting(measure):
+        def close(run):
+            with counted() as counts:
+                rows = list(measure.close(run))
+            found.setdefault(measure.name, []).append(counts)
+            return rows
+
+        return replace(measure, close=close) if measure.close else measure
+
+    model = tiny("llama", **SHAPE)
+    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
+    readings(subject, SEQUENCES, list(map(counting, resolve())))
+    (dimension,) = found["dimension"]
+    layers = model.config.num_hidden_layers + 1
+    assert +dimension.reads == {"cpu": layers}
+    of_weights = of_each_record(model)
+    for name in ("gain", "querykey"):
+        for counts in of_weights[name, 0 if name == "gain" else None]:
+            assert not DECOMPOSED & set(+counts.reads), (name, counts.reads)
+    assert all(sum(one.reads.values()) <= 3 for one in of_weights["querykey", None])
