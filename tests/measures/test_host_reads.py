@@ -15,6 +15,7 @@ from layerlab.measures.runner import Readings, readings
 from layerlab.observe.tracing import attention_tiles, device_schedule
 from layerlab.observe.tracing.attention_tiles import each_group
 from layerlab.plugins import resolve
+from tests.families.recipe import build
 from tests.host_reads import Counts, counted
 from tests.measures.regime import KINDS, record
 
@@ -215,3 +216,43 @@ def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_a
         for counts in of_weights[name, 0 if name == "gain" else None]:
             assert not DECOMPOSED & set(+counts.reads), (name, counts.reads)
     assert all(sum(one.reads.values()) <= 3 for one in of_weights["querykey", None])
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "gptj"])
+def test_masks_and_branches_are_read_at_once_in_every_family(family, cut_for_an_accelerator):
+    """Sliding windows, softcap, sinks, and scores that a family computes by itself."""
+    model = build(family)
+    sequences = [torch.arange(50) * step % 57 for step in (1, 5, 7)]
+    layers, texts = model.config.num_hidden_layers, len(sequences)
+    weights = len(list(model.parameters()))
+    kinds = len(set(getattr(model.config, "layer_types", None) or ["full"]))
+    scores = family == "gptj"
+    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
+    with counted() as counts:
+        found = readings(subject, sequences, resolve(["spectrum", "attention"]))
+    assert len(found.rows["spectrum"]) == texts * layers * model.config.num_attention_heads
+    # The heads, of all sequences at once where they can be joined; and each kind of mask.
+    of_heads = 3 * layers * (texts if scores else 1) + kinds
+    # Is a layer's stream finite, does each of two branches join it, are a family's scores causal.
+    of_layers = (3 + scores) * layers * texts
+    # Is the attention what was heard, is the embedding finite, are tokens in reach, the loss.
+    once = layers + 4 * texts + weights
+    assert sum(counts.reads.values()) <= of_heads + of_layers + once, counts.reads
+    # The first vector of one process, and the best one of each.
+    assert sum(counts.copies.values()) <= 3 * layers * (texts if scores else 1), counts.copies
+
+
+def test_what_is_counted_as_a_copy_and_what_is_not():
+    device = torch.device("cpu")
+    given = torch.ones(3, device=device)
+    with counted() as counts:
+        held = given.cpu()
+        held.double().to(torch.float32)
+        given.to(torch.float64)
+        given[torch.arange(2, device=device)]
+        assert not +counts.copies
+        given[[0, 0, 1]]
+        torch.tensor([1.0, 2.0], device=device)
+        held.to(given)
+        held.to(device)
+    assert +counts.copies == {"__getitem__": 1, "tensor": 1, "to": 2}

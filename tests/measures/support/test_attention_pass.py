@@ -43,13 +43,13 @@ def group(records, dtype: str = "float32"):
 def passes(monkeypatch) -> list[int]:
     """The heads of every record that is read."""
     found: list[int] = []
-    own = attention_pass.read_heads
+    own = attention_pass._read_all
 
     def reading(attended, quantities, dense=attention_pass.DENSE_TOKENS):
         found.append(attended.heads)
         return own(attended, quantities, dense)
 
-    monkeypatch.setattr(attention_pass, "read_heads", reading)
+    monkeypatch.setattr(attention_pass, "_read_all", reading)
     return found
 
 
