@@ -256,3 +256,24 @@ def test_what_is_counted_as_a_copy_and_what_is_not():
         held.to(given)
         held.to(device)
     assert +counts.copies == {"__getitem__": 1, "tensor": 1, "to": 2}
+
+
+@pytest.mark.parametrize("room", ["all", "two", "none"])
+def test_weights_of_layers_that_fit_are_multiplied_side_by_side(room, tiny, monkeypatch):
+    """Before, 5,470 operations for each layer: each matrix was multiplied by itself."""
+    model = tiny("llama", **SHAPE, num_hidden_layers=4)
+    alone = [row["weights"] for row in read(model, {"lipschitz"}).rows["lipschitz"]]
+    layer = sum(one.numel() * 4 for one in model.model.layers[0].parameters() if one.dim() > 1)
+    tile_bytes = {"all": 2**30, "two": 2 * layer, "none": layer}[room]
+    schedule = replace(device_schedule.ACCELERATOR, tile_bytes=tile_bytes)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", schedule)
+    found = [row["weights"] for row in read(model, {"lipschitz"}).rows["lipschitz"]]
+    assert found == pytest.approx(alone, rel=1e-5, nan_ok=True) and len(found) == 10
+    first, other = (of_each_record(model)["lipschitz", sequence] for sequence in (0, 1))
+    spent = [
+        sum(one.operations.values()) - sum(again.operations.values())
+        for one, again in zip(first, other, strict=True)
+    ]
+    begins = {"all": [0], "two": [0, 2], "none": [0, 1, 2, 3]}[room]
+    assert [number for number, count in enumerate(spent[1:]) if count] == begins
+    assert max(spent) < 3000
