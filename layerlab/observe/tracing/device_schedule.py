@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -54,7 +54,10 @@ ACCELERATOR = DeviceSchedule(
 )
 
 
-SCHEDULES = {"cpu": PROCESSOR}  # by kind of device; others are accelerators
+# Apple's accelerator has no memory of its own: what waits there is taken from the machine.
+UNIFIED = replace(ACCELERATOR, tile_bytes=2**29, waiting_bytes=2**28)
+
+SCHEDULES = {"cpu": PROCESSOR, "mps": UNIFIED}  # by kind of device; others are accelerators
 
 
 def device_schedule(device: torch.device) -> DeviceSchedule:
