@@ -232,7 +232,11 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
 
 
 def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
-    """Return `weight_product` of each block; matrices of one shape are multiplied side by side."""
+    """Return `weight_product` of each block; matrices of one shape are multiplied side by side.
+
+    Source: kim21, section 3.
+    Unit: none.
+    """
     roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []
     for number, given in enumerate(blocks):
