@@ -99,7 +99,7 @@ def _read(part: AttentionRecord, quantities: Sequence[HeadQuantity], dense: int)
         settle(matrix, known, [one for processes, _ in solving for one in processes])
         ends += [end for _, end in solving]
     else:
-        watch_rows(part, dtype, watches)
+        watch_rows(part, dtype, dense, watches)
     return {name: values for end in ends for name, values in end().items()}
 
 

@@ -7,7 +7,7 @@ is computed nor kept. What fits the memory budget is kept, the rest is computed 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,8 +36,15 @@ MaskKey = tuple[object, ...]
 # What was read of masks, which are held so that no other takes their place in memory.
 SeenMasks = dict[MaskKey | None, tuple[tuple[Tensor | None, ...], list[bool]]]
 
-# Looks at some rows once: the block, the record cut to its rows and keys, and its masked scores.
-Watch = Callable[[Block, AttentionRecord, Tensor], None]
+
+class Watch(Protocol):
+    """Looks at rows once, block by block; or takes what was found of all of them."""
+
+    def __call__(self, block: Block, record: AttentionRecord, scores: Tensor) -> None:
+        """Look at a block, with the record cut to its rows and keys, and its masked scores."""
+        ...
+
+    def take(self, found: Any) -> None: ...
 
 
 @dataclass(kw_only=True)
