@@ -5,8 +5,8 @@ run. Each line stands beside what the GPU could do (a copy, a matrix product, a 
 beside its target. `make gpu` also runs the tests with the marker `gpu`.
 
     --minutes M      time for all sections (default 8)
-    --section NAME   limits, rounding, inspect, commands, emulation, monitor, use,
-                     long, large or formats
+    --section NAME   limits, rounding, inspect, commands, emulation, errors, monitor, use,
+                     long, large, peers, offload or formats
     --out FOLDER     where gpu.json and gpu.md go (default build/gpu)
     --small          tiny shapes on whatever device there is, to try the script itself
 """
@@ -29,10 +29,38 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from bench.gpu_device import Bench, Line
-from bench.gpu_sections import SECTIONS
+from bench.gpu_device import Bench, Line, Section
+from bench.gpu_peers import errors, offload, peers
+from bench.gpu_sections import (
+    commands,
+    emulation,
+    formats,
+    inspect,
+    large,
+    limits,
+    long,
+    monitor,
+    rounding,
+    use,
+)
 from layerlab.system.files import write_file
 from layerlab.system.hardware import device_name, versions
+
+SECTIONS = {
+    "limits": Section(limits, 5),
+    "rounding": Section(rounding, 10),
+    "inspect": Section(inspect, 40),
+    "commands": Section(commands, 30),
+    "emulation": Section(emulation, 30),
+    "errors": Section(errors, 20),
+    "monitor": Section(monitor, 60),
+    "use": Section(use, 60),
+    "long": Section(long, 60),
+    "large": Section(large, 60),
+    "peers": Section(peers, 30),
+    "offload": Section(offload, 45),
+    "formats": Section(formats, 180),
+}
 
 
 @dataclass

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
-from bench.gpu_device import Bench, Section
+from bench.gpu_device import Bench
 from layerlab import builtin
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.train import tune
@@ -89,7 +89,8 @@ def rounding(bench: Bench) -> None:
     copy = bench.seconds(lambda: out.copy_(x))
     kinds = [(one, "nearest", SCALAR) for one in ("bf16", "fp16", "fp8_e4m3", "fp4_e2m1")]
     kinds += [(one, "nearest", BLOCK) for one in ("mxfp4", "mxfp8_e4m3", "nvfp4", "int8")]
-    kinds += [("bf16", "stochastic", DRAWN)]
+    kinds += [(one, "stochastic", DRAWN) for one in ("bf16", "fp8_e4m3")]
+    kinds += [("mxfp4", "stochastic", BLOCK)]
     for format, mode, target in kinds:
         step = rounder(format, mode)
         share = copy / bench.seconds(lambda step=step: step(x, out))
@@ -106,13 +107,13 @@ def inspect(bench: Bench) -> None:
     """Read the default measures of a model of 1 B."""
     model, ids = bench.model(ONE_B), bench.ids(2, 2048)
     with bench.watching_memory() as peak:
-        taken, each = _inspected(bench, model, ids, resolve())
+        taken, each = time_inspection(bench, model, ids, resolve())
         bench.at_most("1 B, 2 x 2048 tokens, default measures", taken, 8, f"{peak():.1f} GiB")
     for name, seconds in sorted(each.items(), key=lambda one: -one[1]):
         bench.line(f"1 B: {name}", f"{seconds:.2f} s")
 
 
-def _inspected(
+def time_inspection(
     bench: Bench, model: nn.Module, ids: Tensor, measures: list[Measure], **options: Any
 ) -> tuple[float, dict[str, float]]:
     """Return the seconds of an inspection, and those of each measure."""
@@ -194,7 +195,7 @@ def long(bench: Bench) -> None:
         name = f"1 B, {tokens:,} tokens, attention"
         with bench.watching_memory() as peak, _watching_kernels() as computed:
             before = peak()
-            taken, _ = _inspected(bench, model, bench.ids(1, tokens), measures)
+            taken, _ = time_inspection(bench, model, bench.ids(1, tokens), measures)
             limit = f"{peak():.1f} GiB, by {computed()}"
         if most is None:
             bench.line(name, f"{taken:.2f} s", limit=limit)
@@ -246,7 +247,7 @@ def formats(bench: Bench) -> None:
 def _read_large(bench: Bench, name: str, seconds: float, most: float, **options: Any) -> None:
     model, ids = bench.model(EIGHT_B), bench.ids(4, 2048)
     with bench.watching_memory() as peak:
-        taken, _ = _inspected(bench, model, ids, resolve(), **options)
+        taken, _ = time_inspection(bench, model, ids, resolve(), **options)
         bench.at_most(f"8 B, 4 x 2048 tokens, {name}", taken, seconds)
         bench.line(
             f"8 B, memory, {name}", f"{peak():.1f} GiB", target=f"<= {most}", share=peak() / most
@@ -333,17 +334,3 @@ def _tuned(bench: Bench, folder: Path) -> None:
 def _resumed(bench: Bench, folder: Path) -> None:
     script = str(ROOT / "bench/resume.py")
     _process([sys.executable, script, "--kills", "1", "--device", bench.device.type])
-
-
-SECTIONS = {
-    "limits": Section(limits, 5),
-    "rounding": Section(rounding, 10),
-    "inspect": Section(inspect, 40),
-    "commands": Section(commands, 30),
-    "emulation": Section(emulation, 30),
-    "monitor": Section(monitor, 60),
-    "use": Section(use, 60),
-    "long": Section(long, 60),
-    "large": Section(large, 60),
-    "formats": Section(formats, 180),
-}

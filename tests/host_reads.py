@@ -1,8 +1,10 @@
-"""Counts what a GPU would wait for: numbers that the host reads, and operations dispatched.
+"""Counts what a GPU would wait for: numbers that the host reads or sends, operations dispatched.
 
-Neither needs a GPU. A read is a call that hands numbers of a tensor on the device to Python or to
-the host, or whose result is looked at before the next operation can start. All tensors count as on
-the device but those that were read, or made without naming a device.
+None needs a GPU. A read is a call that hands numbers of a tensor on the device to Python or to
+the host, or whose result is looked at before the next operation can start. A copy is one that
+sends numbers of the host to the device: a list as an index, numbers in a list, a tensor of the
+host that is moved. All tensors count as on the device but those that were read, or made without
+naming a device.
 """
 
 from collections import Counter
@@ -26,9 +28,10 @@ READS = frozenset(
 
 @dataclass
 class Counts:
-    """Host reads and dispatched operations, by name."""
+    """Host reads, copies to the device and dispatched operations, by name."""
 
     reads: Counter[str] = field(default_factory=Counter)
+    copies: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
 
 
@@ -46,6 +49,7 @@ class _Reads(TorchFunctionMode):
         result = func(*args, **kwargs)
         if name in READS or (name in ("__getitem__", "__setitem__") and _masks(args[1])):
             self.found.reads[name] += not hosted
+        self.found.copies[name] += _sends(name, args, kwargs)
         if name == "cpu":
             result = result.clone()
         if hosted or name == "cpu":
@@ -53,6 +57,23 @@ class _Reads(TorchFunctionMode):
                 if isinstance(leaf, Tensor):
                     leaf.on_host = True  # type: ignore[attr-defined]
         return result
+
+
+def _sends(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether numbers of the host are sent to the device."""
+    if name in ("__getitem__", "__setitem__"):
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        listed = any(isinstance(one, list) or getattr(one, "on_host", False) for one in parts)
+        return not getattr(args[0], "on_host", False) and listed
+    if name in ("tensor", "as_tensor"):
+        return "device" in kwargs and not isinstance(args[0], Tensor)
+    if name in ("to", "type_as", "copy_") and args:
+        moved = args[1] if name == "copy_" else args[0]
+        towards = args[0] if name == "copy_" else next(iter((*args[1:], *kwargs.values())), None)
+        named = isinstance(towards, torch.device) or "device" in kwargs
+        onto = isinstance(towards, Tensor) and not getattr(towards, "on_host", False)
+        return getattr(moved, "on_host", False) and (named or onto)
+    return False
 
 
 def _masks(index: Any) -> bool:

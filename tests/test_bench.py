@@ -112,7 +112,10 @@ def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
 def test_small_shapes_try_every_section_that_needs_no_process(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sections = ("limits", "rounding", "emulation", "long", "large", "formats")
+    sections = (
+        *("limits", "rounding", "emulation", "errors", "long", "large"),
+        *("peers", "offload", "formats"),
+    )
     words = [word for name in sections for word in ("--section", name)]
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--small", "--out", str(tmp_path), *words])
     bench("gpu")["main"]()
@@ -123,6 +126,18 @@ def test_small_shapes_try_every_section_that_needs_no_process(
     assert [line["target"] for line in long[:2]] == ["", "<= 60 s"]
     assert "16,384" in long[0]["name"] and "by torch" in long[0]["limit"]
     assert len(capsys.readouterr().out.splitlines()) == len(lines)
+    names = {
+        line["section"]: [one for one in lines if one["section"] == line["section"]]
+        for line in lines
+    }
+    assert {line["name"] for line in names["rounding"]} >= {
+        f"{format}, stochastic" for format in ("bf16", "fp8_e4m3", "mxfp4")
+    }
+    # What a small shape can hold: the arithmetic is right, whatever the device.
+    assert [line["share"] <= 1 for line in names["errors"]] == [True, True]
+    assert any("torch.linalg.svdvals" in line["name"] for line in names["peers"])
+    spread, _, agree = names["offload"]
+    assert spread["limit"].endswith("weights on cpu, disk") and agree["share"] <= 1
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import layerlab
 from layerlab import UserError
@@ -41,6 +42,22 @@ def test_too_little_memory_is_one_line(
     assert str(caught.value).startswith(
         f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
     )
+
+
+def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB.")
+
+    candidate().model.save_pretrained(tmp_path / "model")
+    candidate().tokenizer.save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
+    with pytest.raises(UserError) as told:
+        layerlab.evaluate(tmp_path / "model", suite="boolq", data=shelf, progress=False)
+    said = str(told.value)
+    assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); type")
+    assert "--dtype bfloat16" in said and "--device auto" in said and "\n" not in said
 
 
 def test_other_faults_of_a_model_stay_what_they_are(

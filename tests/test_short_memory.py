@@ -1,6 +1,7 @@
 """A GPU that is too small, full or busy is one line, wherever it shows; a CPU stands in for it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import layerlab
 from layerlab.cli.ending import run_app
 from layerlab.errors import UserError
+from layerlab.loading.batching import Side, find_batching, reads_ahead
 from layerlab.loading.model import subject
 from layerlab.measures.quantities.lipschitz import local_lipschitz
 from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.trace import trace
 
 Build = Callable[..., PreTrainedModel]
@@ -113,3 +116,19 @@ def test_a_measure_that_runs_out_is_not_taken_for_one_that_does_not_apply(tiny: 
     model = short_in(tiny("llama"), backward=True)
     with pytest.raises(torch.OutOfMemoryError):
         trace(model, anatomy(model), [torch.arange(5)], lambda _: None, gradient=True)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_trial_that_runs_out_says_nothing_of_masks(tiny: Build, side: Side) -> None:
+    """Else each sequence would be run by itself, and a model be taken for one that is blind."""
+    model = short_in(tiny("llama"), backward=False)
+    with pytest.raises(torch.OutOfMemoryError):
+        find_batching(model, side)
+    with pytest.raises(torch.OutOfMemoryError):
+        reads_ahead(model)
+
+
+def test_what_waits_on_a_device_without_memory_of_its_own_is_little() -> None:
+    own, shared = (device_schedule(torch.device(name)) for name in ("cuda", "mps"))
+    assert shared.waiting_bytes + shared.tile_bytes <= 2**30
+    assert replace(shared, waiting_bytes=own.waiting_bytes, tile_bytes=own.tile_bytes) == own

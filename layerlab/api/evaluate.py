@@ -39,6 +39,7 @@ from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.plugins import File, load_files, paths
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
+from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
@@ -47,6 +48,7 @@ from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
 GivenModel = str | PathLike[str]
+LESS = "type --dtype bfloat16, or --device auto, which leaves on the processor what does not fit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +187,7 @@ def evaluate(
         return run_evaluation(question, progress=progress)
 
 
+@explain_memory(LESS)
 def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> EvaluationResult:
     """Load the models, evaluate them, and average the scores.
 

@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 
 from layerlab.loading.generation import ignore_settings
 from layerlab.observe.architecture.structure import text_config
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import running_device
 from layerlab.system.torch_settings import evaluation_mode
@@ -86,7 +87,9 @@ def find_batching(model: Any, side: Side) -> Batching:
         try:
             found, alone = run(model, [beside, text])[1], run(model, [text])[0]
             return _distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
-        except Exception:  # of a model that takes no mask, or not these tokens
+        except Exception as error:  # of a model that takes no mask, or not these tokens
+            if is_out_of_memory(error):
+                raise
             return False
 
     with quiet_libraries(), evaluation_mode(model):
@@ -108,7 +111,9 @@ def reads_ahead(model: Any) -> bool:
         try:
             other = [*ids[:half], *[ids[half - 1]] * (len(ids) - half)]
             one, two = (_read(model, [text])[0][:half] for text in (ids, other))
-        except Exception:  # of a model that gives no logits, or not of these tokens
+        except Exception as error:  # of a model that gives no logits, or not of these tokens
+            if is_out_of_memory(error):
+                raise
             return False
     return _distance(two, one) > SLACK.get(model.dtype, 2**-4)
 

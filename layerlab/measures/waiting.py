@@ -11,6 +11,7 @@ from itertools import takewhile
 from torch import Tensor
 
 from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
+from layerlab.observe.tracing.attention_tiles import SeenMasks
 from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.records import Layer
 
@@ -28,6 +29,7 @@ class Waiting:
         self._quantities = quantities
         self._last = -1
         self._held: dict[LayerKey, list[Layer]] = {}
+        self._seen: SeenMasks = {}
 
     def add(self, layer: Layer) -> list[Layer]:
         """Take a layer, and return those that wait no longer."""
@@ -36,6 +38,7 @@ class Waiting:
         ready: list[Layer] = []
         if layer.sequence > self._last:
             ready = self.end()
+            self._seen = {}  # those that are ready hold their own
             self._last = layer.sequence + self._together(layer) - 1
         place = (layer.layer, None if layer.attention is None else layer.attention.name)
         if layer.sequence < self._last:
@@ -52,7 +55,7 @@ class Waiting:
         records = [layer.attention for layer in layers if layer.attention is not None]
         if not records:
             return layers
-        group = HeadGroup(records, self._quantities)
+        group = HeadGroup(records, self._quantities, self._seen)
         return [replace(layer, heads=(group, number)) for number, layer in enumerate(layers)]
 
     def _together(self, layer: Layer) -> int:

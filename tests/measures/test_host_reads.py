@@ -15,6 +15,7 @@ from layerlab.measures.runner import Readings, readings
 from layerlab.observe.tracing import attention_tiles, device_schedule
 from layerlab.observe.tracing.attention_tiles import each_group
 from layerlab.plugins import resolve
+from tests.families.recipe import build
 from tests.host_reads import Counts, counted
 from tests.measures.regime import KINDS, record
 
@@ -32,6 +33,8 @@ OPERATIONS = {
 # Most for the heads of one layer, of all sequences and all measures together; 14,700 before, for
 # two sequences.
 HEADS, HEAD_OPERATIONS = ("spectrum", "attention"), 3100
+
+DECOMPOSED = {"eigh", "eigvalsh", "svd", "svdvals", "matrix_norm"}
 
 
 @pytest.fixture
@@ -187,3 +190,90 @@ def test_blocks_of_an_accelerator_hold_all_heads_and_few_rows_are_never_cut(
 ):
     assert attention_tiles.height(record("init", 100)) == 128
     assert attention_tiles.height(record("init", 2000)) == 500
+
+
+def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_accelerator):
+    """A matrix of the width's size takes it seconds, and stops it."""
+    found: dict[str, list[Counts]] = {}
+
+    def counting(measure):
+        def close(run):
+            with counted() as counts:
+                rows = list(measure.close(run))
+            found.setdefault(measure.name, []).append(counts)
+            return rows
+
+        return replace(measure, close=close) if measure.close else measure
+
+    model = tiny("llama", **SHAPE)
+    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
+    readings(subject, SEQUENCES, list(map(counting, resolve())))
+    (dimension,) = found["dimension"]
+    layers = model.config.num_hidden_layers + 1
+    assert +dimension.reads == {"cpu": layers}
+    of_weights = of_each_record(model)
+    for name in ("gain", "querykey"):
+        for counts in of_weights[name, 0 if name == "gain" else None]:
+            assert not DECOMPOSED & set(+counts.reads), (name, counts.reads)
+    assert all(sum(one.reads.values()) <= 3 for one in of_weights["querykey", None])
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "gptj"])
+def test_masks_and_branches_are_read_at_once_in_every_family(family, cut_for_an_accelerator):
+    """Sliding windows, softcap, sinks, and scores that a family computes by itself."""
+    model = build(family)
+    sequences = [torch.arange(50) * step % 57 for step in (1, 5, 7)]
+    layers, texts = model.config.num_hidden_layers, len(sequences)
+    weights = len(list(model.parameters()))
+    kinds = len(set(getattr(model.config, "layer_types", None) or ["full"]))
+    scores = family == "gptj"
+    subject = LoadedModel(name="model", source="memory", model=model, tokenizer=None)
+    with counted() as counts:
+        found = readings(subject, sequences, resolve(["spectrum", "attention"]))
+    assert len(found.rows["spectrum"]) == texts * layers * model.config.num_attention_heads
+    # The heads, of all sequences at once where they can be joined; and each kind of mask.
+    of_heads = 3 * layers * (texts if scores else 1) + kinds
+    # Is a layer's stream finite, does each of two branches join it, are a family's scores causal.
+    of_layers = (3 + scores) * layers * texts
+    # Is the attention what was heard, is the embedding finite, are tokens in reach, the loss.
+    once = layers + 4 * texts + weights
+    assert sum(counts.reads.values()) <= of_heads + of_layers + once, counts.reads
+    # The first vector of one process, and the best one of each.
+    assert sum(counts.copies.values()) <= 3 * layers * (texts if scores else 1), counts.copies
+
+
+def test_what_is_counted_as_a_copy_and_what_is_not():
+    device = torch.device("cpu")
+    given = torch.ones(3, device=device)
+    with counted() as counts:
+        held = given.cpu()
+        held.double().to(torch.float32)
+        given.to(torch.float64)
+        given[torch.arange(2, device=device)]
+        assert not +counts.copies
+        given[[0, 0, 1]]
+        torch.tensor([1.0, 2.0], device=device)
+        held.to(given)
+        held.to(device)
+    assert +counts.copies == {"__getitem__": 1, "tensor": 1, "to": 2}
+
+
+@pytest.mark.parametrize("room", ["all", "two", "none"])
+def test_weights_of_layers_that_fit_are_multiplied_side_by_side(room, tiny, monkeypatch):
+    """Before, 5,470 operations for each layer: each matrix was multiplied by itself."""
+    model = tiny("llama", **SHAPE, num_hidden_layers=4)
+    alone = [row["weights"] for row in read(model, {"lipschitz"}).rows["lipschitz"]]
+    layer = sum(one.numel() * 4 for one in model.model.layers[0].parameters() if one.dim() > 1)
+    tile_bytes = {"all": 2**30, "two": 2 * layer, "none": layer}[room]
+    schedule = replace(device_schedule.ACCELERATOR, tile_bytes=tile_bytes)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", schedule)
+    found = [row["weights"] for row in read(model, {"lipschitz"}).rows["lipschitz"]]
+    assert found == pytest.approx(alone, rel=1e-5, nan_ok=True) and len(found) == 10
+    first, other = (of_each_record(model)["lipschitz", sequence] for sequence in (0, 1))
+    spent = [
+        sum(one.operations.values()) - sum(again.operations.values())
+        for one, again in zip(first, other, strict=True)
+    ]
+    begins = {"all": [0], "two": [0, 2], "none": [0, 1, 2, 3]}[room]
+    assert [number for number, count in enumerate(spent[1:]) if count] == begins
+    assert max(spent) < 3000

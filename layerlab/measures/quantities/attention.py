@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
@@ -15,13 +15,12 @@ from layerlab.measures.support.attention_pass import (
     heads_of,
     read_heads,
 )
+from layerlab.measures.support.products import HeadRows, RowStatistics
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import RowBlock, Watch
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 from layerlab.validation import Constraint
-
-HeadRows = Float[Tensor, "head row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +36,6 @@ class Focus:
 
 
 _COLUMNS = tuple(one.name for one in fields(Focus))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """Statistics of some rows; `counts` is T, the number of keys that a row may use."""
-
-    keys: slice
-    received: Float[Tensor, "head key"]
-    counts: HeadRows
-    entropy: HeadRows
-    spread: HeadRows
-    largest: HeadRows
-    ranges: HeadRows
 
 
 def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
@@ -69,13 +55,22 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     return Focus(**read_heads(attended, [replace(FOCUS, dtype=dtype)]))
 
 
+class _Seen:
+    """What was seen of the rows of some heads: of blocks, each with its keys, or of all at once."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[slice, RowStatistics]] = []
+
+    def __call__(self, block: RowBlock, record: AttentionRecord, scores: Tensor) -> None:
+        self.blocks.append((block.keys, _rows(block, record, scores)))
+
+    def take(self, found: RowStatistics) -> None:
+        self.blocks.append((slice(None), found))
+
+
 def _watch(part: AttentionRecord) -> tuple[Watch, End]:
-    seen: list[_Rows] = []
-
-    def watch(block: RowBlock, record: AttentionRecord, scores: Tensor) -> None:
-        seen.append(_rows(block, record, scores))
-
-    return watch, lambda: vars(_pool(part, seen))
+    seen = _Seen()
+    return seen, lambda: vars(_pool(part, seen.blocks))
 
 
 # The columns of `focus`, in a pass that others share.
@@ -105,21 +100,20 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
     return mass.log() + spread * (counts * others).sqrt() * decay / mass
 
 
-def _rows(block: RowBlock, record: AttentionRecord, scores: Tensor) -> _Rows:
+def _rows(block: RowBlock, record: AttentionRecord, scores: Tensor) -> RowStatistics:
     allowed = record.allowed_keys()
     counts = allowed.sum(-1).to(scores.dtype).expand(record.heads, -1)
     altered = record.softcap is not None or record.bias is not None
     logits = record.logits(dtype=scores.dtype) if altered else scores
     high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
     low = logits.masked_fill(~allowed, torch.inf).amin(-1)
-    return _Rows(
-        keys=block.keys,
+    return RowStatistics(
         received=block.entries.sum(1),
         counts=counts,
         entropy=torch.special.entr(block.entries).sum(-1),
         spread=_spread(scores, allowed, counts),
-        largest=torch.maximum(high.abs(), low.abs()),
-        ranges=high - low,
+        high=high,
+        low=low,
     )
 
 
@@ -130,11 +124,14 @@ def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     return finite.sub_(mean[..., None]).masked_fill_(~allowed, 0.0).norm(dim=-1)
 
 
-def _pool(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
+def _pool(part: AttentionRecord, seen: list[tuple[slice, RowStatistics]]) -> Focus:
     """Pool means and extremes over the rows of all blocks."""
+    blocks = [block for _, block in seen]
     sums = blocks[0].received.new_zeros(part.heads, part.keys)
-    for block in blocks:
-        sums[:, block.keys] += block.received
+    for keys, block in seen:
+        sums[:, keys] += block.received
+    high = torch.cat([block.high for block in blocks], 1)
+    low = torch.cat([block.low for block in blocks], 1)
     counts = torch.cat([block.counts for block in blocks], 1)
     spread = torch.cat([block.spread for block in blocks], 1)
     entropy = torch.cat([block.entropy for block in blocks], 1)
@@ -146,8 +143,8 @@ def _pool(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
         entropy_bound=_relative(least, counts),
         sink_mass=sums[:, 0] / part.tokens,
         sink_column=sums.argmax(-1),
-        logit_max=torch.cat([block.largest for block in blocks], 1).amax(-1),
-        logit_range=torch.cat([block.ranges for block in blocks], 1).amax(-1),
+        logit_max=torch.maximum(high.abs(), low.abs()).amax(-1),
+        logit_range=(high - low).amax(-1),
     )
 
 

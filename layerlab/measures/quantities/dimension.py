@@ -14,13 +14,14 @@ not cancel). The order of the sequences changes the result by rounding only.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
-from layerlab.measures.support.centring import NAN, Pool, ValueVector
-from layerlab.observe.tracing.device_schedule import read_numbers
+from layerlab.measures.support.centring import NAN, Pool, SecondMoments, ValueVector
+from layerlab.observe.tracing.device_schedule import map_host, read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
 from layerlab.validation import Constraint
@@ -190,8 +191,11 @@ def close(run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    for layer in sorted(run.memory):
-        row = {"layer": layer, **_reading(run.memory.pop(layer), run.options["epsilon"])}
+    if not run.memory:
+        return
+    device = next(iter(run.memory.values())).device
+    work = partial(_reading, epsilon=run.options["epsilon"])
+    for row in map_host(work, _moments(run), device):
         if not row["reliable"]:
             run.notes["tokens"] = (
                 f"{row['tokens']} tokens for a width of {row['width']}: too few to read a "
@@ -201,9 +205,15 @@ def close(run: MeasureContext) -> Iterator[Row]:
         yield row
 
 
-def _reading(pool: Pool, epsilon: float) -> Row:
-    values = pool.eigenvalues()
-    width = pool.features[0].shape[1] if pool.moments is None else len(pool.moments)
+def _moments(run: MeasureContext) -> Iterator[tuple[Row, SecondMoments]]:
+    for layer in sorted(run.memory):
+        pool = run.memory.pop(layer)
+        yield {"layer": layer, "tokens": pool.tokens, "width": pool.width}, pool.on_host()
+
+
+def _reading(given: tuple[Row, SecondMoments], epsilon: float) -> Row:
+    sizes, moments = given
+    values = moments.eigenvalues()
     counts = {
         "effective_dimension": effective_dimension(values, epsilon),
         "effective_rank": effective_rank(values),
@@ -212,10 +222,10 @@ def _reading(pool: Pool, epsilon: float) -> Row:
         "erank_entropy2": entropy_rank(values),
     }
     return {
+        "layer": sizes["layer"],
         **read_numbers(counts),
-        "tokens": pool.tokens,
-        "width": width,
-        "reliable": reliable(pool.tokens, width),
+        **sizes,
+        "reliable": reliable(sizes["tokens"], sizes["width"]),
     }
 
 

@@ -26,6 +26,7 @@ from layerlab.measures.support.attention_pass import (
     heads_of,
     read_heads,
 )
+from layerlab.measures.support.golub_kahan import spectral_bounds
 from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
@@ -90,18 +91,13 @@ _CONTRACTION = HeadQuantity(columns=("contraction",), solve=_solve)
 def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
     """Return the spectral norm, never below the true one: it enters a bound.
 
-    ||W||_2 = sqrt(lambda_max(W W^T)), in float64, times 1 + m (n + 8) u for its own rounding
+    ||W||_2 = sqrt(lambda_max(W W^T)), in float64, from above; at most 1 + m (n + 8) eps too large
+    where the products of a Lanczos run have found it
 
-    Source: golub13, section 8.1.
+    Source: golub13, sections 4.2 and 8.1.
     Unit: that of the weights.
     """
-    wide = matrix.detach()
-    wide = wide.to("cpu" if wide.device.type == "mps" else wide.device, torch.float64)
-    if wide.shape[-2] > wide.shape[-1]:
-        wide = wide.mT
-    rows, columns = wide.shape[-2:]
-    slack = 1 + rows * (columns + 8) * torch.finfo(torch.float64).eps
-    return (torch.linalg.eigvalsh(wide @ wide.mT)[..., -1].clamp_min(0) * slack).sqrt()
+    return spectral_bounds([matrix])[0]
 
 
 def attention_bound(
@@ -194,10 +190,9 @@ def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
             "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
             f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
         )
-    each = spectral_bound(weights.value)
+    each, output = spectral_bounds([weights.value, weights.output.permute(1, 0, 2).flatten(1)])
     heads = attended.heads
     values = each.repeat_interleave(heads // len(each))
-    output = spectral_bound(weights.output.permute(1, 0, 2).flatten(1))
     size = sqrt(heads) * values.max() * output
     return Constants(size=size, values=values, output=output)
 
@@ -218,7 +213,7 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
     if fit is None:
         raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
     maps = feedforward_maps(layer.block)
-    norms = [spectral_bound(maps[name].weight) for name in fit.maps]
+    norms = spectral_bounds([maps[name].weight for name in fit.maps])
     if len(norms) == 2 and isfinite(fit.activation.lipschitz):
         return Constants(size=fit.activation.lipschitz * norms[0] * norms[1])
     return Constants(form=fit, norms=norms)

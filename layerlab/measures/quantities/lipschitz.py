@@ -14,29 +14,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import nan, prod
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
-from layerlab.measures.support.golub_kahan import GolubKahan, Ritz, Vector, largest_singular
+from layerlab.measures.support.golub_kahan import (
+    AnyMatrix,
+    GolubKahan,
+    Ritz,
+    StackedNorms,
+    Vector,
+    converge,
+    largest_singular,
+)
 from layerlab.observe.architecture.effective_weights import effective_weights
-from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
+from layerlab.observe.architecture.head_weights import matrices
+from layerlab.observe.architecture.structure import ModelStructure
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import Hidden, Map, Matrix
+from layerlab.shapes import Hidden, Map
 from layerlab.system.hardware import is_out_of_memory
 from layerlab.validation import Constraint
-
-# Of several matrices in one call, each has a size of its own.
-AnyMatrix = Float[Tensor, "_ _"]
 
 COPIES = 8
 """Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
 
-WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-3
-"""For weight matrices, whose products are cheap: the error of the value is the residual squared."""
+WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-6
+"""For weight matrices, whose products are cheap: the error of the squared value."""
 
 FLOAT = 4
 """Bytes of an entry of a weight matrix while products with it are taken."""
@@ -156,40 +162,54 @@ def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
         >>> [round(norm, 6) for norm in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
         [4.0]
     """
-    found: list[float] = []
+    found = [nan] * len(matrices)
     for group in _groups(matrices):
-        found += [ritz.value for ritz in largest_singular(list(map(_of_weights, group)))]
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for number in group:
+            matrix = matrices[number]
+            alike.setdefault((*sorted(matrix.shape), matrix.dtype), []).append(number)
+        runs = [
+            StackedNorms(
+                [_tall(matrices[number]) for number in numbers],
+                steps=WEIGHT_STEPS,
+                tolerance=WEIGHT_TOLERANCE,
+            )
+            for numbers in alike.values()
+        ]
+        converge(runs)
+        read = read_host([run.norms() for run in runs])
+        for numbers, norms in zip(alike.values(), read, strict=True):
+            for number, norm in zip(numbers, norms.tolist(), strict=True):
+                found[number] = norm
     return found
 
 
-def _groups(matrices: Sequence[AnyMatrix]) -> Iterator[Sequence[AnyMatrix]]:
-    """Yield matrices one after another on a processor, as many as fit together elsewhere."""
-    group: list[AnyMatrix] = []
+def _tall(matrix: AnyMatrix) -> AnyMatrix:
+    """Return a matrix or its transpose, so that what a run keeps is as short as can be."""
+    return matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
+
+
+def _groups(matrices: Sequence[AnyMatrix]) -> Iterator[Sequence[int]]:
+    """Yield numbers of matrices: one by one on a processor, as many as fit together elsewhere."""
+    group: list[int] = []
     room = 0.0
-    for matrix in matrices:
+    for number, matrix in enumerate(matrices):
         size = float(matrix.numel() * FLOAT)
-        if group and (size > room or matrix.device != group[0].device):
+        if group and (size > room or matrix.device != matrices[group[0]].device):
             yield group
             group = []
         if not group:
-            schedule = device_schedule(matrix.device)
-            room = 0.0 if schedule is PROCESSOR else schedule.tile_bytes
-        group.append(matrix)
+            room = _room(matrix.device)
+        group.append(number)
         room -= size
     if group:
         yield group
 
 
-def _of_weights(matrix: Matrix) -> GolubKahan:
-    wide = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
-    noise = torch.Generator().manual_seed(0)
-    return GolubKahan(
-        lambda v: wide @ v,
-        lambda u: wide.T @ u,
-        torch.randn(wide.shape[1], generator=noise).to(wide),
-        steps=WEIGHT_STEPS,
-        tolerance=WEIGHT_TOLERANCE,
-    )
+def _room(device: torch.device) -> float:
+    """Return the bytes of matrices that are multiplied side by side."""
+    schedule = device_schedule(device)
+    return 0.0 if schedule is PROCESSOR else schedule.tile_bytes
 
 
 def weight_product(matrices: Mapping[str, Tensor]) -> float:
@@ -207,18 +227,28 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
         matrices: by name; `experts.0.up`, `experts.1.up`, ... and the slices of a stack of
             matrices count as one, with their largest norm.
     """
-    roles: list[str] = []
+    return weight_products([matrices])[0]
+
+
+def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """Return `weight_product` of each block; matrices of one shape are multiplied side by side.
+
+    Source: kim21, section 3.
+    Unit: none.
+    """
+    roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []
-    for name, tensor in matrices.items():
-        if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
-            continue
-        each = tensor.reshape(-1, *tensor.shape[-2:])
-        roles += [re.sub(r"\.\d+\.", ".*.", name)] * len(each)
-        parts += each
-    largest: dict[str, float] = {}
-    for role, norm in zip(roles, spectral_norms(parts), strict=True):
-        largest[role] = max(largest.get(role, 0.0), norm)
-    return prod(largest.values()) if largest else nan
+    for number, given in enumerate(blocks):
+        for name, tensor in given.items():
+            if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
+                continue
+            each = tensor.reshape(-1, *tensor.shape[-2:])
+            roles += [(number, re.sub(r"\.\d+\.", ".*.", name))] * len(each)
+            parts += each
+    largest: list[dict[str, float]] = [{} for _ in blocks]
+    for (number, role), norm in zip(roles, spectral_norms(parts), strict=True):
+        largest[number][role] = max(largest[number].get(role, 0.0), norm)
+    return [prod(found.values()) if found else nan for found in largest]
 
 
 def _matrices(layer: Layer) -> dict[str, Tensor]:
@@ -232,13 +262,34 @@ def _matrices(layer: Layer) -> dict[str, Tensor]:
     }
 
 
+def _read_together(layer: Layer, run: MeasureContext) -> dict[int, float]:
+    """Return the products of a layer, and of those behind it whose matrices fit beside its own."""
+    given = {layer.layer: _matrices(layer)}
+    device = layer.stream.device
+    room = _room(device) - _bytes(given[layer.layer])
+    stack = getattr(run.subject, "stack", None)
+    if room > 0 and isinstance(stack, ModelStructure) and not run.subject.offloaded:
+        for number, block in list(enumerate(stack.blocks))[layer.layer + 1 :]:
+            behind = matrices(block)
+            room -= _bytes(behind)
+            if not behind or room < 0 or any(one.device != device for one in behind.values()):
+                break
+            given[number] = behind
+    return dict(zip(given, weight_products(list(given.values())), strict=True))
+
+
+def _bytes(given: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() for tensor in given.values()) * FLOAT
+
+
 def _weights(layer: Layer, run: MeasureContext) -> float:
     key = ("weights", layer.layer)
     if key not in run.memory:
         try:
             if packed := getattr(run.subject, "packed", None):
                 raise NotApplicable(describe_packed(packed))
-            run.memory[key] = weight_product(_matrices(layer))
+            for number, product in _read_together(layer, run).items():
+                run.memory["weights", number] = product
         except NotApplicable as error:
             run.memory[key] = nan
             remark = f"weights: not applicable to {{layers}}, because {error}"

@@ -17,12 +17,13 @@ from layerlab.measures.support.products import Profile
 from layerlab.observe.tracing.attention_record import AttentionRecord, join
 from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,
+    SeenMasks,
     Watch,
+    all_triangular,
     each_group,
-    one_thread,
     triangular,
 )
-from layerlab.observe.tracing.device_schedule import read_host
+from layerlab.observe.tracing.device_schedule import one_thread, read_host
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 
@@ -48,7 +49,6 @@ class HeadQuantity:
     solve: Callable[[AttentionRecord, Profile], tuple[Sequence[Process], End]] | None = None
 
 
-@one_thread()
 def read_heads(
     attended: AttentionRecord, quantities: Iterable[HeadQuantity], dense: int = DENSE_TOKENS
 ) -> dict[str, HeadVector]:
@@ -59,13 +59,20 @@ def read_heads(
         quantities: what is read; what another one gives as well is read once.
         dense: up to how many tokens a matrix is kept; above, each pass computes it again.
     """
+    return _read_all(triangular(attended), quantities, dense)
+
+
+@one_thread()
+def _read_all(
+    attended: AttentionRecord, quantities: Iterable[HeadQuantity], dense: int = DENSE_TOKENS
+) -> dict[str, HeadVector]:
     chosen: dict[torch.dtype, list[HeadQuantity]] = {}
     for quantity in _distinct(quantities):
         chosen.setdefault(quantity.dtype, []).append(quantity)
     found: dict[str, HeadVector] = {}
     for dtype, together in chosen.items():
         read = partial(_read, quantities=together, dense=dense)
-        parts = each_group(triangular(attended), dtype, read, dense)
+        parts = each_group(attended, dtype, read, dense)
         found |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return found
 
@@ -92,7 +99,7 @@ def _read(part: AttentionRecord, quantities: Sequence[HeadQuantity], dense: int)
         settle(matrix, known, [one for processes, _ in solving for one in processes])
         ends += [end for _, end in solving]
     else:
-        watch_rows(part, dtype, watches)
+        watch_rows(part, dtype, dense, watches)
     return {name: values for end in ends for name, values in end().items()}
 
 
@@ -109,16 +116,20 @@ class HeadGroup:
     """The heads of one layer on sequences of equal length, read when one of them is first asked."""
 
     def __init__(
-        self, records: Sequence[AttentionRecord], quantities: Sequence[HeadQuantity]
+        self,
+        records: Sequence[AttentionRecord],
+        quantities: Sequence[HeadQuantity],
+        seen: SeenMasks | None = None,
     ) -> None:
         self._records = records
+        self._seen = seen
         self._quantities = quantities
         self._found: list[SequenceHeads] = []
 
     def read(self, number: int) -> SequenceHeads:
         """Return what was read of the sequence with this number in the group."""
         if not self._found:
-            records = [triangular(one) for one in self._records]
+            records = all_triangular(self._records, self._seen)
             vectors = _read_together(records, self._quantities)
             names = [(index, name) for index, one in enumerate(vectors) for name in one]
             host = read_host([vectors[index][name] for index, name in names])
@@ -137,8 +148,8 @@ def _read_together(
 ) -> list[HeadVectors]:
     joined = join(records)
     if joined is None:
-        return [read_heads(one, quantities) for one in records]
-    found = read_heads(joined, quantities)
+        return [_read_all(one, quantities) for one in records]
+    found = _read_all(joined, quantities)
     heads = records[0].heads
     return [
         {name: values[first : first + heads] for name, values in found.items()}

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -21,35 +22,59 @@ def products(
     """Return the attention matrices of a record: stored up to some tokens, computed anew above.
 
     Above, an accelerator with Triton computes tiles of scores that never leave its cache; what
-    watches is then shown the rows in a pass of its own.
+    watches is then given what a kernel found of the rows.
     """
-    if _is_fused(attended, dtype, kept):
-        # Late: triton is there only beside a GPU.
-        from layerlab.measures.support.flash_products import FlashProducts
-
-        try:
-            fused = FlashProducts(attended)
-            fused.try_kernels()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of a compiler for a GPU that it does not know
-            message = (str(error).splitlines() or [""])[0]
-            logging.getLogger("layerlab").warning(
-                "attention is read without Triton, which is slower: %s: %s",
-                type(error).__name__,
-                message,
-            )
-        else:
-            watch_rows(attended, dtype, watches)
-            return fused
-    return RowBlocks(tile(attended, dtype, kept, watches), attended.keys)
+    fused = _fuse(attended, dtype, kept)
+    if fused is None:
+        return RowBlocks(tile(attended, dtype, kept, watches), attended.keys)
+    _show(fused, watches)
+    return fused
 
 
-def watch_rows(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[Watch]) -> None:
+def watch_rows(
+    attended: AttentionRecord,
+    dtype: torch.dtype,
+    kept: int = DENSE_TOKENS,
+    watches: Sequence[Watch] = (),
+) -> None:
     """Show every row to what watches, and keep none."""
-    if watches:
-        for _ in stream(attended, dtype, watches):
-            pass
+    if not watches:
+        return
+    fused = _fuse(attended, dtype, kept)
+    if fused is not None:
+        _show(fused, watches)
+        return
+    for _ in stream(attended, dtype, watches):
+        pass
+
+
+def _show(fused: Any, watches: Sequence[Watch]) -> None:
+    found = fused.statistics() if watches else None
+    for watch in watches:
+        watch.take(found)
+
+
+def _fuse(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> Any | None:
+    """Return kernels that compute with these matrices; None where there are none, or none work."""
+    if not _is_fused(attended, dtype, kept):
+        return None
+    # Late: triton is there only beside a GPU.
+    from layerlab.measures.support.flash_products import FlashProducts
+
+    try:
+        fused = FlashProducts(attended)
+        fused.try_kernels()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of a compiler for a GPU that it does not know
+        message = (str(error).splitlines() or [""])[0]
+        logging.getLogger("layerlab").warning(
+            "attention is read without Triton, which is slower: %s: %s",
+            type(error).__name__,
+            message,
+        )
+        return None
+    return fused
 
 
 def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.shapes import Hidden, Matrix
+from layerlab.observe.tracing.device_schedule import read_host
+from layerlab.shapes import Hidden, Matrix, Scalar
 
 NAN = float("nan")
 ValueVector = Float[Tensor, " value"]
@@ -35,6 +36,25 @@ def centre(h: Hidden) -> Hidden:
     return shifted - shifted.mean(0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SecondMoments:
+    """A Gram matrix, on the host: `gram` times `scale`, of which the longer side was `size`."""
+
+    gram: Matrix
+    scale: Scalar
+    size: int
+
+    def eigenvalues(self) -> ValueVector:
+        """Return the eigenvalues, the largest first; NaN where the matrix is not finite.
+
+        What is too small to be told from rounding is 0.
+        """
+        finite = self.gram.isfinite().all()
+        values = torch.linalg.eigvalsh(torch.where(finite, self.gram, 0.0)).flip(0)
+        floor = self.size * torch.finfo(torch.float64).eps * values[0]
+        return torch.where(finite, torch.where(values > floor, values, 0.0), NAN) * self.scale
+
+
 def gram_eigenvalues(m: Matrix) -> ValueVector:
     """Return the squared singular values of a matrix, the largest first, in float64.
 
@@ -48,11 +68,20 @@ def gram_eigenvalues(m: Matrix) -> ValueVector:
         >>> gram_eigenvalues(torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]])).tolist()
         [9.0, 4.0]
     """
+    return _gram(m).eigenvalues()
+
+
+def _gram(m: Matrix) -> SecondMoments:
     wide = precise(m)
     largest = wide.abs().amax()
     wide = wide / torch.where(largest == 0, 1.0, largest)
     gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
-    return _spectrum(gram, max(wide.shape)) * largest.square()
+    return _read(gram, largest.square(), max(wide.shape))
+
+
+def _read(gram: Matrix, scale: Tensor, size: int) -> SecondMoments:
+    gram, scale = read_host([gram, scale])
+    return SecondMoments(gram=gram, scale=scale, size=size)
 
 
 @dataclass(kw_only=True)
@@ -69,6 +98,16 @@ class Pool:
     mean: ValueVector | None = None
     moments: Matrix | None = None
 
+    @property
+    def width(self) -> int:
+        """Return the features of a token."""
+        return self.features[0].shape[1] if self.moments is None else len(self.moments)
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the tokens lie."""
+        return (self.features[0] if self.moments is None else self.moments).device
+
     def add(self, h: Hidden) -> None:
         """Take the tokens of one more sequence."""
         # A copy, because a slice would keep the whole batch alive.
@@ -78,12 +117,12 @@ class Pool:
         if self.moments is not None or held > 8 * h.shape[1] ** 2:
             self._fold()
 
-    def eigenvalues(self) -> ValueVector:
-        """Return the eigenvalues of the second moments about the mean, the largest first."""
+    def on_host(self) -> SecondMoments:
+        """Return the second moments about the mean, or the smaller Gram matrix of few tokens."""
         if self.moments is None:
-            return gram_eigenvalues(centre(torch.cat(self.features)))
+            return _gram(centre(torch.cat(self.features)))
         self._fold()
-        return _spectrum(self.moments, max(self.tokens, len(self.moments)))
+        return _read(self.moments, self.moments.new_ones(()), max(self.tokens, len(self.moments)))
 
     def second_moments(self) -> tuple[ValueVector, Matrix]:
         """Return the mean token, and the second moments about it, n times the covariance."""
@@ -105,11 +144,3 @@ class Pool:
         self.moments += moments + torch.outer(shift, shift) * (self.count * count / total)
         self.mean = self.mean + shift * (count / total)
         self.count = total
-
-
-def _spectrum(gram: Matrix, size: int) -> ValueVector:
-    """Return the eigenvalues of a Gram matrix, NaN where it is not finite."""
-    finite = gram.isfinite().all()
-    values = torch.linalg.eigvalsh(torch.where(finite, gram, 0.0)).flip(0)
-    floor = size * torch.finfo(torch.float64).eps * values[0]
-    return torch.where(finite, torch.where(values > floor, values, 0.0), NAN)

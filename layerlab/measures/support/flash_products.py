@@ -9,6 +9,7 @@ What is proved runs in Triton's interpreter on a processor, and compiles for com
 to matrix instructions without spills; no GPU has timed it yet.
 """
 
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from layerlab.measures.support.products import Energies, Profile, Vectors
+from layerlab.measures.support.products import Energies, Profile, RowStatistics, Vectors
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.device_schedule import widen
 
@@ -32,7 +33,7 @@ def _scores(
     causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """Return the scores of one tile, and which of them are allowed.
+    """Return the scores of one tile, which of them are allowed, and all before they are capped.
 
     Those that are not are a large number: an infinity less itself would be NaN.
     """
@@ -49,9 +50,10 @@ def _scores(
         mask=(column < keys)[:, None] & held[None, :],
         other=0.0,
     )
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(tl.float32) * scaling
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee").to(tl.float32) * scaling
+    scores = logits
     if capped:
-        half = scores / softcap
+        half = logits / softcap
         scores = softcap * (1 - 2 / (tl.exp(2 * half) + 1))
     place = row + keys - tokens
     allowed = (row < tokens)[:, None] & (column < keys)[None, :]
@@ -59,7 +61,7 @@ def _scores(
         allowed = allowed & (column[None, :] <= place[:, None])
     if windowed:
         allowed = allowed & (column[None, :] > place[:, None] - window)
-    return tl.where(allowed, scores, -1e30), allowed
+    return tl.where(allowed, scores, -1e30), allowed, logits
 
 
 @triton.jit
@@ -79,7 +81,7 @@ def _log_sums(
     if causal:
         last = tl.minimum(keys, first_row + block_m + keys - tokens)
     for first_key in range(0, last, block_n):
-        scores, allowed = _scores(
+        scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
         )  # fmt: skip
@@ -94,6 +96,54 @@ def _log_sums(
         largest = above
     total = tl.where(row < tokens, total, 1.0)
     tl.store(out + head * tokens + row, largest + tl.log(total), mask=row < tokens)
+
+
+@triton.jit
+def _row_statistics(
+    query, key, sums, out, tokens, keys, width, group, window, scaling, softcap,
+    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Write the entropy, the spread of scores, the largest and the smallest logit of some rows.
+
+    Squares about the mean are merged tile by tile: they do not cancel.
+    """
+    head, first_row = tl.program_id(1), tl.program_id(0) * block_m
+    query += head.to(tl.int64) * tokens * width
+    key += (head // group).to(tl.int64) * keys * width
+    out += head * 4 * tokens
+    row = first_row + tl.arange(0, block_m)
+    logs = tl.load(sums + head * tokens + row, mask=row < tokens, other=0.0)
+    entropy = tl.zeros([block_m], tl.float32)
+    count = tl.zeros([block_m], tl.float32)
+    mean = tl.zeros([block_m], tl.float32)
+    squares = tl.zeros([block_m], tl.float32)
+    high = tl.full([block_m], -1e30, tl.float32)
+    low = tl.full([block_m], 1e30, tl.float32)
+    last = keys
+    if causal:
+        last = tl.minimum(keys, first_row + block_m + keys - tokens)
+    for first_key in range(0, last, block_n):
+        scores, allowed, logits = _scores(
+            query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
+            causal, windowed, capped, block_m, block_n, block_d,
+        )  # fmt: skip
+        surprise = logs[:, None] - scores
+        entropy += tl.sum(tl.where(allowed, tl.exp(-surprise) * surprise, 0.0), 1)
+        own = tl.sum(tl.where(allowed, 1.0, 0.0), 1)
+        total = tl.maximum(count + own, 1.0)
+        centre = tl.sum(tl.where(allowed, scores, 0.0), 1) / tl.maximum(own, 1.0)
+        off = tl.where(allowed, scores - centre[:, None], 0.0)
+        apart = centre - mean
+        squares += tl.sum(off * off, 1) + apart * apart * count * own / total
+        mean += apart * own / total
+        count += own
+        high = tl.maximum(high, tl.max(tl.where(allowed, logits, -1e30), 1))
+        low = tl.minimum(low, tl.min(tl.where(allowed, logits, 1e30), 1))
+    tl.store(out + row, entropy, mask=row < tokens)
+    tl.store(out + tokens + row, tl.sqrt(squares), mask=row < tokens)
+    tl.store(out + 2 * tokens + row, high, mask=row < tokens)
+    tl.store(out + 3 * tokens + row, low, mask=row < tokens)
 
 
 @triton.jit
@@ -116,7 +166,7 @@ def _forward(
     if causal:
         last = tl.minimum(keys, first_row + block_m + keys - tokens)
     for first_key in range(0, last, block_n):
-        scores, allowed = _scores(
+        scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
         )  # fmt: skip
@@ -152,7 +202,7 @@ def _backward(
     if causal:
         start = tl.maximum(0, (first_key - keys + tokens) // block_m * block_m)
     for first_row in range(start, tokens, block_m):
-        scores, allowed = _scores(
+        scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
         )  # fmt: skip
@@ -208,6 +258,34 @@ class FlashProducts:
             self._forward(vectors, grid=(1, 1))
             self._backward(images, grid=(1, 1))
         self._backward(images[:, :1].contiguous(), squared=True, grid=(1, 1))
+        self._of_rows(grid=(1, 1))
+
+    def statistics(self) -> RowStatistics:
+        """Return what can be said of each row, in one pass over its scores, and of each column."""
+        entropy, spread, high, low = self._of_rows().unbind(1)
+        row = torch.arange(self._tokens, device=self._query.device) + self._keys - self._tokens
+        window = self._shape[4] if self._kind["windowed"] else self._keys + self._tokens
+        first = (row - window + 1).clamp_min(0)
+        counts = (row + 1 if self._kind["causal"] else self._keys) - first
+        return RowStatistics(
+            received=self._column_sums,
+            counts=counts.float().expand(self._heads, -1),
+            entropy=entropy,
+            spread=spread,
+            high=high,
+            low=low,
+        )
+
+    @cached_property
+    def _column_sums(self) -> Tensor:
+        return self._backward(self._sums.new_ones(self._heads, 1, self._tokens))[:, 0]
+
+    def _of_rows(self, grid: LaunchGrid | None = None) -> Tensor:
+        out = self._sums.new_empty(self._heads, 4, self._tokens)
+        grid = grid or self._all(self._tokens)
+        # Narrower tiles: with as many keys as elsewhere, registers do not hold them.
+        self._launch(_row_statistics, grid, self._sums, out, block_n=self._tile // 2)
+        return out
 
     def profile(self) -> Profile:
         """Return the column sums, column norms and row sums."""
@@ -219,7 +297,7 @@ class FlashProducts:
                 self._tile + triton.cdiv(self._keys, self._tile),
                 self._tile + triton.cdiv(self._tokens, self._tile),
             ),
-            column_sums=self._backward(ones)[:, 0],
+            column_sums=self._column_sums,
             column_norms=self._backward(ones, squared=True)[:, 0].sqrt(),
             row_sum_min=rows.amin(1),
             row_norm=widen(rows).norm(dim=1) / self._keys**0.5,
@@ -254,7 +332,7 @@ class FlashProducts:
         """Return the programs for all tiles along a length, of all heads."""
         return triton.cdiv(length, self._tile), self._heads
 
-    def _launch(self, kernel: Any, grid: LaunchGrid, *tensors: Tensor, **kind: bool) -> None:
+    def _launch(self, kernel: Any, grid: LaunchGrid, *tensors: Tensor, **kind: int) -> None:
         """Run a kernel on the device of the query, whichever is the current one."""
         with torch.cuda.device_of(self._query):
-            kernel[grid](self._query, self._key, *tensors, *self._shape, **kind, **self._kind)
+            kernel[grid](self._query, self._key, *tensors, *self._shape, **{**self._kind, **kind})

@@ -2,20 +2,33 @@
 
 Several maps go on side by side. All vectors stay on their device; what decides whether a run has
 converged is read by the host for all of them at once, and seldom where that makes it wait.
+Matrices that are at hand get a bound from above as well, which a Cholesky factor certifies.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
+from layerlab.measures.support.centring import precise
+from layerlab.measures.support.lanczos import Krylov
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 from layerlab.shapes import Map
 
 Vector = Float[Tensor, " size"]
+AnyMatrix = Float[Tensor, "_ _"]
+AnyBatch = Float[Tensor, "... _ _"]
+
+SMALL = 256
+"""The side of Gram matrices that the host decomposes before an accelerator has begun to."""
+
+STEP = 2.0**10
+"""By how much more a bound is raised where the last one had no certificate."""
 
 AGREEMENT = 0.05
 """Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""
@@ -32,6 +45,29 @@ class Ritz:
     value: float
     residual: float
     steps: int
+
+
+@runtime_checkable
+class GolubKahanRun(Protocol):
+    """An iteration that takes steps on its device until its evidence shows that it has converged.
+
+    Attributes:
+        settled: whether it has.
+        device: where its vectors lie.
+    """
+
+    settled: bool
+    device: torch.device
+
+    @property
+    def steps_left(self) -> int: ...
+
+    @property
+    def evidence(self) -> Tensor: ...
+
+    def advance(self) -> None: ...
+
+    def judge(self, evidence: Tensor) -> None: ...
 
 
 class GolubKahan:
@@ -127,8 +163,14 @@ def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
     Raises:
         NotApplicable: maps are not the transpose of each other, or a product is not finite.
     """
+    converge(runs)
+    return [run.found for run in runs]
+
+
+def converge(runs: Sequence[GolubKahanRun]) -> None:
+    """Let every run go on until it has settled; the host waits for all of them at once."""
     if not runs:
-        return []
+        return
     schedule = device_schedule(runs[0].device)
     interval = schedule.sync_interval
     while active := [run for run in runs if not run.settled]:
@@ -139,7 +181,138 @@ def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
         for run, read in zip(active, evidence, strict=True):
             run.judge(read)
         interval *= schedule.sync_growth
-    return [run.found for run in runs]
+
+
+def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
+    """Return the spectral norms of batches of matrices, never below the true ones.
+
+    ||W||_2 <= sqrt(t (1 + m (n + 8) eps))   if t I - W W^T has a Cholesky factor, in float64
+
+    m is the shorter side. t is what Lanczos found, raised until there is a factor: as a rule once,
+    by as much as the rounding of product and factor, n m u t and (m + 1) m u t, can be. Of small
+    matrices t is the largest eigenvalue, which the host finds.
+
+    Source: golub13, sections 4.2 and 10.1.
+    Unit: that of the weights.
+    """
+    bounds = [_Certified(matrix) for matrix in matrices]
+    small = [one for one in bounds if one.gram.shape[1] <= SMALL]
+    for one, gram in zip(small, read_host([one.gram for one in small]), strict=True):
+        one.found = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).to(one.gram)
+    uncertified = [one for one in bounds if one not in small]
+    converge(uncertified)
+    while uncertified:
+        failed = read_host([one.factor() for one in uncertified])
+        uncertified = [
+            one for one, missing in zip(uncertified, failed, strict=True) if bool(missing.any())
+        ]
+    return [one.bound() for one in bounds]
+
+
+class StackedNorms:
+    """The largest singular values of matrices of one shape, by a Lanczos run on W^T W of each.
+
+    Args:
+        tolerance: the estimated relative error of a squared norm at which to stop.
+    """
+
+    def __init__(self, matrices: Sequence[AnyMatrix], *, steps: int, tolerance: float) -> None:
+        kind = torch.promote_types(matrices[0].dtype, torch.float32)
+        stack = [matrix.detach().to(kind) for matrix in matrices]
+        # One matrix is not copied.
+        wide = torch.stack(stack) if len(stack) > 1 else stack[0][None]
+        start = torch.randn(wide.shape[2], generator=torch.Generator().manual_seed(0)).to(wide)
+        self.settled, self.device = False, wide.device
+        self._wide = wide
+        self._krylov = Krylov(start.expand(len(wide), -1), steps, tolerance / torch.finfo(kind).eps)
+
+    @property
+    def steps_left(self) -> int:
+        return self._krylov.steps_left
+
+    @property
+    def evidence(self) -> Tensor:
+        return self._krylov.evidence()
+
+    def advance(self) -> None:
+        image = self._image()
+        product = torch.bmm(self._wide.mT, image[..., None])[..., 0]
+        self._krylov.absorb(product, widen(image).square().sum(1))
+
+    def judge(self, evidence: Tensor) -> None:
+        self._krylov.judge(evidence)
+        self.settled = self._krylov.settled
+
+    def norms(self) -> Tensor:
+        """Return ||W x|| at the best vector, which does not square the rounding error."""
+        return widen(self._image()).norm(dim=1)
+
+    def _image(self) -> Tensor:
+        return torch.bmm(self._wide, self._krylov.vector[..., None])[..., 0]
+
+
+class _Certified:
+    """The largest eigenvalues of the Gram matrices of a batch, from below, then from above.
+
+    Attributes:
+        found: those eigenvalues, from below.
+    """
+
+    found: Tensor
+
+    def __init__(self, matrix: AnyBatch) -> None:
+        wide = precise(matrix)
+        wide = wide.mT if wide.shape[-2] > wide.shape[-1] else wide
+        rows, columns = wide.shape[-2:]
+        self.settled, self.device = False, wide.device
+        self._shape = wide.shape[:-2]
+        gram = (wide @ wide.mT).view(-1, rows, rows)
+        # No entry is larger than the largest of the diagonal.
+        self._finite = gram.diagonal(dim1=1, dim2=2).isfinite().all(1)
+        self.gram = gram.masked_fill_(~self._finite[:, None, None], 0.0)
+        self._trace = gram.diagonal(dim1=1, dim2=2).sum(1)
+        self._eps = rows * (columns + 8) * torch.finfo(torch.float64).eps
+        self._excess = torch.zeros_like(self._trace)
+        start = torch.randn(rows, generator=torch.Generator().manual_seed(0))
+        limit = rows * (columns + 8) / 8
+        self._krylov = Krylov(start.to(self.gram).expand(len(gram), rows), tolerance=limit)
+
+    @property
+    def steps_left(self) -> int:
+        return self._krylov.steps_left
+
+    @property
+    def evidence(self) -> Tensor:
+        return self._krylov.evidence()
+
+    def advance(self) -> None:
+        self._krylov.absorb(*self._multiply())
+
+    def judge(self, evidence: Tensor) -> None:
+        self._krylov.judge(evidence)
+        self.settled = self._krylov.settled
+        if self.settled:
+            # The mean eigenvalue is never above the largest one.
+            self.found = self._multiply()[1].clamp_min(self._trace / self.gram.shape[1])
+            self._excess += self._eps
+
+    def factor(self) -> Tensor:
+        """Return for which matrices there is no factor; with the next call more is tried there."""
+        raised = torch.where(self._trace > 0, self.found * (1 + self._excess), 1.0)
+        shifted = -self.gram
+        shifted.diagonal(dim1=1, dim2=2).add_(raised[:, None])
+        missing = torch.linalg.cholesky_ex(shifted).info != 0
+        self._excess = torch.where(missing, self._excess * STEP, self._excess)
+        return missing
+
+    def bound(self) -> Tensor:
+        squared = self.found * (1 + self._excess) * (1 + self._eps)
+        return torch.where(self._finite, squared.sqrt(), nan).view(self._shape)
+
+    def _multiply(self) -> tuple[Tensor, Tensor]:
+        vector = self._krylov.vector
+        product = torch.bmm(self.gram, vector[..., None])[..., 0]
+        return product, (vector * product).sum(1)
 
 
 def _orthogonal(vector: Vector, basis: list[Tensor]) -> Vector:

@@ -13,6 +13,7 @@ from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Attentions, HeadVector
 
 HeadKeys = Float[Tensor, "head key"]
+HeadRows = Float[Tensor, "head row"]
 Vectors = Float[Tensor, "head vector key"]
 Energies = Float[Tensor, "head vector"]
 
@@ -38,6 +39,27 @@ class Profile:
     def reached(self) -> Tensor:
         """Return which columns are not zero; a NaN counts as reached, so that it is seen."""
         return self.column_sums != 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStatistics:
+    """What can be said of rows of attention without a look at their entries.
+
+    Attributes:
+        received: the sum of each column over all these rows.
+        counts: T, the number of keys that a row may use.
+        entropy: -sum_j A_ij log A_ij.
+        spread: how far the scores lie from their mean, in the Euclidean norm.
+        high: the largest logit, before softcap, of a key that is allowed.
+        low: the smallest one.
+    """
+
+    received: HeadKeys
+    counts: HeadRows
+    entropy: HeadRows
+    spread: HeadRows
+    high: HeadRows
+    low: HeadRows
 
 
 @runtime_checkable

@@ -110,11 +110,11 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
         scores = torch.where(attended.allowed_keys(heads, rows), attended.logits(heads, rows), 0.0)
         largest.append(scores.abs().max())
         matrix = attended.weights(heads, rows)
-        groups = [attended.kv_head(head) for head in range(attended.heads)[heads]]
-        inward, outward = weights.value[groups].float().mT, weights.output[heads].float().mT
+        value_weights = attended.of_kv_heads(weights.value, heads)
+        inward, outward = value_weights.float().mT, weights.output[heads].float().mT
         value = entered @ inward
         if weights.value_bias is not None:
-            value = value + weights.value_bias[groups].float()[:, None]
+            value = value + attended.of_kv_heads(weights.value_bias, heads).float()[:, None]
         seen = matrix @ value
         made = made + (seen @ outward).sum(0)
         error = matrix.square() @ (value.square() + entered.square() @ inward.square())

@@ -12,8 +12,10 @@ from layerlab.numerics.formats.formats import SINGLE, AnyFormat, Format, find
 from layerlab.validation import Constraint, short_repr
 
 MODES = ("as-run", "flat", "autocast")
-# float32 holds every product and sum of numbers of so many digits well enough to round them once.
+# Digits p of which 2p + 2 fit into float32, and the exponent of the smallest number of float32: its
+# product, sum, quotient or root of such numbers is then rounded to the same as the exact one.
 NARROW = 11
+FINEST = -149
 # What a generator of random numbers takes.
 SEED = Constraint(kind=int, least=-(2**63), most=2**64 - 1)
 TERMS = Constraint(kind=int, least=1)
@@ -98,7 +100,11 @@ def regime(
             f"device={short_repr(device)} goes with mode='autocast' alone, whose rules are those of"
             " 'cpu' or 'cuda'; leave it out for those of the device that the model is on"
         )
-    wide = torch.float32 if _narrow(result) or factors is not None else torch.float64
+    # What is summed of factors is float32 in hardware too.
+    wide = carrier(result) if factors is None else torch.float32
+    own = [find(one) for one in (weights, activations, cache) if one is not None]
+    if any(isinstance(one, Format) and one.digits > SINGLE for one in own):
+        wide = torch.float64
     results = {dtype: result for dtype in {low, *_also(mode)}}
     if mode == "as-run" and wide == torch.float64 and low != torch.float64:
         results.setdefault(torch.float32, cast(Format, find("fp32")))
@@ -149,8 +155,24 @@ def _low(format: Format) -> torch.dtype:
     return torch.float16 if format.name == "fp16" else torch.bfloat16
 
 
-def _narrow(format: Format) -> bool:
-    return format.digits <= NARROW and format.lowest is not None
+def carrier(format: Format) -> torch.dtype:
+    """Return the dtype that holds what one operation gives until it is rounded to a format.
+
+    float32 if 2 p + 2 <= 24,  lowest >= 3 p - 150,  highest <= 127;   else float64
+
+    Then rounding twice is rounding once, to nearest, of a sum, product, quotient or root: proved in
+    docs/precision.md. A format without limits to its exponents has no carrier but the wider one.
+
+    Source: figueroa95; Own for numbers near the smallest.
+
+    Example:
+        >>> [str(carrier(find(name))) for name in ("bf16", "fp16", "tf32")]
+        ['torch.float32', 'torch.float32', 'torch.float64']
+    """
+    if format.lowest is None or format.highest is None or format.digits > NARROW:
+        return torch.float64
+    fine = format.lowest >= 3 * format.digits + FINEST - 1
+    return torch.float32 if fine and format.highest <= 127 else torch.float64
 
 
 def _also(mode: str) -> tuple[torch.dtype, ...]:

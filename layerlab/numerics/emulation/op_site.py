@@ -108,7 +108,7 @@ class Tracker:
         for name, module in self.model.named_modules():
             leaf = bool(name) and next(module.children(), None) is None
             handles.append(module.register_forward_pre_hook(self._entering(name, leaf)))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
+            handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
             yield
         finally:
@@ -125,9 +125,14 @@ class Tracker:
 
         return enter
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._stack.pop()
-        self._stage.pop()
+    def _leaving(self, name: str) -> Any:
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            # A hook that failed before may have kept the module from being entered.
+            if len(self._stack) > 1 and self._stack[-1][0] == name:
+                self._stack.pop()
+                self._stage.pop()
+
+        return leave
 
     def place(self, func: Any) -> OpSite:
         """Return the place that the running operation belongs to."""

@@ -85,8 +85,7 @@ class AttentionCall:
         rows = slice(max(0, record.tokens - CHECKED_ROWS), record.tokens)
         exact = torch.promote_types(output.dtype, torch.float32)
         weights = record.weights(rows=rows, dtype=exact)
-        index = [record.kv_head(head) for head in range(record.heads)]
-        mine = (weights @ self.value[0][index].to(exact)).transpose(0, 1)
+        mine = (weights @ record.of_kv_heads(self.value[0]).to(exact)).transpose(0, 1)
         if output.shape[:2] != (record.tokens, record.heads):
             return "its output is not one row per token and head"
         theirs = output[rows].to(exact)

@@ -78,6 +78,16 @@ class AttentionRecord:
         """Return the key-value head that query head `head` reads, as in grouped attention."""
         return head if self.key is None else head * self.key.shape[0] // self.heads
 
+    def of_kv_heads(self, given: Tensor, heads: slice = ALL) -> Tensor:
+        """Return the part of each query head, of what there is of key-value heads.
+
+        A list of their numbers would have to be sent to the device.
+        """
+        if given.shape[0] == self.heads:
+            return given[heads]
+        head = torch.arange(self.heads, device=given.device)[heads]
+        return given[head * given.shape[0] // self.heads]
+
     def logits(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
@@ -85,10 +95,8 @@ class AttentionRecord:
         if self.scores is not None:
             return self.scores[heads, rows].to(dtype, copy=True)
         assert self.query is not None and self.key is not None
-        index = [self.kv_head(head) for head in range(self.heads)[heads]]
         query = self.query[heads, rows].to(dtype) * self.scaling
-        key = self.key if index == list(range(self.key.shape[0])) else self.key[index]
-        return query @ key.to(dtype).transpose(-1, -2)
+        return query @ self.of_kv_heads(self.key, heads).to(dtype).transpose(-1, -2)
 
     def allowed_keys(self, heads: slice = ALL, rows: slice = ALL, keys: slice = ALL) -> Allowed:
         """Return which keys a row may use; the head axis has length 1 where heads agree."""
@@ -183,7 +191,7 @@ def _rules(record: AttentionRecord) -> tuple[object, ...]:
 
 
 def _same_bias(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return whether all heads of both have the same bias."""
+    """Return whether all heads of both have the very same bias."""
     if one is None or other is None:
         return one is other
-    return len(one) == 1 and (one is other or torch.equal(one, other))
+    return len(one) == 1 and one is other

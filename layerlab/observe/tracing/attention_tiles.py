@@ -6,15 +6,14 @@ is computed nor kept. What fits the memory budget is kept, the rest is computed 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlab.observe.tracing.attention_record import ALL, AttentionRecord
-from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
 
 DENSE_TOKENS = 4096
 FEWEST_ROWS = 128  # of a block on an accelerator
@@ -33,8 +32,19 @@ class RowBlock:
     entries: Tensor
 
 
-# Looks at some rows once: the block, the record cut to its rows and keys, and its masked scores.
-Watch = Callable[[RowBlock, AttentionRecord, Tensor], None]
+MaskKey = tuple[object, ...]
+# What was read of masks, which are held so that no other takes their place in memory.
+SeenMasks = dict[MaskKey | None, tuple[tuple[Tensor | None, ...], list[bool]]]
+
+
+class Watch(Protocol):
+    """Looks at rows once, block by block; or takes what was found of all of them."""
+
+    def __call__(self, block: RowBlock, record: AttentionRecord, scores: Tensor) -> None:
+        """Look at a block, with the record cut to its rows and keys, and its masked scores."""
+        ...
+
+    def take(self, found: Any) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -151,24 +161,87 @@ def blocks(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run on one thread: blocks are small, and two threads were measured to be ten times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def triangular(attended: AttentionRecord) -> AttentionRecord:
     """Return the record with `causal` set where its mask already says so: tiles then skip half.
 
     A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
     """
-    if attended.causal or attended.keys < attended.tokens:
+    return all_triangular([attended])[0]
+
+
+def all_triangular(
+    records: Sequence[AttentionRecord], seen: SeenMasks | None = None
+) -> list[AttentionRecord]:
+    """Return `triangular` of each, with one bias for all that have equal ones; the host waits once.
+
+    Source: Own.
+
+    Args:
+        seen: what was read of masks before, and is added to: layers of a model share theirs.
+    """
+    first = records[0].bias
+    seen = {} if seen is None else seen
+    # A bias of every head is one layer's own, and too large to be kept for others.
+    keys = [_mask_key(one, first) for one in records]
+    unread = [number for number, key in enumerate(keys) if key not in seen]
+    asked = [one for one in records if one.bias is not None or _is_open(one)]
+    found: dict[int, list[bool]] = {}
+    if unread and asked:
+        evidence = [
+            torch.stack([*_reach(records[number]), _is_alike(records[number], first)])
+            for number in unread
+        ]
+        read = read_host(evidence)
+        found = {number: one.bool().tolist() for number, one in zip(unread, read, strict=True)}
+    for number, flags in found.items():
+        if (key := keys[number]) is not None:
+            seen[key] = (records[number].bias, first), flags
+    return [
+        one if not asked else _with_rules(one, first, found.get(number) or seen[keys[number]][1])
+        for number, one in enumerate(records)
+    ]
+
+
+def _mask_key(attended: AttentionRecord, first: Tensor | None) -> MaskKey | None:
+    """Return what a mask is known by, as long as it is held; None for one that is not kept."""
+    bias = attended.bias
+    if bias is None or len(bias) > 1 or attended.scores is not None or first is None:
+        return None
+    places = [(one.data_ptr(), one.shape, one.stride(), one.dtype) for one in (bias, first)]
+    return (*places, attended.causal, attended.window, attended.tokens, attended.keys)
+
+
+def _is_alike(attended: AttentionRecord, first: Tensor | None) -> Tensor:
+    """Return whether a record has that bias."""
+    bias = attended.bias
+    if first is None or bias is None or (bias.shape, bias.dtype) != (first.shape, first.dtype):
+        return torch.zeros((), dtype=torch.bool, device=attended.device)
+    return (bias == first).all()
+
+
+def _with_rules(
+    attended: AttentionRecord, first: Tensor | None, found: Sequence[bool]
+) -> AttentionRecord:
+    looks_ahead, is_bare, is_alike = found
+    attended = replace(attended, bias=first) if is_alike else attended
+    if looks_ahead or not _is_open(attended):
         return attended
+    is_bare = is_bare and attended.bias is not None and attended.window is None
+    return replace(attended, causal=True, bias=None if is_bare else attended.bias)
+
+
+def _is_open(attended: AttentionRecord) -> bool:
+    """Return whether a record may be causal without saying so."""
+    return not attended.causal and attended.keys >= attended.tokens
+
+
+def _reach(attended: AttentionRecord) -> tuple[Tensor, ...]:
+    """Return whether a row uses a later key, and whether each uses all before with nothing added.
+
+    Where this is not asked, nothing is formed.
+    """
+    if not _is_open(attended):
+        return torch.zeros(2, dtype=torch.bool, device=attended.device).unbind()
     column = torch.arange(attended.keys, device=attended.device)
     ahead, bare = [], []
     for rows in blocks(attended.tokens, 256):
@@ -176,11 +249,7 @@ def triangular(attended: AttentionRecord) -> AttentionRecord:
         allowed = attended.allowed_keys(ALL, rows)
         ahead.append((allowed & ~past).any())
         bare.append((allowed == past).all() & _adds_nothing(attended, rows, allowed))
-    looks_ahead, is_bare = torch.stack([torch.stack(ahead).any(), torch.stack(bare).all()]).tolist()
-    if looks_ahead:
-        return attended
-    is_bare = is_bare and attended.bias is not None and attended.window is None
-    return replace(attended, causal=True, bias=None if is_bare else attended.bias)
+    return torch.stack(ahead).any(), torch.stack(bare).all()
 
 
 def cut(
@@ -198,7 +267,7 @@ def cut(
     return keys, replace(
         attended,
         query=None if attended.query is None else attended.query[heads, rows],
-        key=None if attended.key is None else _keys(attended, heads)[:, keys],
+        key=None if attended.key is None else attended.of_kv_heads(attended.key, heads)[:, keys],
         value=None,
         bias=None if attended.bias is None else _part(attended.bias, heads, rows, keys),
         sinks=None if attended.sinks is None else attended.sinks[heads],
@@ -211,13 +280,6 @@ def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> Te
     if attended.bias is None or attended.bias.dtype == torch.bool:
         return torch.ones((), dtype=torch.bool, device=attended.device)
     return ~((_part(attended.bias, ALL, rows, ALL) != 0) & allowed).any()
-
-
-def _keys(attended: AttentionRecord, heads: slice) -> Tensor:
-    assert attended.key is not None
-    if attended.key.shape[0] == attended.heads:
-        return attended.key[heads]
-    return attended.key[[attended.kv_head(head) for head in range(attended.heads)[heads]]]
 
 
 def _part(bias: Tensor, *parts: slice) -> Tensor:

@@ -4,11 +4,18 @@ A processor has small caches, and the host reads from it for nothing. An acceler
 operations, and each value that the host reads makes it wait until all before it is done.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+G = TypeVar("G")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,10 @@ ACCELERATOR = DeviceSchedule(
 )
 
 
-SCHEDULES = {"cpu": PROCESSOR}  # by kind of device; others are accelerators
+# Apple's accelerator has no memory of its own: what waits there is taken from the machine.
+UNIFIED = replace(ACCELERATOR, tile_bytes=2**29, waiting_bytes=2**28)
+
+SCHEDULES = {"cpu": PROCESSOR, "mps": UNIFIED}  # by kind of device; others are accelerators
 
 
 def device_schedule(device: torch.device) -> DeviceSchedule:
@@ -83,3 +93,37 @@ def read_lists(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
 def read_numbers(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the number in each tensor of one; the host waits once for all of them."""
     return dict(zip(tensors, map(float, read_host(list(tensors.values()))), strict=True))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run on one thread: blocks are small, and two threads were measured to be ten times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def map_host(work: Callable[[G], T], given: Iterable[G], device: torch.device) -> Iterator[T]:
+    """Yield what the host makes of each of the given: its threads side by side for an accelerator.
+
+    What an accelerator does one after another, and waits for, such as decompositions, the threads
+    of its host do at once, each on one, while it prepares the next. No more are given out than
+    there are threads. On a processor, whose threads share each work, one follows another.
+
+    Source: Own.
+    """
+    if device_schedule(device) is PROCESSOR:
+        yield from map(work, given)
+        return
+    most = torch.get_num_threads()
+    begun: deque[Future[T]] = deque()
+    with one_thread(), ThreadPoolExecutor(most) as threads:
+        for one in given:
+            if len(begun) == most:
+                yield begun.popleft().result()
+            begun.append(threads.submit(work, one))
+        while begun:
+            yield begun.popleft().result()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from layerlab.observe.tracing.device_schedule import read_host
 from layerlab.shapes import Hidden
 
 CHECKED_TOKENS = 8
@@ -26,7 +27,8 @@ def factor(
 
     sum = base + factor * branch,  factor > 0,   or   sum = base + other + branch
 
-    Only the last tokens are compared, up to 8 units in the last place of the sum's largest entry.
+    Only the last tokens are compared, on the host, which reads them at once: up to 8 units in the
+    last place of the sum's largest entry.
 
     Unit: none.
 
@@ -43,16 +45,15 @@ def factor(
         >>> factor(branch, [x - branch.exp().cumsum(0)], [x], []) is None
         True
     """
-    rows = slice(-CHECKED_TOKENS, None)
     exact = torch.promote_types(branch.dtype, torch.float32)
-    part = branch[rows].to(exact)
+    last = [one[-CHECKED_TOKENS:] for one in (branch, *sums, *bases, *beside)]
+    part, *read = (one.to(exact) for one in read_host(last))
+    totals, added = read[: len(sums)], read[len(sums) : len(sums) + len(bases)]
+    others = read[len(sums) + len(bases) :]
     size = float(part.square().sum())
     if not size or not math.isfinite(size):
         return None
-    added = [one[rows].to(exact) for one in bases]
-    others = [one[rows].to(exact) for one in beside]
-    for given in sums:
-        total = given[rows].to(exact)
+    for total in totals:
         slack = SLACK * torch.finfo(branch.dtype).eps * float(total.abs().max())
         for base in added:
             rest = total - base

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from layerlab.console.progress import Progress
 from layerlab.errors import UserError
-from layerlab.observe.tracing.attention_tiles import one_thread
+from layerlab.observe.tracing.device_schedule import one_thread
 from layerlab.records.kept import warn_of_damage
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_regular, write_file

@@ -190,7 +190,7 @@ def test_tokens_in_any_chunks_and_order_give_the_spectrum_of_all(seed, sizes, wi
     for part in reversed(h.split(sizes)):
         pool.add(part)
     exact = torch.linalg.svdvals(h - h.mean(0)).square()
-    found = pool.eigenvalues()[: len(exact)]
+    found = pool.on_host().eigenvalues()[: len(exact)]
     # Squares of deviations round relative to themselves, means relative to their own size.
     slack = 16 * max(h.shape) * ROUNDING * (exact.max() + len(h) * mean * h.abs().max())
     assert torch.all((found - exact[: len(found)]).abs() <= slack)

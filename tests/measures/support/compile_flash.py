@@ -24,7 +24,8 @@ def compile(kernel: Any, dtype: str, tile: int) -> Any:
     for place, name in enumerate(kernel.arg_names):
         if name in kernel.fn.__annotations__:
             signature[name] = "constexpr"
-            values[(place,)] = {**KIND, "block_m": tile, "block_n": tile}[name]
+            width = tile // 2 if kernel is flash_products._row_statistics else tile
+            values[(place,)] = {**KIND, "block_m": tile, "block_n": width}[name]
             continue
         pointer = f"*{dtype}" if name in ("query", "key") else "*fp32"
         tensor = name in FLOATS or name in ("query", "key")
@@ -40,7 +41,7 @@ def compile(kernel: Any, dtype: str, tile: int) -> Any:
 
 def main() -> None:
     for dtype, size in (("bf16", 2), ("fp16", 2), ("fp32", 4)):
-        for name in ("_log_sums", "_forward", "_backward"):
+        for name in ("_log_sums", "_row_statistics", "_forward", "_backward"):
             made = compile(getattr(flash_products, name), dtype, flash_products.TILES[size])
             matrix = "wgmma" if "wgmma.mma_async" in made.asm["ptx"] else "fma"
             print(dtype, name, matrix, resources(made))

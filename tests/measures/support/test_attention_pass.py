@@ -43,13 +43,13 @@ def group(records, dtype: str = "float32"):
 def passes(monkeypatch) -> list[int]:
     """The heads of every record that is read."""
     found: list[int] = []
-    own = attention_pass.read_heads
+    own = attention_pass._read_all
 
     def reading(attended, quantities, dense=attention_pass.DENSE_TOKENS):
         found.append(attended.heads)
         return own(attended, quantities, dense)
 
-    monkeypatch.setattr(attention_pass, "read_heads", reading)
+    monkeypatch.setattr(attention_pass, "_read_all", reading)
     return found
 
 
@@ -127,3 +127,56 @@ def test_quantities_of_other_dtypes_have_passes_of_their_own():
     made = HeadGroup([one], [replace(FOCUS, dtype=torch.float64), asked()[1]]).read(0)
     assert torch.equal(made.vectors["entropy"], focus(one, dtype=torch.float64).entropy)
     assert torch.equal(made.vectors["norm"], spectrum(one).norm)
+
+
+def cut_off(name: str) -> torch.Tensor:
+    """Which keys are allowed where a text has padding, or parts that do not see each other."""
+    allowed = torch.ones(1, ODD, ODD).tril().bool()
+    if name == "padded behind":
+        allowed[:, :, ODD - 40 :] = False
+    elif name == "padded in front":
+        allowed[:, :, :40] = False
+        allowed |= torch.eye(ODD).bool()
+    elif name == "decoupled":
+        allowed[:, 150:, :150] = False
+    else:
+        place = torch.arange(ODD) // 43
+        allowed &= place[:, None] == place
+    return allowed
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["padded behind", "padded in front", "decoupled", "documents"])
+def test_joined_heads_behind_a_mask_have_the_norms_of_the_svd(mask, dtype, sinks, passes):
+    """Heads that share keys, peaky and uniform ones side by side, at an odd length.
+
+    Each sequence brings a mask of its own, equal to those of the others.
+    """
+    options = {"sinks": torch.tensor([1.0, -3.0, 6.0])} if sinks else {}
+    records = [
+        replace(
+            one,
+            query=one.query.to(dtype),
+            key=one.key[:1].to(dtype),
+            bias=cut_off(mask),
+            causal=False,
+        )
+        for one in (record(kind, ODD, **options) for kind in KINDS)
+    ]
+    found = group(records)
+    assert passes == [3 * len(KINDS)]
+    for one, read in zip(records, found, strict=True):
+        scores = one.query.double() @ one.key.double().mT * one.scaling
+        scores = scores.masked_fill(~one.bias, -torch.inf)
+        if sinks:
+            extra = one.sinks.double()[:, None, None].expand(-1, ODD, 1)
+            matrix = torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1]
+        else:
+            matrix = torch.softmax(scores, -1)
+        exact = svd_norm(matrix)
+        assert (read.vectors["lower"] <= exact).all() and (exact <= read.vectors["upper"]).all()
+        assert torch.allclose(read.vectors["norm"], exact, rtol=1e-5)
+        assert (read.vectors["norm"] <= exact * (1 + 1e-6)).all()
+        centred = svd_contraction(matrix)
+        assert torch.allclose(read.vectors["contraction"], centred, rtol=2e-6, atol=2e-5)

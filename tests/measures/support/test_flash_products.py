@@ -8,7 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from layerlab.measures.quantities import spectrum as spectrum_measure
+from layerlab.measures.quantities.attention import FOCUS, focus
 from layerlab.measures.quantities.spectrum import spectrum
+from layerlab.measures.support import attention_products
+from layerlab.measures.support.attention_pass import read_heads
 from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.products import RowBlocks, dense
 from layerlab.observe.tracing import device_schedule
@@ -17,6 +21,7 @@ from tests.measures.regime import KINDS, attention, record, svd_contraction, svd
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
 flash_products = pytest.importorskip("layerlab.measures.support.flash_products")
 DRAW = torch.Generator().manual_seed(3)
+SPECTRUM = spectrum_measure.MEASURES[0].heads({"dtype": "float32"})
 SINKS = torch.randn(2, generator=DRAW)
 OPTIONS = {
     "plain": {},
@@ -58,6 +63,24 @@ def test_products_are_those_of_the_matrix_written_out(name):
     assert close(one[0], expected[0][:, :1])
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_a_kernel_says_of_rows_is_what_their_entries_say(name, monkeypatch):
+    """Entropy, sinks and scores take no pass of their own over rows that are written out."""
+    attended = record("peaky", 70, heads=2, **OPTIONS[name])
+    expected = vars(focus(attended, dtype=torch.float64))
+
+    def never(*_, **__):
+        raise AssertionError("rows are written out")
+
+    monkeypatch.setattr(attention_products, "stream", never)
+    monkeypatch.setattr(attention_products, "tile", never)
+    for asked in ([FOCUS], [FOCUS, SPECTRUM]):
+        found = read_heads(attended, asked, dense=10)
+        for column, value in expected.items():
+            both_nan = value.isnan().all() and found[column].isnan().all()
+            assert both_nan or close(found[column], value), column
+
+
 def test_grouped_heads_halves_and_fewer_rows_than_keys():
     attended = record("peaky", 66, heads=4)
     # The interpreter takes float16 as it is stored, and bfloat16 for whole numbers.
@@ -91,7 +114,7 @@ def test_half_precision_compiles_to_matrix_instructions_without_a_spill():
         check=True,
     )
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 12
     for dtype, name, matrix, *used in lines:
         assert matrix == ("fma" if dtype == "fp32" else "wgmma"), name
         assert dtype == "fp32" or "STACK:0" in used, name
@@ -124,10 +147,10 @@ def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
         products(attended, kept=10)
 
 
-@pytest.mark.parametrize("name", ["_log_sums", "_forward", "_backward"])
+@pytest.mark.parametrize("name", ["_log_sums", "_row_statistics", "_forward", "_backward"])
 @pytest.mark.parametrize("fails", ["compile", "compile for two"])
 def test_a_kernel_that_does_not_compile_is_replaced_by_tiles(name, fails, caplog, monkeypatch):
-    if fails == "compile for two" and name == "_log_sums":
+    if fails == "compile for two" and name in ("_log_sums", "_row_statistics"):
         pytest.skip("it takes no vectors")
     plain = getattr(flash_products, name)
 

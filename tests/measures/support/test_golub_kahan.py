@@ -1,5 +1,7 @@
 """Golub-Kahan bidiagonalisation against the singular values of small matrices."""
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.measures.support.golub_kahan import GolubKahan, largest_singular
+from layerlab.measures.support.golub_kahan import GolubKahan, largest_singular, spectral_bounds
+from layerlab.observe.tracing import device_schedule
+from tests.host_reads import counted
 
 DOUBLE = torch.finfo(torch.float64).eps
 
@@ -71,3 +75,80 @@ def test_a_singular_value_lies_within_the_residual(matrix: Tensor, steps: int) -
 
 def test_a_zero_map_has_the_value_zero() -> None:
     assert golub_kahan(torch.zeros(3, 4, dtype=torch.float64), 5).value == 0
+
+
+# Bounds on spectral norms
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, 6.0])
+@pytest.mark.parametrize("shape", [(2, 300, 320), (340, 300)])
+def test_bounds_of_large_matrices_are_certified_and_hardly_above(
+    shape: tuple[int, ...], decay: float
+) -> None:
+    """As the largest eigenvalue says, but for the rounding that the bound allows for."""
+    matrix = gaussian(*shape, seed=3)
+    matrix = matrix * torch.logspace(0, -decay, shape[-1], dtype=torch.float64)
+    rows, columns = sorted(shape[-2:])
+    (bound,) = spectral_bounds([matrix])
+    truth = torch.linalg.matrix_norm(matrix, 2)
+    slack = 4 * rows * (columns + 8) * DOUBLE
+    assert (bound >= truth).all() and (bound <= truth * (1 + slack)).all()
+
+
+def test_a_direction_that_lanczos_does_not_meet_is_within_the_bound() -> None:
+    start = torch.randn(300, generator=torch.Generator().manual_seed(0)).double()
+    hidden = gaussian(300, seed=4)
+    hidden = hidden - start * (start @ hidden) / (start @ start)
+    hidden = hidden / hidden.norm()
+    matrix = torch.eye(300, dtype=torch.float64) + torch.outer(hidden, hidden)
+    (bound,) = spectral_bounds([matrix])
+    assert bound >= torch.linalg.matrix_norm(matrix, 2) * (1 - DOUBLE)
+
+
+def test_bounds_of_zeros_and_of_what_is_not_finite() -> None:
+    given = torch.stack([torch.zeros(300, 300), torch.eye(300), torch.full((300, 300), torch.inf)])
+    (bound,) = spectral_bounds([given])
+    assert bound[0] == 0 and bound[1] == pytest.approx(1) and bound[2].isnan()
+
+
+def test_the_host_waits_for_all_bounds_of_a_layer_at_once(monkeypatch) -> None:
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
+    given = [gaussian(300, 300), gaussian(280, 400), gaussian(4, 8, 300)]
+    with counted() as counts:
+        spectral_bounds(given)
+    # Once for what is small, twice for Lanczos, once for the factors.
+    assert +counts.reads == {"cpu": 4}
+    assert counts.operations["aten.linalg_cholesky_ex.default"] == 2
+    assert counts.operations["aten._linalg_eigh.default"] <= 1 + 2 * 2  # of 60 rows at most
+
+
+# What the host does for an accelerator
+
+
+@pytest.mark.parametrize("schedule", [device_schedule.PROCESSOR, device_schedule.ACCELERATOR])
+def test_work_of_the_host_keeps_its_order_and_is_done_by_all_threads(monkeypatch, schedule) -> None:
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", schedule)
+    aside = schedule is device_schedule.ACCELERATOR
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    # Passed by three at once, or by nobody.
+    gate = threading.Barrier(3 if aside else 1, timeout=20)
+    begun: list[int] = []
+
+    def give() -> Iterator[int]:
+        for number in range(6):
+            begun.append(number)
+            yield number
+
+    def work(number: int) -> tuple[int, int]:
+        gate.wait()
+        return number, torch.get_num_threads()
+
+    try:
+        found = device_schedule.map_host(work, give(), torch.device("cpu"))
+        assert next(found) == (0, 1 if aside else 3)
+        assert len(begun) <= (4 if aside else 1)
+        assert [number for number, _ in found] == [1, 2, 3, 4, 5]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -141,3 +141,19 @@ def test_names_without_numbers() -> None:
     assert place.layer == 12
     assert OpSite("lm_head").layer is None
     assert str(OpSite("", "mul")) == ":mul"
+
+
+@pytest.mark.parametrize("part", ["", "model.layers.1", "model.layers.1.mlp.down_proj"])
+def test_a_hook_that_fails_before_a_module_is_entered_is_what_is_told(part: str) -> None:
+    model = built("llama")
+
+    def refuse(module: nn.Module, args: object) -> None:
+        raise LookupError("the hook's own")
+
+    handle = model.get_submodule(part).register_forward_pre_hook(refuse)
+    with pytest.raises(LookupError, match="the hook's own"), emulate(model, "bf16"):
+        model(IDS)
+    handle.remove()
+    with emulate(model, "bf16") as run:
+        model(IDS)
+    assert OpSite("model.layers.0", "add") in run.roundings

@@ -9,6 +9,8 @@ heads are ranked by the measured norm, not by it.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,13 +20,19 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
-from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_lists
-from layerlab.shapes import HeadVector
+from layerlab.observe.tracing.device_schedule import map_host, read_host, read_lists
+from layerlab.shapes import HeadVector, Matrix
 from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
 KeyWeights = Float[Tensor, "kv_head head_width width"]
 HeadSpectra = Float[Tensor, "head rank"]
+
+# What is read of a layer's weights.
+PARTS = (
+    *("query", "key", "query_bias", "key_bias", "gain", "shift"),
+    *("query_gain", "key_gain", "query_shift", "key_shift"),
+)
 
 NORMED = (
     "a norm stands on the query and the key (QK-norm), so W_q^T W_k is not the form of the scores"
@@ -54,18 +62,27 @@ def factored_spectrum(query: QueryWeights, key: KeyWeights) -> HeadSpectra:
             f"{query.shape[0]} query heads cannot share {key.shape[0]} key heads; "
             "the first must be a multiple of the second"
         )
-    group = query.shape[0] // key.shape[0]
-    form = _triangle(key).repeat_interleave(group, 0) @ _triangle(query).mT
+    return _factored(query, key, query.device)
+
+
+def _factored(query: QueryWeights, key: KeyWeights, device: torch.device) -> HeadSpectra:
+    """Return the spectra of weights on the host that came from a device."""
+    shared = query.split(query.shape[0] // key.shape[0])
+    return torch.cat(list(map_host(_group_spectrum, zip(shared, key, strict=True), device)))
+
+
+def _group_spectrum(given: tuple[QueryWeights, Matrix]) -> HeadSpectra:
+    """Return the spectra of the query heads that share one key head."""
+    query, key = given
+    form = _triangle(key) @ torch.stack([_triangle(head) for head in query]).mT
     finite = form.isfinite().all(-1).all(-1)
     values = torch.linalg.svdvals(torch.where(finite[:, None, None], form, 0.0))
     return torch.where(finite[:, None], values, torch.nan)
 
 
-def _triangle(weight: Tensor) -> Tensor:
+def _triangle(weight: Matrix) -> Matrix:
     """Return R of W^T = Q R; one head at a time stays in the cache of a processor."""
-    if device_schedule(weight.device) is not PROCESSOR:
-        return torch.linalg.qr(weight.mT, mode="r").R
-    return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
+    return torch.linalg.qr(weight.mT, mode="r").R
 
 
 def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
@@ -217,25 +234,33 @@ def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
     reason = weights.refused.get("query") or weights.refused.get("key")
     if weights.query is None or weights.key is None or reason:
         raise NotApplicable(reason or "its query and key weights were not found")
-    columns = read_lists(_form(weights, run) | _bounds(weights, run))
+    host, device = _on_host(weights), weights.query.device
+    columns = read_lists(_form(host, run, device) | _bounds(host, run))
     for head in range(len(weights.query)):
         values = {name: columns[name][head] if name in columns else math.nan for name in COLUMNS}
         yield {"layer": weights.layer, "head": head, **values}
 
 
-def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
+def _on_host(weights: HeadWeights) -> HeadWeights:
+    """Return the weights in float64 where they are decomposed, copied all at once."""
+    held = {name: tensor for name in PARTS if (tensor := getattr(weights, name)) is not None}
+    read: dict[str, Any] = dict(zip(held, read_host(list(held.values())), strict=True))
+    return replace(weights, **read)
+
+
+def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> dict[str, Tensor]:
     """Return the columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
         return {}
     assert weights.query is not None and weights.key is not None
     query, key = precise(weights.query), precise(weights.key)
-    values = factored_spectrum(query, key)
+    values = _factored(query, key, device)
     columns = {
         "norm": values[:, 0],
         "smallest": values[:, -1],
         "condition": values[:, 0] / values[:, -1],
-        "abs_norm": absolute_norm(query, key),
+        "abs_norm": _factored(query.abs(), key.abs(), device)[:, 0],
     }
     if weights.rotary is not None:
         product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))
