@@ -220,9 +220,7 @@ def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
         for name, module in model.named_modules()
         if "Attention" in type(module).__name__ and not attends(module)
     ]
-    # Code that does not ask may still compare the name of its attention with those it knows.
-    if any(attends(module) for module in model.modules()):
-        answer(model)
+    answer(model)
     return handles
 
 
