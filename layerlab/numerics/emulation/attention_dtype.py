@@ -55,7 +55,9 @@ def answer(model: nn.Module) -> None:
         if name in ALL_MASK_ATTENTION_FUNCTIONS:
             AttentionMaskInterface.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
     if own:
-        config._attn_implementation = {part: name and RoutedName(name) for part, name in own.items()}
+        config._attn_implementation = {
+            part: name and RoutedName(name) for part, name in own.items()
+        }
 
 
 def implementations(config: Any) -> dict[str, str | None]:

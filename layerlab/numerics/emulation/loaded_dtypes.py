@@ -1,0 +1,80 @@
+"""The dtypes of what a model stores once transformers has loaded it in a low one."""
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from layerlab.numerics.emulation.emulated_tensor import floating
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def find_made_dtypes(model: nn.Module, low: torch.dtype) -> dict[str, torch.dtype]:
+    """Return the dtype in which a model's own code makes each parameter and buffer.
+
+    transformers loads into a model without values, made while `low` is the default dtype, or bf16
+    for one that is not low: what the code makes in float32 whatever the default is, stays so. None
+    is known where the module is none of transformers', or not made of its configuration alone.
+    """
+    if not isinstance(model, PreTrainedModel):
+        return {}
+    config = copy.deepcopy(model.config)
+    with torch.random.fork_rng(devices=[]), ExitStack() as stack:
+        default = low if low in HALVES else torch.bfloat16
+        for context in type(model).get_init_context(default, False, False, None):
+            stack.enter_context(context)
+        try:
+            made = type(model)(config)
+        except TypeError:
+            return {}
+    tables = (made.named_parameters, made.named_buffers)
+    return {name: one.dtype for table in tables for name, one in table(remove_duplicate=False)}
+
+
+def low_precision_weights(
+    model: nn.Module, low: torch.dtype, made: dict[str, torch.dtype]
+) -> Iterator[tuple[str, str, dict[str, Any], Tensor, torch.dtype]]:
+    """Yield owner, name, table, value and dtype of everything that a low-dtype model stores.
+
+    Those are the floating parameters and persistent buffers, and the other buffers that follow the
+    default dtype. Of the latter, where `made` does not tell, those that lose nothing, as masks.
+
+    Args:
+        model: the model.
+        low: the dtype that it would be loaded in.
+        made: what `find_made_dtypes` found.
+    """
+    kept = _find_kept_patterns(model, low)
+    for owner, module in model.named_modules():
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for table in tables:
+            for name, value in list(table.items()):
+                if not floating(value):
+                    continue
+                full = f"{owner}.{name}".lstrip(".")
+                temporary = name in module._non_persistent_buffers_set
+                follows = made[full] in HALVES if full in made else not temporary or _keeps(value)
+                if temporary and not follows:
+                    continue
+                stays = not follows or (not temporary and any(one.search(full) for one in kept))
+                single = stays and low in HALVES
+                yield owner, name, table, value, torch.float32 if single else low
+
+
+def _find_kept_patterns(model: nn.Module, low: torch.dtype) -> list[re.Pattern[str]]:
+    """Return the patterns of names that transformers loads in float32 whatever is requested."""
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if low == torch.float16:
+        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return [re.compile(name.replace("*", ".*")) for name in names]
+
+
+def _keeps(values: Tensor) -> bool:
+    """Return whether a table can be stored in eight binary digits."""
+    return torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
