@@ -24,9 +24,13 @@ def find_made_dtypes(model: nn.Module, low: torch.dtype) -> dict[str, torch.dtyp
     """
     if not isinstance(model, PreTrainedModel):
         return {}
+    default = low if low in HALVES else torch.bfloat16
     config = copy.deepcopy(model.config)
+    inner = (getattr(config, part, None) for part in config.sub_configs)
+    for one in (config, *inner):
+        if one is not None:
+            one.dtype = default
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        default = low if low in HALVES else torch.bfloat16
         for context in type(model).get_init_context(default, False, False, None):
             stack.enter_context(context)
         try:
