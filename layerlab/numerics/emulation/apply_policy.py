@@ -193,11 +193,13 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
 
 
 def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
+    if not (found.modules or found.attentions or found.residual):
+        return []  # what the code itself widens stays so
     handles = []
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
-        # Rotary tables are made in the dtype of what is shown to them, which may be kept.
-        turns = bool(found.modules) and "Rotary" in type(module).__name__
+        # Rotary tables are made in the dtype of the stream that is shown to them.
+        turns = "Rotary" in type(module).__name__
         if _owns(module) or (leaf and (turns or name in found.modules)):
             single = name in found.modules | found.tied
             wanted = torch.float32 if single else None if _owns(module) else low
