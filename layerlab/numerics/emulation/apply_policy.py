@@ -25,7 +25,7 @@ from layerlab.numerics.emulation.attention_dtype import (
     implementations,
 )
 from layerlab.numerics.emulation.emulated_tensor import floating
-from layerlab.numerics.emulation.loaded_dtypes import find_made_dtypes, low_precision_weights
+from layerlab.numerics.emulation.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.policy import (
     APPLIED,
     ATTENTION,
@@ -144,8 +144,8 @@ def apply_precision(
         )
     found = find_kept(model, policy)
     _check(model, found)
-    made = find_made_dtypes(model, low)
-    for owner, name, _, value, dtype in low_precision_weights(model, low, made):
+    followers = find_followers(model, low)
+    for owner, name, _, value, dtype in low_precision_weights(model, low, followers):
         kept = found.parameter(f"{owner}.{name}")
         value.data = value.data.to(torch.float32 if kept else dtype)
     _install(model, found, low)

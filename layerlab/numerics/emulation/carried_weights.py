@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, EmulationMode
-from layerlab.numerics.emulation.loaded_dtypes import find_made_dtypes, low_precision_weights
+from layerlab.numerics.emulation.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.emulation.snapshot import Snapshot
@@ -100,7 +100,7 @@ class CarriedWeights(EmulationMode):
         self.model = model
         self.regime = regime
         self.gradients: dict[str, Tensor] = {}
-        self._made_in = find_made_dtypes(model, regime.low)
+        self._followers = find_followers(model, regime.low)
         self._policy = policy
         self._kept = find_kept(model, policy) if policy is not None else None
 
@@ -129,7 +129,7 @@ class CarriedWeights(EmulationMode):
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
-            stored = low_precision_weights(self.model, self.regime.low, self._made_in)
+            stored = low_precision_weights(self.model, self.regime.low, self._followers)
             for owner, name, table, value, dtype in stored:
                 if id(value) not in carried:
                     # What is written into a buffer has to last.

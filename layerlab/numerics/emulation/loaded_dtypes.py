@@ -15,8 +15,8 @@ from layerlab.numerics.emulation.emulated_tensor import floating
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def find_made_dtypes(model: nn.Module, low: torch.dtype) -> dict[str, torch.dtype]:
-    """Return the dtype in which a model's own code makes each parameter and buffer.
+def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
+    """Return whether a model's own code makes each parameter and buffer in the default dtype.
 
     transformers loads into a model without values, made while `low` is the default dtype, or bf16
     for one that is not low: what the code makes in float32 whatever the default is, stays so. None
@@ -38,21 +38,22 @@ def find_made_dtypes(model: nn.Module, low: torch.dtype) -> dict[str, torch.dtyp
         except TypeError:
             return {}
     tables = (made.named_parameters, made.named_buffers)
-    return {name: one.dtype for table in tables for name, one in table(remove_duplicate=False)}
+    found = (pair for table in tables for pair in table(remove_duplicate=False))
+    return {name: value.dtype == default for name, value in found}
 
 
 def low_precision_weights(
-    model: nn.Module, low: torch.dtype, made: dict[str, torch.dtype]
+    model: nn.Module, low: torch.dtype, followers: dict[str, bool]
 ) -> Iterator[tuple[str, str, dict[str, Any], Tensor, torch.dtype]]:
     """Yield owner, name, table, value and dtype of everything that a low-dtype model stores.
 
     Those are the floating parameters and persistent buffers, and the other buffers that follow the
-    default dtype. Of the latter, where `made` does not tell, those that lose nothing, as masks.
+    default dtype. Where `followers` does not tell, those do that lose nothing by it, as masks.
 
     Args:
         model: the model.
         low: the dtype that it would be loaded in.
-        made: what `find_made_dtypes` found.
+        followers: what `find_followers` found.
     """
     kept = _find_kept_patterns(model, low)
     for owner, module in model.named_modules():
@@ -63,7 +64,9 @@ def low_precision_weights(
                     continue
                 full = f"{owner}.{name}".lstrip(".")
                 temporary = name in module._non_persistent_buffers_set
-                follows = made[full] in HALVES if full in made else not temporary or _keeps(value)
+                follows = followers.get(full)
+                if follows is None:
+                    follows = not temporary or _keeps(value)
                 if temporary and not follows:
                     continue
                 stays = not follows or (not temporary and any(one.search(full) for one in kept))
