@@ -49,7 +49,7 @@ def paired_differences(
     both; a mean that lacks some is incomplete, and has no value.
 
     Raises:
-        UserError: the two have no question in common.
+        UserError: the two have no question in common, nor a task that scores none by itself.
     """
     differences: dict[str, Mean] = {}
     rows: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def paired_differences(
         differences[benchmark] = average.mean
         rows.append(_row(ours, name, BENCHMARKS[benchmark].title, average.mean, average.formula))
     rows += list(_of_tasks(ours, theirs, name))
-    if not rows:
+    if not rows and not list_unscored(ours, theirs):
         raise UserError(
             f"this run and {short_repr(name)} have no question in common; evaluate both with the "
             "same --suite, --tasks, --scoring, --limit and data"
@@ -83,7 +83,7 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     for one, its in _both(ours, theirs):
         title = title_of(one)
         found.setdefault(title, {}).update(dict.fromkeys(_differing(one, its)))
-        if not match_scores(one["scores"], its["scores"])[0]:
+        if _is_scored(one, its) and not match_scores(one["scores"], its["scores"])[0]:
             apart[title] += 1
     told = {title: "; ".join(ways) for title, ways in found.items() if ways}
     lines = [f"asked differently: {title}: {ways}" for title, ways in told.items()]
@@ -147,6 +147,16 @@ def list_untold(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     ] * bool(titles)
 
 
+def list_unscored(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
+    """Say which tasks score no question by itself, such as those that read whole texts."""
+    found = (title_of(one) for one, its in _both(ours, theirs) if not _is_scored(one, its))
+    return [f"{title}: no question has a score of its own to compare" for title in found]
+
+
+def _is_scored(one: Record, its: Record) -> bool:
+    return bool(one["scores"] or its["scores"])
+
+
 def _both(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     other = {one["task"]: one for one in theirs}
     return ((one, other[one["task"]]) for one in ours if one["task"] in other)
@@ -187,7 +197,13 @@ def differences(
         ours = _of(records, name)
         theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
-        remarks |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
+        remarks |= dict.fromkeys(
+            [
+                *differing(ours, theirs),
+                *list_untold(ours, theirs),
+                *list_unscored(ours, theirs),
+            ]
+        )
     return found, list(remarks)
 
 

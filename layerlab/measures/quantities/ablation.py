@@ -169,16 +169,20 @@ def _without(
 ) -> Iterator[Tensor]:
     """Yield the loss without each of the removals, as many at once as there is room for."""
     model, stack = whole.subject.model, whole.subject.stack
-    most = _BYTES // (given.logits.numel() * given.logits.element_size())
-    if given.logits.device.type == "cpu":
-        most = min(most, _BATCH // len(given.tokens))
-    most = max(1, most)
+    most = _most_rows(given)
     following = given.tokens[given.places + 1]
     for start in range(0, len(removals), most):
         rows = removals[start : start + most]
         with removing(stack, parts, rows, means, heads):
             logits = resume(model, stack, given, parts.block, len(rows), room)
             yield from losses(logits, following)
+
+
+def _most_rows(given: Answer) -> int:
+    most = _BYTES // (given.logits.numel() * given.logits.element_size())
+    if given.logits.device.type == "cpu":
+        most = min(most, _BATCH // len(given.tokens))
+    return max(1, most)
 
 
 def _check(whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None) -> None:
@@ -188,8 +192,9 @@ def _check(whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGi
         NotApplicable: with nothing taken out, the later blocks do not give the model's own logits.
     """
     model, stack = whole.subject.model, whole.subject.stack
-    with removing(stack, parts, [None], heads=heads):
-        again = resume(model, stack, given, parts.block, 1)[0]
+    rows = min(2, _most_rows(given))  # what is not repeated is seen where there are several
+    with removing(stack, parts, [None] * rows, heads=heads):
+        again = resume(model, stack, given, parts.block, rows)
     allowed = sqrt(torch.finfo(again.dtype).eps) * float(given.logits.abs().max())
     if not float((again - given.logits).abs().max()) <= allowed:
         raise NotApplicable(

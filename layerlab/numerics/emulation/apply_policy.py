@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
@@ -25,6 +25,7 @@ from layerlab.numerics.emulation.attention_dtype import (
     implementations,
 )
 from layerlab.numerics.emulation.emulated_tensor import floating
+from layerlab.numerics.emulation.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.policy import (
     APPLIED,
     ATTENTION,
@@ -143,10 +144,10 @@ def apply_precision(
         )
     found = find_kept(model, policy)
     _check(model, found)
-    for owner, name, _, value in low_precision_weights(model):
-        full = f"{owner}.{name}"
-        single = found.parameter(full) or stays_single(model, full, low)
-        value.data = value.data.to(torch.float32 if single else low)
+    followers = find_followers(model, low)
+    for owner, name, _, value, dtype in low_precision_weights(model, low, followers):
+        kept = found.parameter(f"{owner}.{name}")
+        value.data = value.data.to(torch.float32 if kept else dtype)
     _install(model, found, low)
     setattr(model, APPLIED, policy)
     if (config := getattr(model, "config", None)) is not None:
@@ -192,13 +193,16 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
 
 
 def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
+    if not (found.modules or found.attentions or found.residual):
+        return []  # what the code itself widens stays so
     handles = []
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
         # Rotary tables are made in the dtype of the stream that is shown to them.
         turns = "Rotary" in type(module).__name__
         if _owns(module) or (leaf and (turns or name in found.modules)):
-            wanted = torch.float32 if name in found.modules else None if _owns(module) else low
+            single = name in found.modules | found.tied
+            wanted = torch.float32 if single else None if _owns(module) else low
             handles.append(
                 module.register_forward_pre_hook(_casting(wanted), with_kwargs=True, prepend=True)
             )
@@ -220,9 +224,7 @@ def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
         for name, module in model.named_modules()
         if "Attention" in type(module).__name__ and not attends(module)
     ]
-    # Code that does not ask may still compare the name of its attention with those it knows.
-    if any(attends(module) for module in model.modules()):
-        answer(model)
+    answer(model)
     return handles
 
 
@@ -246,13 +248,17 @@ def blocks(model: nn.Module) -> list[str]:
 
 
 def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
-    """Return a hook that brings a module's input to its parameters' dtype, or to the one wanted.
+    """Return a hook that brings a module's input to its low parameters' dtype, or the one wanted.
+
+    Where all are loaded in float32 whatever the policy, the code around them sees to its input.
 
     What comes beside its input, such as the weights of experts, is not narrowed.
     """
 
     def cast_input(module: nn.Module, args: Any, options: Any) -> Any:
-        dtype = wanted or _dtype(module)
+        dtype = wanted or _find_low(module)
+        if dtype is None:
+            return None
         first = next((value for value in (*args, *options.values()) if floating(value)), None)
 
         def bring(value: Any) -> Any:
@@ -312,9 +318,9 @@ def _to(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if floating(value) and value.dtype != dtype else value
 
 
-def _dtype(module: nn.Module) -> torch.dtype:
-    owned = (value for value in module._parameters.values() if value is not None)
-    return next(value.dtype for value in owned if value.dtype.is_floating_point)
+def _find_low(module: nn.Module) -> torch.dtype | None:
+    owned = (value.dtype for value in module._parameters.values() if value is not None)
+    return next((one for one in owned if one.is_floating_point and one != torch.float32), None)
 
 
 def _owns(module: nn.Module) -> bool:
@@ -336,27 +342,6 @@ def _within(name: str, entries: list[str]) -> bool:
     return any(fnmatchcase(path, entry) for path in around for entry in entries)
 
 
-def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Yield the owner, name, table and value of everything that a low-dtype model stores.
-
-    Those are the floating parameters and persistent buffers. Other buffers are made in float32
-    after loading; of these only tables that lose nothing, such as masks, count as low.
-    """
-    for owner, module in model.named_modules():
-        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for table in tables:
-            for name, value in list(table.items()):
-                if floating(value) and not (
-                    name in module._non_persistent_buffers_set and _loses(value)
-                ):
-                    yield owner, name, table, value
-
-
-def _loses(values: Tensor) -> bool:
-    """Return whether a table cannot be stored in eight binary digits."""
-    return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
-
-
 def _check(model: nn.Module, found: Kept) -> None:
     """Refuse a model that already has a policy, and a kernel that has no float32."""
     if hasattr(model, APPLIED):
@@ -376,11 +361,3 @@ def _look_up(entries: list[str], model: nn.Module) -> None:
         patterns(entries, model)
     except UserError as error:
         raise UserError(str(error).replace("where=", "keep=", 1)) from None
-
-
-def stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
-    """Return whether transformers loads this parameter in float32 whatever the requested dtype."""
-    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    if low == torch.float16:
-        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return low in (torch.float16, torch.bfloat16) and bool(names & set(name.split(".")))

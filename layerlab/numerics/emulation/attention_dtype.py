@@ -22,6 +22,23 @@ PREFIX = "cast_"
 EAGER = ("eager_attention_forward", "eager_attention")
 
 
+class RoutedName(str):
+    """The name of a model's attention: equal to it in a comparison, ours where it is looked up.
+
+    Sparse families mask what their indexer left out only under names that they know, and ask the
+    interface by the same attribute. A mapping finds an entry by its hash first.
+    """
+
+    def __hash__(self) -> int:
+        return hash(PREFIX + str(self))
+
+    def __eq__(self, other: object) -> bool:
+        return other in (str(self), PREFIX + str(self))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 def attends(module: nn.Module) -> bool:
     """Return whether a module, or its `attend`, asks transformers' interface for its attention."""
     code = getattr(unwrap(type(module).forward), "__code__", None)
@@ -33,12 +50,14 @@ def answer(model: nn.Module) -> None:
     """Route the model's attention through one that unifies its dtypes first."""
     config: Any = getattr(model, "config", None)
     own = implementations(config)
-    for name in filter(None, own.values()):
+    for name in map(str, filter(None, own.values())):
         AttentionInterface.register(PREFIX + name, partial(_settle, name))
         if name in ALL_MASK_ATTENTION_FUNCTIONS:
             AttentionMaskInterface.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
     if own:
-        config._attn_implementation = {part: name and PREFIX + name for part, name in own.items()}
+        config._attn_implementation = {
+            part: name and RoutedName(name) for part, name in own.items()
+        }
 
 
 def implementations(config: Any) -> dict[str, str | None]:
@@ -59,13 +78,13 @@ def _settle(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Any,
+    attention_mask: Any,
     *args: Any,
     **options: Any,
 ) -> Any:
     """Apply the module's own attention to queries, keys, values and mask of one dtype."""
     dtype = torch.float32 if getattr(module, SINGLE, False) else value.dtype
-    mask = finite(mask, dtype) if floating(mask) else mask
+    mask = finite(attention_mask, dtype) if floating(attention_mask) else attention_mask
     exchange = getattr(module, EXCHANGE, None)
     if exchange is not None:
         query, key = exchange(query, key)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.numerics.emulation.apply_policy import find_kept, low_precision_weights, stays_single
+from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, EmulationMode
+from layerlab.numerics.emulation.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.emulation.snapshot import Snapshot
@@ -99,6 +100,7 @@ class CarriedWeights(EmulationMode):
         self.model = model
         self.regime = regime
         self.gradients: dict[str, Tensor] = {}
+        self._followers = find_followers(model, regime.low)
         self._policy = policy
         self._kept = find_kept(model, policy) if policy is not None else None
 
@@ -127,11 +129,12 @@ class CarriedWeights(EmulationMode):
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
-            for owner, name, table, value in low_precision_weights(self.model):
+            stored = low_precision_weights(self.model, self.regime.low, self._followers)
+            for owner, name, table, value, dtype in stored:
                 if id(value) not in carried:
                     # What is written into a buffer has to last.
                     lasting = values if isinstance(value, nn.Parameter) else None
-                    carrier = self._carrier(value, OpSite(owner, name), lasting)
+                    carrier = self._carrier(value, OpSite(owner, name), dtype, lasting)
                     carrier.requires_grad_(backward and value.requires_grad)
                     carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
                 table[name] = carried[id(value)][1]
@@ -142,10 +145,12 @@ class CarriedWeights(EmulationMode):
         finally:
             before.restore()
 
-    def _carrier(self, value: Tensor, place: OpSite, values: LayerValues | None) -> EmulatedTensor:
-        low, format = self.regime.low, self.regime.weights
-        name = str(place).replace(":", ".")
-        if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
+    def _carrier(
+        self, value: Tensor, place: OpSite, low: torch.dtype, values: LayerValues | None
+    ) -> EmulatedTensor:
+        format = self.regime.weights
+        kept = self._kept and self._kept.parameter(str(place).replace(":", "."))
+        if kept or low != self.regime.low:
             low, format = torch.float32, None
         rounded = self.note_weight(place, format)
         make = partial(self._values, value, place, format if rounded else None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
@@ -192,9 +193,21 @@ def first_tensor(output: Any) -> torch.Tensor:
 
 
 def with_first(output: Any, features: torch.Tensor) -> Any:
-    """Return a module's output with other hidden features."""
+    """Return a module's output with other hidden features.
+
+    Where these have the rows of the first several times, so has what stands beside them, such as
+    the choice of keys that one block hands to the next.
+    """
+    if not isinstance(output, tuple | list):
+        return features
+    rows = len(output[0])
+
+    def repeat(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or len(value) != rows:
+            return value
+        return value.repeat(len(features) // rows, *(1 for _ in value.shape[1:]))
+
+    rest = output[1:] if len(features) == rows else tree_map(repeat, tuple(output[1:]))
     if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(features, *output[1:])
-    if isinstance(output, tuple | list):
-        return type(output)((features, *output[1:]))
-    return features
+        return type(output)(features, *rest)
+    return type(output)((features, *rest))

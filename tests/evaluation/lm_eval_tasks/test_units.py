@@ -82,3 +82,17 @@ def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: P
     assert said in page.replace("−", "-") and f"{100 * row['score']:.2f}" not in page
     ((entry,), _) = find_entries(tmp_path / "out")
     assert f"own_nats: perplexity {said}" in entry.headline
+
+
+def test_a_task_that_scores_no_question_has_nothing_to_pair(folder: Path) -> None:
+    path = folder / "own_read.yaml"
+    found = run(path, format="bf16", limit=4)
+    rows = found.content["precision"]
+    assert [set(row) >= {"arm", "perplexity"} for row in rows] == [True, True]
+    assert {row["arm"] for row in found.content["tasks"]} == {row["arm"] for row in rows}
+    again = run(path, limit=4, against=run(path, limit=4))
+    assert again.content["compared"] == []
+    assert "own_read: no question has a score of its own to compare" in again.content["remarks"]
+    assert not [one for one in again.content["remarks"] if "asked differently" in one]
+    both = run([path, folder / "own_choice.yaml"], format="bf16", limit=4).content["precision"]
+    assert [row.get("title") for row in both] == [None, None, "own_choice"]

@@ -22,9 +22,8 @@ from tests.measures.family import built
 
 ATTENTION = "*:attention"
 HEARD = ("gpt2", "llama", "gemma2", "qwen3", "mixtral", "deepseek_v3", "gpt_neox", "ours")
-# Families whose attention settles its dtypes itself. XGLM's table of positions is made in the dtype
-# that is the default when it is loaded.
-PLAIN = ("falcon", "bloom", "mpt", "openai-gpt", "gptj")
+# Families whose attention settles its dtypes itself.
+PLAIN = ("falcon", "bloom", "mpt", "openai-gpt", "gptj", "xglm")
 OWN = ("falcon", "falcon alibi", "bloom", "xglm", "mpt")
 
 
@@ -97,7 +96,6 @@ def test_a_policy_that_keeps_nothing_is_the_model_as_transformers_loads_it(
         tmp_path, dtype=REAL[format], attn_implementation=kind
     ).eval()
     with torch.no_grad():
-        # Its attention has another name now; the code that runs must not be another.
         assert torch.equal(
             plain(words()).logits, low(family, Policy(format=format))(words()).logits
         )
@@ -226,7 +224,7 @@ def test_cast_leaves_no_trace(family: str, fails: bool) -> None:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         assert fails
-    assert traces(own) == before and own.config._attn_implementation == name
+    assert traces(own) == before and own.config._attn_implementation is name
     assert all(torch.equal(values[key], value) for key, value in own.state_dict().items())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
@@ -24,6 +24,7 @@ from layerlab.observe.tracing.ablation import (
 from layerlab.observe.tracing.readout import answer, resume
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import observing, trace
+from tests.families.recipe import FAMILIES, SCALE, UNBUILT, family_config
 from tests.families.recipe import build as family
 
 TEXT = torch.arange(3, 27)
@@ -159,6 +160,62 @@ def test_heads_that_were_heard_are_not_computed_again(name: str) -> None:
     assert (own.__name__ == "stand_in") == (name in HEARD)
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
     assert parts.attention.module.forward.__name__ == "forward"
+
+
+# Their blocks, and the attention inside, hand a choice of keys on to the next block.
+HANDING = ("glm_moe_dsa", "hy_v4")
+REST = sorted(set(FAMILIES) - set(UNBUILT) - set(HANDING))
+
+
+@pytest.mark.parametrize(
+    "name", [*HANDING, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]
+)
+@torch.no_grad()
+def test_with_nothing_taken_out_every_row_is_the_text_itself(name: str) -> None:
+    model = shared_choice() if name == "glm_moe_dsa" else family(name)
+    try:
+        stack, parts = anatomy(model), parts_of(model)
+        with observing(model), hearing_heads(stack, list(parts.values())) as heads:
+            given = answer(model, stack, TEXT, PLACES)
+    except NotApplicable as error:
+        pytest.skip(str(error))
+    allowed = 1e-4 * float(given.logits.abs().max())
+    with observing(model):
+        for layer, one in parts.items():
+            with removing(stack, one, [None] * 3, heads=heads.get(layer)):
+                found = resume(model, stack, given, layer, 3)
+            torch.testing.assert_close(found, given.logits.expand_as(found), rtol=0, atol=allowed)
+
+
+def shared_choice() -> PreTrainedModel:
+    """Return a GLM whose second and fourth blocks attend to the keys that the one before chose."""
+    config = family_config("glm_moe_dsa")
+    config.num_hidden_layers, config.mlp_layer_types = 4, ["dense"] * 4
+    config.indexer_types, config.layer_types = ["full", "shared"] * 2, config.layer_types[:1] * 4
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(SCALE)
+    return model
+
+
+@torch.no_grad()
+def test_a_choice_of_keys_that_is_handed_on_is_that_of_the_whole_model() -> None:
+    model = shared_choice()
+    stack, parts = anatomy(model), parts_of(model)[0]
+    rows = [Removal(component="head", head=head) for head in range(parts.heads)]
+    path = "self_attn.o_proj"
+    width = width_of(model, 0, path) // parts.heads
+    with observing(model):
+        with hearing_heads(stack, [parts]) as heads:
+            given = answer(model, stack, TEXT, PLACES)
+        with removing(stack, parts, rows, heads=heads[0]):
+            found = resume(model, stack, given, 0, len(rows))
+    for head in range(parts.heads):
+        hand = by_hand(model, 0, path, slice(head * width, (head + 1) * width))
+        assert float((hand - given.logits).abs().max()) > 2e-3
+        torch.testing.assert_close(found[head], hand, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
