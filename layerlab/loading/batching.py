@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from layerlab.loading.generation import ignore_settings
-from layerlab.observe.architecture.structure import text_config
+from layerlab.observe.architecture.structure import context_length, text_config
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import running_device
 from layerlab.system.torch_settings import evaluation_mode
@@ -85,7 +85,7 @@ def find_batching(model: Any, side: Side) -> Batching:
     def is_read_alike(text: list[int], beside: list[int]) -> bool:
         try:
             found, alone = run(model, [beside, text])[1], run(model, [text])[0]
-            return _distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
+            return distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
         except Exception:  # of a model that takes no mask, or not these tokens
             return False
 
@@ -110,7 +110,7 @@ def reads_ahead(model: Any) -> bool:
             one, two = (_read(model, [text])[0][:half] for text in (ids, other))
         except Exception:  # of a model that gives no logits, or not of these tokens
             return False
-    return _distance(two, one) > SLACK.get(model.dtype, 2**-4)
+    return distance(two, one) > SLACK.get(model.dtype, 2**-4)
 
 
 def describe_ahead(name: str) -> str:
@@ -130,7 +130,7 @@ def _trial(model: Any) -> list[int]:
     """Return the tokens that are tried."""
     config = text_config(model)
     entries = getattr(config, "vocab_size", None) or LONG
-    context = getattr(config, "max_position_embeddings", None) or LONG + NEW
+    context = context_length(model) or LONG + NEW
     # What is special, and may be no text, comes first or last in most vocabularies.
     return [(16 + 7 * place) % entries for place in range(max(2, min(LONG, context - NEW)))]
 
@@ -166,7 +166,7 @@ def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
     return list(torch.stack(found.logits, dim=1))
 
 
-def _distance(found: Tensor, alone: Tensor) -> float:
+def distance(found: Tensor, alone: Tensor) -> float:
     """Return how far logits are from others, as a share of the spread of these."""
     one, other = (torch.where(x.isfinite(), x, 0).double().cpu() for x in (found, alone))
     spread = (other - other.mean(-1, keepdim=True)).norm()
