@@ -85,7 +85,7 @@ def find_batching(model: Any, side: Side) -> Batching:
     def is_read_alike(text: list[int], beside: list[int]) -> bool:
         try:
             found, alone = run(model, [beside, text])[1], run(model, [text])[0]
-            return distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
+            return _distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
         except Exception:  # of a model that takes no mask, or not these tokens
             return False
 
@@ -110,7 +110,7 @@ def reads_ahead(model: Any) -> bool:
             one, two = (_read(model, [text])[0][:half] for text in (ids, other))
         except Exception:  # of a model that gives no logits, or not of these tokens
             return False
-    return distance(two, one) > SLACK.get(model.dtype, 2**-4)
+    return _distance(two, one) > SLACK.get(model.dtype, 2**-4)
 
 
 def describe_ahead(name: str) -> str:
@@ -166,7 +166,7 @@ def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
     return list(torch.stack(found.logits, dim=1))
 
 
-def distance(found: Tensor, alone: Tensor) -> float:
+def _distance(found: Tensor, alone: Tensor) -> float:
     """Return how far logits are from others, as a share of the spread of these."""
     one, other = (torch.where(x.isfinite(), x, 0).double().cpu() for x in (found, alone))
     spread = (other - other.mean(-1, keepdim=True)).norm()

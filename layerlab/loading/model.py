@@ -41,7 +41,12 @@ from layerlab.loading.weights import (
 )
 from layerlab.loading.weights_hash import weights_hash
 from layerlab.numerics.emulation.policy import APPLIED, CARRIED
-from layerlab.observe.architecture.structure import ModelStructure, anatomy, context_length, text_config
+from layerlab.observe.architecture.structure import (
+    ModelStructure,
+    anatomy,
+    context_length,
+    text_config,
+)
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device

@@ -228,9 +228,7 @@ class Resizing:
             found[places] = start.values(kind, Rows(old[: self.tokens_before])).weight
         return found
 
-    def _install(
-        self, found: Mapping[str, Rows], others: Sequence[tuple[Table, Tensor]]
-    ) -> None:
+    def _install(self, found: Mapping[str, Rows], others: Sequence[tuple[Table, Tensor]]) -> None:
         for place, module in (("input", self.embedding), ("head", self.head)):
             if place == "input" or not self.tied:
                 swap(self.model, module.weight, found[place].weight)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from layerlab.adaptation.embeddings.special_tokens import list_ids
 from layerlab.errors import UserError
-from layerlab.loading.batching import SLACK, distance
+from layerlab.loading.batching import SLACK
 from layerlab.observe.architecture.structure import context_length
 from layerlab.records.parse import one_line
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.offload import is_offloaded, running_device
+from layerlab.system.offload import running_device
 from layerlab.system.rng import keep_device_state
 from layerlab.system.torch_settings import evaluation_mode
 
@@ -125,13 +125,13 @@ class KeptLogits:
             UserError: they are not, or the model can no longer be called, or not be loaded.
         """
         models = {"": self.model}
-        # There is no second one of what lies on a disk, or is packed.
-        if not is_offloaded(self.model) and not getattr(self.model, "is_quantized", False):
+        # There is no second one of what lies on a disk or on several devices, or is packed.
+        places = {weight.device for weight in self.model.parameters()}
+        if len(places) == 1 and not getattr(self.model, "is_quantized", False):
             models["saved and loaded again, "] = _reload(self.model)
         for state, model in models.items():
             logits, looked_up = self._read(model, self.tokens)
-            old = self.before[:, self.kept.to(self.before.device)]
-            apart = distance(logits[:, : len(self.kept)], old)
+            apart = self._distance(logits)
             if apart > SLACK.get(self.model.dtype, 2**-4):
                 moved = [
                     name
@@ -144,6 +144,15 @@ class KeptLogits:
                     f"{apart:.1%} of their spread, for {' and '.join(moved) or 'something in it'} "
                     "goes by token ids in a way that no moved row makes good",
                 )
+
+    def _distance(self, logits: Tensor) -> float:
+        """Return how far logits are from those before, as a share of the spread of all before."""
+        before, now = (
+            torch.where(one.isfinite(), one, 0).double().cpu() for one in (self.before, logits)
+        )
+        apart = (now[:, : len(self.kept)] - before[:, self.kept]).square().mean().sqrt()
+        spread = (before - before.mean(-1, keepdim=True)).square().mean().sqrt()
+        return float(apart / spread) if spread else float(apart > 0)
 
     @torch.no_grad()
     def _read(self, model: Any, tokens: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -176,17 +185,19 @@ def _reload(model: Any) -> Any:
     Raises:
         UserError: it could not be loaded.
     """
-    device = running_device(model)
-    places = getattr(model, "hf_device_map", None) or {"": device}
+    weights = model.state_dict()
+    # Of a shape and a format alone, and nearly without memory, on whatever device the others are.
+    blank = {
+        name: torch.zeros((), dtype=one.dtype).expand(one.shape) for name, one in weights.items()
+    }
     try:
         with quiet_libraries(), keep_device_state():
             found, told = type(model).from_pretrained(
                 None,
                 config=copy.deepcopy(model.config),
-                state_dict=model.state_dict(),
+                state_dict=blank,
                 dtype=model.dtype,
                 attn_implementation=model.config._attn_implementation,
-                device_map=None if device.type == "cpu" else places,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
@@ -198,7 +209,8 @@ def _reload(model: Any) -> Any:
             f"it could not be loaded again: {name} has the shape {tuple(shape)}, and by its "
             f"configuration {tuple(other)}",
         )
-    return found
+    found.load_state_dict(weights, strict=False, assign=True)
+    return found.to(model.device)
 
 
 def _refusal(model: Any, why: str) -> UserError:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models
+from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
@@ -44,6 +45,9 @@ def made(family: str, **settings: Any) -> Any:
         torch.manual_seed(1)
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # as training leaves it, and Youtu's loading
         for name, buffer in model.named_buffers():
             if name.endswith("tid2eid"):
                 buffer.random_(0, 4)
@@ -110,6 +114,16 @@ def test_every_family_is_resized_or_refused(family: str, kind: str, tmp_path: Pa
         check_kept(family, kind, tmp_path)
     assert "\n" not in str(found.value)
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_check_leaves_the_model_as_it_is() -> None:
+    """Where Youtu is loaded, its row of padding is made zero: that is not the model's own."""
+    model = made("youtu")
+    with torch.no_grad():
+        model.model.embed_tokens.weight[0] = 1
+    rows = len(model.model.embed_tokens.weight)
+    resize(model, words(range(rows)), words(range(rows + MORE)))
+    assert (model.model.embed_tokens.weight[0] == 1).all()
 
 
 def refuse(model: Any, drop: int) -> str:
