@@ -40,6 +40,8 @@ def test_a_model_without_blocks_says_so(tiny):
 def test_every_family_reads_an_input_as_long_as_its_context(family):
     model = build(family)
     length = context_length(model) or 64
+    if family == "prophetnet":  # its second stream looks a position ahead
+        length -= 1
     with torch.no_grad():
         found = model(input_ids=10 + torch.arange(length)[None], use_cache=False)
     assert found.logits.isfinite().all()
