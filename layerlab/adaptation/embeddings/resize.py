@@ -232,9 +232,9 @@ class Resizing:
         for place, module in (("input", self.embedding), ("head", self.head)):
             if place == "input" or not self.tied:
                 swap(self.model, module.weight, found[place].weight)
-            bias = found[place].bias
-            if bias is not None:
-                swap(self.model, module.bias, bias)
+            bias, own = found[place].bias, getattr(module, "bias", None)
+            if bias is not None and isinstance(own, Tensor):
+                swap(self.model, own, bias)
         for table, values in others:
             swap(self.model, getattr(table.module, table.key), values)
         rows = len(self.origin)
