@@ -17,6 +17,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
 from layerlab.model.preset import presets
 from layerlab.model.typed_options import parse_options
+from layerlab.observe.architecture.structure import context_length
 from layerlab.validation import short_repr
 from layerlab.variants.registry import variants
 
@@ -87,7 +88,7 @@ def load_candidate(one: Candidate, setting: LatencyConfig) -> Any:
 
 
 def _check_context(one: Candidate, model: Any, setting: LatencyConfig) -> None:
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    most = context_length(model)
     if most is not None and setting.tokens > most:
         raise UserError(
             f"{short_repr(one.name)} knows {most} positions, and a context of {setting.context} "

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from layerlab.loading.generation import ignore_settings
-from layerlab.observe.architecture.structure import text_config
+from layerlab.observe.architecture.structure import context_length, text_config
 from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import running_device
@@ -135,7 +135,7 @@ def _trial(model: Any) -> list[int]:
     """Return the tokens that are tried."""
     config = text_config(model)
     entries = getattr(config, "vocab_size", None) or LONG
-    context = getattr(config, "max_position_embeddings", None) or LONG + NEW
+    context = context_length(model) or LONG + NEW
     # What is special, and may be no text, comes first or last in most vocabularies.
     return [(16 + 7 * place) % entries for place in range(max(2, min(LONG, context - NEW)))]
 

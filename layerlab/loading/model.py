@@ -41,7 +41,12 @@ from layerlab.loading.weights import (
 )
 from layerlab.loading.weights_hash import weights_hash
 from layerlab.numerics.emulation.policy import APPLIED, CARRIED
-from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
+from layerlab.observe.architecture.structure import (
+    ModelStructure,
+    anatomy,
+    context_length,
+    text_config,
+)
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device
@@ -90,10 +95,7 @@ class LoadedModel:
     @property
     def context(self) -> int | None:
         """The longest input in tokens; None if unlimited."""
-        for name in ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length"):
-            if isinstance(length := getattr(self.config, name, None), int) and length > 0:
-                return length
-        return None
+        return context_length(self.model)
 
     def batching(self, side: Side) -> Batching:
         """Return which sequences may share a batch that is filled up on a side; tried once."""

@@ -1,4 +1,4 @@
-"""Resizes a model's embedding and head for another tokenizer: adds rows, or removes some.
+"""Resizes a model's tables of tokens for another tokenizer: adds rows, or removes some.
 
 Tokens that both tokenizers have keep their rows to the bit, and with them their logits, as far as a
 product with more columns or fewer rounds alike. Rows that a model holds beyond its tokenizer are
@@ -17,6 +17,13 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.adaptation.embeddings.init import EmbeddingRows, RowInit, draw_with_seed
 from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
+from layerlab.adaptation.embeddings.vocabulary_tables import (
+    KeptLogits,
+    TokenTable,
+    find_tables,
+    set_vocabulary,
+    swap,
+)
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.tokenization.load import entries
@@ -103,8 +110,8 @@ def resize(
         kept: ids of the base in the order in which the new tokenizer begins with them.
 
     Raises:
-        UserError: the tokenizers do not belong together or to the model, or its embedding is of a
-            kind that cannot be resized.
+        UserError: the tokenizers do not belong together or to the model, or it is of a kind that
+            cannot be resized: what was moved by then leaves it of no use.
     """
     return Resizing(model, base, new, kept).carry_out(beginning)
 
@@ -130,15 +137,23 @@ class Resizing:
         self.before = {"input": _rows(self.embedding), "head": _rows(self.head)}
         self.tokens_before, self.tokens = entries(base), entries(new)
         self.rows_before = len(self.before["input"].weight)
-        if min(len(one.weight) for one in self.before.values()) < self.tokens_before:
+        least = min(len(one.weight) for one in self.before.values())
+        if least < self.tokens_before:
             raise UserError(
                 f"the base tokenizer has {self.tokens_before} entries and the model "
-                f"{self.rows_before} rows; expected the tokenizer that the model was trained with"
+                f"{least} rows; expected the tokenizer that the model was trained with"
             )
         self.kept = _check(base, new, kept)
-        self._padding = self.embedding.padding_idx
-        self._moved: tuple[str, ...] | None = None
         self._base, self._new = base, new
+        tables = find_tables(model, self.rows_before)
+        known = (self.embedding.weight, self.head.weight, getattr(self.head, "bias", None))
+        self._others = {
+            id(table.values): table
+            for table in tables
+            if not any(table.values is one for one in known)
+        }
+        self._logits = KeptLogits(model, self.kept or range(self.tokens_before), tables)
+        self._moved: tuple[str, ...] | None = None
 
     @cached_property
     def origin(self) -> Tensor:
@@ -166,14 +181,23 @@ class Resizing:
 
     @torch.no_grad()
     def carry_out(self, beginning: EmbeddingSection) -> Resized:
-        """Put the new rows into the model, replacing those of an earlier initialisation."""
+        """Put the new rows into the model, replacing those of an earlier initialisation.
+
+        Raises:
+            UserError: tokens that both tokenizers have would get other logits than they had.
+        """
+        first = self._moved is None
+        moved = self._renumber()
         input = beginning.input
         head = input if self.tied else beginning.head
         with draw_with_seed(beginning.seed):
             found = {"input": self._make_rows("input", input, self.embedding)}
             found["head"] = self._make_rows("head", head, self.head)
-        self._install(found)
-        return self._result(input, head, self._renumber())
+            others = [(table, self._move(table, input)) for table in self._others.values()]
+        self._install(found, others)
+        if first:
+            self._logits.check()
+        return self._result(input, head, moved)
 
     def _make_rows(self, place: str, kind: str, module: Any) -> EmbeddingRows:
         """Return all rows of a matrix, or only the bias where its weight is the embedding's."""
@@ -191,20 +215,33 @@ class Resizing:
                 found.bias[places] = values.bias
         return found
 
-    def _install(self, found: Mapping[str, EmbeddingRows]) -> None:
+    def _move(self, table: TokenTable, kind: str) -> Tensor:
+        """Return another table by token ids; where it is no embedding, a start means its first."""
+        old, device = table.values.data, table.values.device
+        places = torch.tensor(self.fresh, dtype=torch.long, device=device)
+        origin = self.origin.to(device).clone()
+        firsts = [part[0] if part else 0 for part in self.parts]
+        origin[places] = torch.tensor(firsts, dtype=torch.long, device=device)
+        found = old.index_select(table.dim, origin.clamp(max=old.shape[table.dim] - 1))
+        if self.fresh and isinstance(table.module, nn.Embedding):
+            start = RowInit(self.model, table.module, self.parts, places, len(origin))
+            found[places] = start.values(kind, EmbeddingRows(old[: self.tokens_before])).weight
+        return found
+
+    def _install(
+        self, found: Mapping[str, EmbeddingRows], others: Sequence[tuple[TokenTable, Tensor]]
+    ) -> None:
         for place, module in (("input", self.embedding), ("head", self.head)):
-            if place == "head" and self.tied:
-                module.weight = self.embedding.weight
-            else:
-                module.weight = _parameter(found[place].weight, module.weight)
-            bias = found[place].bias
-            if bias is not None:
-                module.bias = _parameter(bias, module.bias)
+            if place == "input" or not self.tied:
+                swap(self.model, module.weight, found[place].weight)
+            bias, own = found[place].bias, getattr(module, "bias", None)
+            if bias is not None and isinstance(own, Tensor):
+                swap(self.model, own, bias)
+        for table, values in others:
+            swap(self.model, getattr(table.module, table.key), values)
         rows = len(self.origin)
-        self.embedding.num_embeddings = self.head.out_features = rows
-        if self._padding is not None:
-            self.embedding.padding_idx = self._numbers().get(self._padding)
-        self.model.config.get_text_config().vocab_size = rows
+        self.head.out_features = rows
+        set_vocabulary(self.model.config, rows, self.rows_before)
         for one in (self.model, self.model.base_model):
             if hasattr(one, "vocab_size"):
                 one.vocab_size = rows
@@ -213,7 +250,11 @@ class Resizing:
     def _renumber(self) -> tuple[str, ...]:
         """Renumber the special tokens in the model's settings, once."""
         if self._moved is None:
-            self._moved = () if self.kept is None else renumber(self.model, self._numbers())
+            numbers = self._numbers()
+            self._moved = () if self.kept is None else renumber(self.model, numbers)
+            for module in (self.embedding, *(table.module for table in self._others.values())):
+                if getattr(module, "padding_idx", None) is not None:
+                    module.padding_idx = numbers.get(module.padding_idx)
         return self._moved
 
     def _numbers(self) -> dict[int, int]:
@@ -290,10 +331,6 @@ def _matrices(model: Any) -> tuple[nn.Embedding, nn.Linear]:
 def _rows(module: Any) -> EmbeddingRows:
     bias = getattr(module, "bias", None)
     return EmbeddingRows(module.weight.data, None if bias is None else bias.data)
-
-
-def _parameter(values: Tensor, like: Any) -> nn.Parameter:
-    return nn.Parameter(values, requires_grad=like.requires_grad)
 
 
 def _check(

@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
+from layerlab.errors import UserError
+
 # Beside all that are called something_token_id.
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 
@@ -17,27 +21,54 @@ def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
 
     Returns:
         What changed, in words.
+
+    Raises:
+        UserError: a token is gone that a model of this family cannot be without.
     """
-    config = model.config
+    told: list[str] = []
+    for home, settings, name, value in _named(model):
+        now = _move(value, numbers.get)
+        if now != value:
+            try:
+                setattr(settings, name, now)
+            except StrictDataclassError as error:
+                raise UserError(
+                    f"the new tokenizer lacks token {value} of the base, {name} of the {home}, "
+                    f"and {type(settings).__name__} takes no model without one; expected a "
+                    "tokenizer that keeps it"
+                ) from error
+            told.append(f"{name} of the {home}: {value} is now {now}")
+    return tuple(told)
+
+
+def list_ids(model: Any) -> set[int]:
+    """Return all token ids that a model's settings name."""
+    found: set[int] = set()
+
+    def note(number: int) -> int:
+        found.add(number)
+        return number
+
+    for *_, value in _named(model):
+        _move(value, note)
+    return found
+
+
+def _named(model: Any) -> list[tuple[str, Any, str, Any]]:
+    """Return each setting that names tokens: its home in words, the home, its name, its value."""
     homes = {
-        "config": config,
-        "config of the text model": config.get_text_config(),
+        "config": model.config,
+        "config of the text model": model.config.get_text_config(),
         "generation_config": getattr(model, "generation_config", None),
     }
-    told: list[str] = []
-    seen: list[Any] = []
-    for home, settings in homes.items():
-        if settings is None or any(settings is one for one in seen):
-            continue
-        seen.append(settings)
-        for name, value in list(vars(settings).items()):
-            if not _is_id(name) or value is None:
-                continue
-            now = _move(value, numbers.get)
-            if now != value:
-                setattr(settings, name, now)
-                told.append(f"{name} of the {home}: {value} is now {now}")
-    return tuple(told)
+    alone = {id(settings): home for home, settings in reversed(homes.items())}
+    return [
+        (home, settings, name, value)
+        for home, settings in homes.items()
+        if settings is not None and alone[id(settings)] == home
+        for name, value in vars(settings).items()
+        if _is_id(name) and value is not None
+    ]
 
 
 def _is_id(name: str) -> bool:

@@ -17,6 +17,7 @@ from layerlab.corpus.batches import IGNORED
 from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
 from layerlab.loading.batching import find_batching
+from layerlab.observe.architecture.structure import context_length
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.tokenization.load import engine, entries
 from layerlab.tokenization.round_trip import RoundTrip, describe_loss
@@ -295,8 +296,7 @@ def _start(words: PreTrainedTokenizerFast) -> int | None:
 
 def _context(model: Any, asked: int | None) -> int:
     """Return the tokens of a window, at most as many as the model has positions."""
-    config = model.config.get_text_config()
-    own = getattr(config, "max_position_embeddings", None) or CONTEXT
+    own = context_length(model) or CONTEXT
     if asked is None:
         return min(CONTEXT, own)
     if asked < 1 or asked > own:

@@ -92,6 +92,26 @@ def text_config(model: PreTrainedModel) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def context_length(model: PreTrainedModel) -> int | None:
+    """Return the tokens of the longest input; None if unlimited.
+
+    A table of positions that begins with one of padding has none for a token up to there.
+    """
+    config = text_config(model)
+    for field in ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length"):
+        if isinstance(length := getattr(config, field, None), int) and length > 0:
+            break
+    else:
+        return None
+    lost = (
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        if "position" in name.rpartition(".")[2] and module.num_embeddings == length
+    )
+    return length - max(lost, default=0)
+
+
 def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """Find the stack of blocks: the outermost module list as long as the configuration says."""
     root = model.get_decoder() if hasattr(model, "get_decoder") else None

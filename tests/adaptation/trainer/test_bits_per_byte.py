@@ -15,6 +15,7 @@ from layerlab import UserError, build
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.tokenization.train import train_bpe
 from tests.evaluation.candidate import candidate
+from tests.families import recipe
 from tests.loading.test_batching import LONGROPE
 
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
@@ -190,3 +191,18 @@ def test_frequencies_that_change_with_the_longest_window_change_no_other() -> No
     alone, together = (bits_per_byte(model, WORDS, given, batch=batch) for batch in (1, 4))
     for one, other in zip(alone.documents, together.documents, strict=True):
         assert one.nats == pytest.approx(other.nats, rel=1e-5)
+
+
+def test_a_context_of_no_positions_is_no_limit() -> None:
+    """XLNet writes -1 for its positions, and there are as many as are asked for."""
+    found = bits_per_byte(recipe.build("xlnet"), BYTES, ["the dog ran after the cat " * 3])
+    assert found.context == 1024 and found.nats > 0
+
+
+def test_positions_behind_that_of_padding_are_all_that_are_read() -> None:
+    """RoBERTa counts from the position behind that of padding: 63 of its 64 are of tokens."""
+    model = recipe.build("roberta")
+    found = bits_per_byte(model, BYTES, ["the dog ran after the cat " * 5])
+    assert found.context == 63 and math.isfinite(found.nats)
+    with pytest.raises(UserError, match="context is 64; expected from 1 to the 63 positions of"):
+        bits_per_byte(model, BYTES, ["the dog"], context=64)

@@ -1,8 +1,12 @@
 import pytest
+import torch
 from torch import nn
 
-from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import anatomy, uses_interface
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.inputs import passage, sequences
+from layerlab.loading.model import LoadedModel
+from layerlab.observe.architecture.structure import anatomy, context_length, uses_interface
+from tests.families.recipe import FAMILIES, UNBUILT, build
 
 
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
@@ -29,3 +33,26 @@ def test_a_model_without_blocks_says_so(tiny):
     model.transformer.h = nn.ModuleList()
     with pytest.raises(NotApplicable, match="GPT2LMHeadModel has no list of blocks"):
         anatomy(model)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys()))
+def test_every_family_reads_an_input_as_long_as_its_context(family):
+    model = build(family)
+    length = context_length(model) or 64
+    if family == "prophetnet":  # its second stream looks a position ahead
+        length -= 1
+    with torch.no_grad():
+        found = model(input_ids=10 + torch.arange(length)[None], use_cache=False)
+    assert found.logits.isfinite().all()
+
+
+def test_positions_begin_behind_that_of_padding():
+    """Of RoBERTa's 64 positions one is that of padding, the token 0."""
+    model = build("roberta")
+    subject = LoadedModel(name="family", source="memory", model=model, tokenizer=None)
+    assert context_length(model) == subject.context == 63
+    with pytest.raises(UserError, match="text 0 has 64 tokens, the context of family is 63; give"):
+        sequences(passage(input_ids=[list(range(10, 74))]), subject)
+    assert context_length(build("xlnet")) is None
+    assert context_length(build("llama")) == 64
