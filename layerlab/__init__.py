@@ -15,6 +15,13 @@ from layerlab.version import VERSION
 
 if TYPE_CHECKING:
     from layerlab.api.adapt import adapt
+    from layerlab.api.adapt_stages import (
+        change_vocabulary,
+        clean_text,
+        embed_tokenizer,
+        find_contamination,
+    )
+    from layerlab.api.bench_latency import bench_latency
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
     from layerlab.api.inspect import inspect
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
     from layerlab.api.train import compare, train
+    from layerlab.data.catalog import list_corpora
     from layerlab.model.build import build
     from layerlab.model.cost.match import matched
     from layerlab.model.listing.card import list_variants
@@ -42,12 +50,18 @@ __all__ = [
     "__version__",
     "adapt",
     "apply_precision",
+    "bench_latency",
     "build",
+    "change_vocabulary",
+    "clean_text",
     "compare",
     "diagnose",
+    "embed_tokenizer",
     "emulate",
     "evaluate",
+    "find_contamination",
     "inspect",
+    "list_corpora",
     "list_runs",
     "list_variants",
     "load",
@@ -65,6 +79,12 @@ _HOMES = {
     "inspect": "layerlab.api.inspect",
     "retrofit": "layerlab.api.retrofit",
     "adapt": "layerlab.api.adapt",
+    **dict.fromkeys(
+        ("change_vocabulary", "clean_text", "embed_tokenizer", "find_contamination"),
+        "layerlab.api.adapt_stages",
+    ),
+    "bench_latency": "layerlab.api.bench_latency",
+    "list_corpora": "layerlab.data.catalog",
     "diagnose": "layerlab.api.diagnose",
     "evaluate": "layerlab.api.evaluate",
     "compare": "layerlab.api.train",

@@ -85,6 +85,7 @@ def adapt(
     lang: str = ENGLISH,
     load: Files = (),
     trust_remote_code: bool = False,
+    allow_unused: bool = False,
 ) -> AdaptationResult:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
 
@@ -98,11 +99,12 @@ def adapt(
         lang: language of the page.
         load: Python files with the variant of the model that is adapted.
         trust_remote_code: run Python that a model or tokenizer brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
 
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
     """
-    with trust(trust_remote_code):
+    with trust(trust_remote_code, allow_unused=allow_unused):
         found = plan_adaptation(recipe, Path(out), settings, lang, load)
         return run_adaptation(found, progress=progress)
 

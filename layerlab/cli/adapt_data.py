@@ -54,26 +54,24 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went."""
-    from layerlab.data.cleaning.clean import clean as clean_source
-    from layerlab.data.sources import to_source
-    from layerlab.recipes.adaptation_sections import CleanSection
-    from layerlab.recipes.load import validate_table
+    from layerlab.api.adapt_stages import clean_text
 
-    given = {
-        "unicode_form": form.value,
-        "min_chars": shortest,
-        "max_chars": longest,
-        "max_broken_ratio": broken,
-        "max_symbol_ratio": symbols,
-        "min_word_ratio": words,
-        "max_bullet_ratio": bullets,
-        "max_ellipsis_ratio": ellipses,
-        "max_repeated_ratio": characters,
-        "repetition": repetition,
-        "near_duplicate_threshold": near,
-    }
-    rules = validate_table(CleanSection, given, "adapt clean")
-    found = clean_source(to_source(source, field), out, rules)
+    found = clean_text(
+        source,
+        out,
+        form=form.value,
+        shortest=shortest,
+        longest=longest,
+        broken=broken,
+        symbols=symbols,
+        words=words,
+        bullets=bullets,
+        ellipses=ellipses,
+        characters=characters,
+        repetition=repetition,
+        near=near,
+        field=field,
+    )
     _show(found, as_json)
     if not as_json:
         for note in found.notes:
@@ -98,10 +96,7 @@ def contamination(
     as_json: AsJson = False,
 ) -> None:
     """Look for the questions of benchmarks in training text."""
-    from layerlab.data.cleaning.benchmark_questions import questions
-    from layerlab.data.cleaning.contamination import contamination as search
-    from layerlab.data.places import find_text
-    from layerlab.data.sources import open_source, to_source
+    from layerlab.api.adapt_stages import find_contamination
     from layerlab.system.files import write_file
 
     if out is not None and (out.is_symlink() or (out.exists() and not _ours(out))):
@@ -109,9 +104,7 @@ def contamination(
             f"{str(out)!r} is there already, and is no report of contamination; give another name, "
             "or move it away"
         )
-    text = open_source(to_source(source, field))
-    places = [find_text(name) for name in benchmark]
-    found = search(text.pieces(), questions(*places))
+    found = find_contamination(source, benchmark, field=field)
     if out is not None:
         write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", _ours)
     _show(found, as_json)
@@ -123,7 +116,7 @@ def contamination(
         say(f"{one.covered:4.0%}  {name} in document {one.document}: {printable(one.run)}")
     if len(found.matches) > most:
         say(f"... and {len(found.matches) - most:,} more; --most N or --out FILE lists them")
-    for note in (*text.notes, *found.notes):
+    for note in found.notes:
         say(note)
 
 
@@ -132,7 +125,7 @@ def catalogue(as_json: AsJson = False) -> None:
     from layerlab.data import catalog
 
     if as_json:
-        show_json([entry.to_json() for entry in catalog.catalogue()])
+        show_json([entry.to_json() for entry in catalog.list_corpora()])
         return
     show(catalog.table())
 

@@ -1,6 +1,5 @@
 """`layerlab adapt embed`: a model with another tokenizer; heavy imports only inside."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +8,6 @@ import typer
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.console.tables import say, show, show_json
-from layerlab.errors import UserError
-from layerlab.validation import short_repr
-
-FILE = "embedding.json"
 
 
 def embed(
@@ -51,70 +46,28 @@ def embed(
     quiet: Quiet = False,
 ) -> None:
     """Give a model another tokenizer; compare initialisations."""
-    from layerlab.builtin import SAMPLE
-    from layerlab.data.sources import open_source, to_source
-    from layerlab.loading.folders import check_found
-    from layerlab.recipes.adaptation_sections import EmbeddingSection
-    from layerlab.recipes.load import validate_table
-    from layerlab.system.files import OnlyOwn, check_folder, write_folder
-    from layerlab.tokenization.request import find_tokenizer
-
-    start = {"input": input, "head": head, "seed": seed}
-    chosen = validate_table(EmbeddingSection, start, "adapt embed")
-    before = check_folder(out, "model", OnlyOwn())
     check_loads(load)
-    check_found([model])
-    opened = [open_source(to_source(one)) for one in text or [str(SAMPLE)]]
-    find_tokenizer(tokenizer)
-    # Late: these need torch, and what is refused above does not.
-    from layerlab import plugins
-    from layerlab.adaptation.embeddings import compare_inits
-    from layerlab.loading.model import subject
-    from layerlab.system.logs import quiet_libraries
-    from layerlab.tokenization.convert import load_or_convert
+    from layerlab.api.adapt_stages import embed_tokenizer
 
-    plugins.load_files(load or (), [model])
-    tell = _silent if quiet else _describe
-    texts = {}
-    for given in opened:
-        for note in given.notes:
-            tell(note)
-        texts[given.name if text else SAMPLE.name] = compare_inits.read_sample(given)
-    new, found = load_or_convert(tokenizer), subject(model, device=device, dtype=dtype)
-    base = _fast(found.tokenizer, model)
-    done = compare_inits.embed(found.model, base, new, texts, chosen, tell, context)
-
-    def fill(folder: Path) -> None:
-        found.model.save_pretrained(folder)
-        new.save_pretrained(folder)
-        (folder / FILE).write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
-
-    with quiet_libraries():
-        write_folder(out, fill, "model", OnlyOwn(), before)
+    done = embed_tokenizer(
+        model,
+        tokenizer,
+        out,
+        input=input,
+        head=head,
+        text=text,
+        context=context,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        load=load or (),
+        progress=not quiet,
+    )
     if as_json:
         show_json(done.to_json())
         return
     show(lambda width: _table(done, width))
     say(f"{done.resized.summary()}\nThe model: {out}")
-
-
-def _describe(text: str) -> None:
-    say(text, err=True)
-
-
-def _silent(text: str) -> None:
-    """Print nothing."""
-
-
-def _fast(words: Any, name: str) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
-        return words
-    raise UserError(
-        f"{short_repr(name)} has no tokenizer of the tokenizers library beside it; expected the "
-        "tokenizer.json that the model was trained with in its folder"
-    )
 
 
 def _table(done: Any, width: int) -> Any:

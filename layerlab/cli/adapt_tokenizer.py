@@ -1,6 +1,5 @@
 """`layerlab adapt vocabulary`, where adaptation and its page meet; heavy imports only inside."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -41,35 +40,23 @@ def vocabulary(
 
     What the tokenizer gives is verified text by text.
     """
-    from layerlab.data.sources import check_source, to_source
-    from layerlab.system.files import OnlyOwn, check_folder
-    from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_size
+    from layerlab.api.adapt_stages import change_vocabulary
 
-    check_folder(out, WHAT, OnlyOwn())
-    parse_size(size)
-    for text in (*corpus, *(one for one in against or () if one != JEC_QA)):
-        check_source(to_source(text, field))
-    if terms is not None:
-        check_source(to_source(str(terms)))
-    find_tokenizer(tokenizer)
-    # Late: these need transformers, and what is refused above does not.
-    from layerlab.report.pages.vocabulary import PAGE, save_proof
-    from layerlab.tokenization.change import PROOF, VocabularyRequest, change
-    from layerlab.tokenization.random_text import render_check
-
-    asked = VocabularyRequest(
-        tokenizer=tokenizer,
-        size=size,
-        corpus=tuple(corpus),
-        against=tuple(against or ()),
+    changed = change_vocabulary(
+        tokenizer,
+        corpus,
+        size,
+        out,
+        against=against or (),
         terms=terms,
         field=field,
+        lang=lang,
+        progress=not quiet,
     )
+    from layerlab.report.pages.vocabulary import PAGE
+    from layerlab.tokenization.change import PROOF
+    from layerlab.tokenization.random_text import render_check
 
-    def draw(place: Path) -> None:
-        save_proof(json.loads((place / PROOF).read_text("utf-8")), place, lang)
-
-    changed = change(asked, out, (lambda text: None) if quiet else _say, draw)
     if as_json:
         show_json((out / PROOF).read_text("utf-8"))
     else:
@@ -77,7 +64,3 @@ def vocabulary(
         say(f"The tokenizer and its proof: {out}\nThe page: {from_here((out / PAGE).resolve())}")
     if not changed.proof.holds:
         raise typer.Exit(1)
-
-
-def _say(text: str) -> None:
-    say(text, err=True)

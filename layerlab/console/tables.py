@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ def say(text: str, *, err: bool = False) -> None:
     """
     for line in text.split("\n"):
         print(printable(line, None), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def note_printer(shown: bool) -> "Callable[[str], None]":
+    """Return what prints a note on standard error, or what prints nothing."""
+    return partial(say, err=True) if shown else lambda text: None
 
 
 def wrap_lines(text: str, width: int) -> str:

@@ -43,13 +43,13 @@ class KnownCorpus:
 
 
 @cache
-def catalogue() -> tuple[KnownCorpus, ...]:
+def list_corpora() -> tuple[KnownCorpus, ...]:
     """Return all corpora, in the order of the source.
 
     Source: pangu23, section 6.1.
 
     Example:
-        >>> [entry.name for entry in catalogue() if entry.domain == "finance"]
+        >>> [entry.name for entry in list_corpora() if entry.domain == "finance"]
         ['FinCorpus', 'TuShare']
     """
     content = tomllib.loads(files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def table() -> Any:
     found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
     found.add_column(style="bold", no_wrap=True)
     found.add_column()
-    for one in catalogue():
+    for one in list_corpora():
         known = {
             "what for": f"{one.domain}, {one.stage} ({one.language})",
             "id": one.id,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from layerlab import UserError
 from layerlab.cli import adapt_data
-from layerlab.data.catalog import catalogue, table
+from layerlab.data.catalog import list_corpora, table
 
 app = typer.Typer()
 for name in ("clean", "contamination", "catalogue"):
@@ -23,7 +23,7 @@ def typed(*words: str | Path) -> str:
 
 
 def test_all_eight_are_there_and_whole() -> None:
-    found = catalogue()
+    found = list_corpora()
     assert {one.name for one in found} == {
         *("FinCorpus", "TuShare", "Pile of Law", "LeXFiles"),
         *("JEC-QA", "ChatLaw", "Lawyer LLaMA", "LawGPT"),
@@ -40,7 +40,7 @@ def test_all_eight_are_there_and_whole() -> None:
 def test_it_is_printed_as_a_table_and_as_json() -> None:
     assert "Pile of Law" in typed("catalogue")
     found = json.loads(typed("catalogue", "--json"))
-    assert [one["name"] for one in found] == [one.name for one in catalogue()]
+    assert [one["name"] for one in found] == [one.name for one in list_corpora()]
 
 
 def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:

@@ -1,0 +1,270 @@
+"""Stages of an adaptation, one function each; what they refuse at once needs no torch."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlab.console.tables import note_printer
+from layerlab.data.sources import check_source, open_source, to_source
+from layerlab.errors import UserError
+from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
+from layerlab.recipes.load import validate_table
+from layerlab.report.i18n.language import language
+from layerlab.system.files import OnlyOwn, check_folder, write_folder
+from layerlab.system.trust import trust
+from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_size
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    from layerlab.adaptation.embeddings.compare_inits import Embedded
+    from layerlab.data.cleaning.clean import Cleaned
+    from layerlab.data.cleaning.contamination import Contamination
+    from layerlab.tokenization.change import Changed
+
+EMBEDDING = "embedding.json"
+GivenPath = str | PathLike[str]
+
+
+def clean_text(
+    source: GivenPath,
+    out: GivenPath,
+    *,
+    form: str = "NFC",
+    shortest: int = 50,
+    longest: int = 10_000_000,
+    broken: float = 0.005,
+    symbols: float = 0.1,
+    words: float = 0.8,
+    bullets: float = 0.9,
+    ellipses: float = 0.3,
+    characters: float = 0.5,
+    repetition: bool = True,
+    near: float = 0.8,
+    field: str = "text",
+) -> "Cleaned":
+    """Normalise, filter and deduplicate text into a folder, with a report of what went.
+
+    Args:
+        source: a file, a folder or `hf:NAME`, as in a recipe.
+        out: folder for text.jsonl and report.json.
+        form: Unicode normalisation form: NFC, NFKC or none.
+        shortest: fewest characters of a document.
+        longest: most characters of a document.
+        broken: largest share of broken characters: U+FFFD and control characters.
+        symbols: most # and ellipses per word.
+        words: smallest share of words with a letter.
+        bullets: largest share of lines that begin with a bullet.
+        ellipses: largest share of lines that end in an ellipsis.
+        characters: largest share of characters in repeated runs of 10.
+        repetition: drop documents that repeat lines, paragraphs or words.
+        near: similarity from which documents are duplicates; 0 keeps them.
+        field: column that holds the text of a row.
+
+    Raises:
+        UserError: the source cannot be read, a rule cannot be, nothing is left, or the folder holds
+            files of something else.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     text = Path(folder) / "law.txt"
+        ...     _ = text.write_text("An appeal is heard by the court above the one that ruled.")
+        ...     clean_text(text, Path(folder) / "clean", shortest=20).kept
+        1
+    """
+    from layerlab.data.cleaning.clean import clean
+
+    given = {
+        "unicode_form": form,
+        "min_chars": shortest,
+        "max_chars": longest,
+        "max_broken_ratio": broken,
+        "max_symbol_ratio": symbols,
+        "min_word_ratio": words,
+        "max_bullet_ratio": bullets,
+        "max_ellipsis_ratio": ellipses,
+        "max_repeated_ratio": characters,
+        "repetition": repetition,
+        "near_duplicate_threshold": near,
+    }
+    rules = validate_table(CleanSection, given, "adapt clean")
+    return clean(to_source(str(source), field), Path(out), rules)
+
+
+def find_contamination(
+    source: GivenPath, benchmark: GivenPath | Iterable[GivenPath], *, field: str = "text"
+) -> "Contamination":
+    """Look for the questions of benchmarks in training text.
+
+    Args:
+        source: training text: a file, a folder or `hf:NAME`.
+        benchmark: folders or files of questions, also by their place in the data folder.
+        field: column that holds the text of a row.
+
+    Raises:
+        UserError: a text or a benchmark cannot be read, or there is no question.
+    """
+    from layerlab.data.cleaning.benchmark_questions import questions
+    from layerlab.data.cleaning.contamination import contamination
+    from layerlab.data.places import find_text
+
+    text = open_source(to_source(str(source), field))
+    found = contamination(text.pieces(), questions(*map(find_text, _to_list(benchmark))))
+    return replace(found, notes=(*text.notes, *found.notes))
+
+
+def change_vocabulary(
+    tokenizer: GivenPath,
+    corpus: GivenPath | Iterable[GivenPath],
+    size: str,
+    out: GivenPath,
+    *,
+    against: GivenPath | Iterable[GivenPath] = (),
+    terms: GivenPath | None = None,
+    field: str = "text",
+    lang: str = "en",
+    trust_remote_code: bool = False,
+    progress: bool = True,
+) -> "Changed":
+    """Extend a tokenizer on a domain's text, or cut it down, and verify it text by text.
+
+    Args:
+        tokenizer: a folder, tokenizer.json, a .model file, or a Hub name.
+        corpus: text of the domain: files or folders.
+        size: "+1600" adds entries, "8000" leaves so many.
+        out: new folder for the tokenizer, its check and its page.
+        against: other text to verify it on, or "jec-qa".
+        terms: a file with expressions of the domain, one a line.
+        field: column that holds the text of a row.
+        lang: language of the page.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
+        progress: tell of each step on standard error.
+
+    Raises:
+        UserError: the tokenizer, a text, the size or the folder is none that can be used.
+    """
+    language(lang)
+    texts, others = _to_list(corpus), _to_list(against)
+    check_folder(Path(out), WHAT, OnlyOwn())
+    parse_size(size)
+    for text in (*texts, *(one for one in others if one != JEC_QA)):
+        check_source(to_source(text, field))
+    if terms is not None:
+        check_source(to_source(str(terms)))
+    find_tokenizer(str(tokenizer))
+    # Late: these need transformers, and what is refused above does not.
+    from layerlab.report.pages.vocabulary import save_proof
+    from layerlab.tokenization.change import PROOF, VocabularyRequest, change
+
+    asked = VocabularyRequest(
+        tokenizer=str(tokenizer),
+        size=size,
+        corpus=tuple(texts),
+        against=tuple(others),
+        terms=None if terms is None else Path(terms),
+        field=field,
+    )
+
+    def draw(place: Path) -> None:
+        save_proof(json.loads((place / PROOF).read_text("utf-8")), place, lang)
+
+    with trust(trust_remote_code):
+        return change(asked, Path(out), note_printer(progress), draw)
+
+
+def embed_tokenizer(
+    model: str,
+    tokenizer: GivenPath,
+    out: GivenPath,
+    *,
+    input: str = "mean",
+    head: str = "mean-resizing",
+    text: GivenPath | Iterable[GivenPath] | None = None,
+    context: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    load: GivenPath | Iterable[GivenPath] = (),
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    progress: bool = True,
+) -> "Embedded":
+    """Give a model another tokenizer, and compare initialisations of the new rows.
+
+    Args:
+        model: a Hub id, a local folder, or a built-in name.
+        tokenizer: the new one, as `change_vocabulary` makes it.
+        out: new folder for model and tokenizer.
+        input: initialisation of new embedding rows: mean, mean-resizing, first or random.
+        head: initialisation of new head rows; a tied head follows the embedding.
+        text: files to compare initialisations on; the built-in sample if left out.
+        context: tokens per window; all the model can, to 1024, if left out.
+        seed: of random rows.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        load: Python files with the variant of a model that layerlab has built.
+        trust_remote_code: run Python that a model or tokenizer brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        progress: tell of each initialisation on standard error.
+
+    Raises:
+        UserError: the model, a tokenizer, a text or the folder is none that can be used.
+    """
+    from layerlab.builtin import SAMPLE
+    from layerlab.loading.folders import check_found
+
+    start = {"input": input, "head": head, "seed": seed}
+    chosen = validate_table(EmbeddingSection, start, "adapt embed")
+    before = check_folder(Path(out), "model", OnlyOwn())
+    check_found([model])
+    named = [] if text is None else _to_list(text)
+    opened = [open_source(to_source(one)) for one in named or [str(SAMPLE)]]
+    find_tokenizer(str(tokenizer))
+    # Late: these need torch, and what is refused above does not.
+    from layerlab import plugins
+    from layerlab.adaptation.embeddings import compare_inits
+    from layerlab.loading.model import subject
+    from layerlab.system.logs import quiet_libraries
+    from layerlab.system.torch_settings import usual_arithmetic
+    from layerlab.tokenization.convert import load_or_convert
+
+    tell = note_printer(progress)
+    with usual_arithmetic(), trust(trust_remote_code, allow_unused=allow_unused):
+        plugins.load_files(load, [model])
+        texts = {}
+        for given in opened:
+            for note in given.notes:
+                tell(note)
+            texts[given.name if named else SAMPLE.name] = compare_inits.read_sample(given)
+        new, found = load_or_convert(str(tokenizer)), subject(model, device=device, dtype=dtype)
+        base = _fast(found.tokenizer, model)
+        done = compare_inits.embed(found.model, base, new, texts, chosen, tell, context)
+
+    def fill(folder: Path) -> None:
+        found.model.save_pretrained(folder)
+        new.save_pretrained(folder)
+        kept = json.dumps(done.to_json(), indent=1) + "\n"
+        (folder / EMBEDDING).write_text(kept, encoding="utf-8")
+
+    with quiet_libraries():
+        write_folder(Path(out), fill, "model", OnlyOwn(), before)
+    return done
+
+
+def _fast(words: Any, name: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
+        return words
+    raise UserError(
+        f"{short_repr(name)} has no tokenizer of the tokenizers library beside it; expected the "
+        "tokenizer.json that the model was trained with in its folder"
+    )
+
+
+def _to_list(given: GivenPath | Iterable[GivenPath]) -> list[str]:
+    """Return places as a list of texts, also where one is given alone."""
+    return [str(one) for one in ([given] if isinstance(given, str | PathLike) else given)]
