@@ -30,6 +30,8 @@ from layerlab.system.files import check_regular, write_file
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
+# Models by the names that a report has for them: values of `studies.given_models`.
+Given = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
 # Bytes of a SHA-256.
 SEAL = hashlib.sha256().digest_size
@@ -37,10 +39,15 @@ SEAL = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One batch: how many draws, and the numbers that belong to it and to no other."""
+    """One batch: how many draws, and the numbers that belong to it and to no other.
+
+    Attributes:
+        given: models that the user named, in place of built-in ones.
+    """
 
     count: int
     generator: torch.Generator
+    given: Given = field(default_factory=dict)
 
     def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
         """Draw float64 numbers from a normal distribution, one set per draw."""
@@ -73,6 +80,8 @@ class StudyContext:
             are judged.
         kept: how many batches an earlier run had finished.
         clock: keeps the time beside the batches.
+        models: names of the models that are read, as the study or the user has them.
+        given: those of them that the user named; all others are built-in.
         judged: of trainings whose runs are judged: how many, how long, where, and their recipe.
     """
 
@@ -85,11 +94,21 @@ class StudyContext:
     store: Path | None = None
     runs: Path = RUNS
     fast: bool = False
+    models: tuple[str, ...] = ()
+    given: Given = field(default_factory=dict)
     watcher: Progress | None = None
     done: int = 0
     kept: int = 0
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
+
+    def called(self, name: str) -> str:
+        """Return what a sentence calls a model."""
+        return name if name in self.given else f"the built-in {name}"
+
+    def all_called(self) -> str:
+        """Return what a sentence calls the models, one after the other."""
+        return " and ".join(map(self.called, self.models))
 
     def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
         """Gather all draws of each case, computed by `part(draw, **case)`, one row per draw.
@@ -127,6 +146,11 @@ class StudyContext:
                 "batch": number,
                 "count": count,
                 "code": self.code,
+                **(
+                    {"given": {name: one.state for name, one in self.given.items()}}
+                    if self.given
+                    else {}
+                ),
             }
         )
         stored = None if self.store is None else self.store / f"{key}.npz"
@@ -134,8 +158,8 @@ class StudyContext:
             self.kept += 1
             return arrays
         generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
-        made = part(Draw(count=count, generator=generator), **case)
-        arrays = {name: tensor.numpy() for name, tensor in made.items()}
+        made = part(Draw(count=count, generator=generator, given=self.given), **case)
+        arrays = {name: tensor.cpu().numpy() for name, tensor in made.items()}
         if stored is not None:
             _write(stored, arrays)
         return arrays
