@@ -41,7 +41,7 @@ FIXED = frozenset(
 # Those that look at trained models, and at those that a user names.
 OF_MODELS = tuple(
     """
-    attention-lambda
+    attention-gain attention-lambda bounds-table collapse-depth condition-table
     """.split()
 )
 VARIANTS = tuple(

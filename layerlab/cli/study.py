@@ -216,7 +216,8 @@ def _value(text: str) -> Any:
 def _refuse_choice(*chosen: Any) -> None:
     if any(one for one in chosen):
         raise UserError(
-            "a name, --draws, --option, --model, --text, --device or --json beside --all; expected --all without them: "
+            "a name, --draws, --option, --model, --text, --device or --json beside --all; "
+            "expected --all without them: "
             "type for example layerlab study --all --fast"
         )
 

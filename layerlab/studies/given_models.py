@@ -34,6 +34,11 @@ class GivenModel:
     device: str | None = None
 
     @property
+    def source(self) -> str:
+        """Return what a sentence calls the text."""
+        return "the built-in text" if self.text.source == sample().source else self.text.source
+
+    @property
     def parameters(self) -> int:
         return int(self.subject.model.num_parameters())
 
@@ -141,8 +146,7 @@ def describe_scale(given: Mapping[str, GivenModel]) -> str:
 
 def describe_unit(given: Mapping[str, GivenModel]) -> str:
     """Describe the unit of replication of what such models do with a text."""
-    text = next(iter(given.values())).text
-    return f"passages of {text.source}, one model of each name"
+    return f"passages of {next(iter(given.values())).source}, one model of each name"
 
 
 def describe_settings(given: Mapping[str, GivenModel]) -> dict[str, str]:

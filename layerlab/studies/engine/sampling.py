@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,11 @@ class Draw:
     count: int
     generator: torch.Generator
     given: Given = field(default_factory=dict)
+
+    @property
+    def built_in(self) -> "Draw":
+        """Return the same draw, of built-in models whatever the user named."""
+        return replace(self, given={})
 
     def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
         """Draw float64 numbers from a normal distribution, one set per draw."""
@@ -136,6 +141,7 @@ class StudyContext:
         ]
 
     def _batch(self, part: Part, case: Case, number: int, count: int) -> Arrays:
+        given = {name: one.state for name, one in self.given.items()}
         key = digest(
             {
                 "study": self.study,
@@ -146,11 +152,7 @@ class StudyContext:
                 "batch": number,
                 "count": count,
                 "code": self.code,
-                **(
-                    {"given": {name: one.state for name, one in self.given.items()}}
-                    if self.given
-                    else {}
-                ),
+                **({"given": given} if given else {}),
             }
         )
         stored = None if self.store is None else self.store / f"{key}.npz"

@@ -30,7 +30,7 @@ NONE: Given = MappingProxyType({})
 def overlap(length: int, given: Given = NONE) -> str:
     """Describe what the intervals apply to, where passages of so many tokens are drawn."""
     if given:
-        text = next(iter(given.values())).text.source
+        text = next(iter(given.values())).source
         fewest = min(len(one.tokens) for one in given.values())
         return (
             f"Passages are cut at random places of {text}, {fewest:,} tokens of it at least. "
