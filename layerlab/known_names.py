@@ -42,6 +42,7 @@ FIXED = frozenset(
 OF_MODELS = tuple(
     """
     attention-gain attention-lambda bounds-table collapse-depth condition-table
+    precision-advice predictor where-noise
     """.split()
 )
 VARIANTS = tuple(
