@@ -83,6 +83,8 @@ def load_given(
             f"study {study.name} compares {len(study.roles)} models, first {study.roles[0]}, then "
             f"{study.roles[1]}, and got {len(named)}: type --model twice"
         )
+    if text is not None and not study.passage:
+        raise UserError(f"study {study.name} reads texts of its own; leave --text out")
     if text is not None and not isinstance(text, str | PathLike):
         raise UserError(f"text is {short_repr(text)}; expected the path of a text file, or -")
     read = sample() if text is None else read_file(str(text))

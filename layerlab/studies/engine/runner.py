@@ -271,7 +271,7 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
             outcome = plan.study.run(work)
         except NotApplicable as reason:
             raise UserError(
-                f"study {work.study} does not apply to {' and '.join(plan.given)}: {reason}"
+                f"study {work.study} does not apply to {reason}; give another model"
             ) from reason
         if progress:
             bar.end(work.study)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from layerlab.console.progress import Progress
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.tracing.attention_tiles import one_thread
 from layerlab.records.kept import warn_of_damage
 from layerlab.studies.engine.time_log import Clock
@@ -160,7 +160,11 @@ class StudyContext:
             self.kept += 1
             return arrays
         generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
-        made = part(Draw(count=count, generator=generator, given=self.given), **case)
+        try:
+            made = part(Draw(count=count, generator=generator, given=self.given), **case)
+        except NotApplicable as reason:
+            named = [one for one in case.values() if isinstance(one, str) and one in self.given]
+            raise NotApplicable(f"{', '.join(named or self.given)}: {reason}") from reason
         arrays = {name: tensor.cpu().numpy() for name, tensor in made.items()}
         if stored is not None:
             _write(stored, arrays)

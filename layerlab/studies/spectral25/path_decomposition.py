@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -25,13 +26,16 @@ from layerlab.studies.support.passages import excerpts, for_each_layer, overlap,
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
+    from layerlab.loading.model import LoadedModel
     from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
+    from layerlab.studies.given_models import GivenModel
 
 MODEL = "llama"
 TOKENS = 64
 WIDTH, HEADS, DEPTH = 64, 4, 8
 CAUSAL, OPEN = "random, causal", "random, no mask"
-CASES = (MODEL, CAUSAL, OPEN)
+RANDOM = (CAUSAL, OPEN)
+CASES = (MODEL, *RANDOM)
 LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
 # Half of the layers: read off the draws of seed 0, and found again with seed 1.
 FALLING = 4
@@ -82,7 +86,8 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
 
 def _hold(norm: "Norm", x: Tensor) -> Tensor:
     """Return the factor by which an RMS norm multiplies the features of each token."""
-    assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
+    if norm.kind != "rms" or norm.shift is not None:
+        raise NotApplicable("a layer norm that is held is no linear map, nor is one with a shift")
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
     return gain / norm.radius(x)
 
@@ -106,16 +111,29 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 
 
 @once
-def trained_layers() -> tuple[Piece, ...]:
-    """Return the built-in llama's layers in float64, checked against what the model computes."""
-    subject, found = patient(MODEL), list[Piece]()
+def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, ...]:
+    """Return a model's layers in float64, checked against what the model computes.
+
+    Raises:
+        NotApplicable: with what is held on a passage they are no linear maps of its embedding.
+    """
+    given = {} if own is None else {name: own}
+    subject, found = patient(name, given), list[Piece]()
+    ids = tokens_of(name, given)[:TOKENS]
 
     def read(layer: Any) -> None:
         if layer.block is None:
             return
         known = theory_of(layer, subject)
-        assert known.block is not None, known.refused
         block = known.block
+        if block is None:
+            raise NotApplicable("; ".join(dict.fromkeys(known.refused.values())))
+        biases = (block.attention.value_bias, block.attention.output_bias)
+        inner = block.feedforward
+        if any(one is not None for one in (*biases, inner.inward_bias, inner.outward_bias)):
+            raise NotApplicable("its biases are no part of a sum over paths")
+        if not found and not torch.allclose(known.entered, embedded(subject, ids), rtol=1e-5):
+            raise NotApplicable("what its first block reads is more than an embedding")
         found.append(
             Piece(
                 norm=block.attention_norm,
@@ -125,14 +143,14 @@ def trained_layers() -> tuple[Piece, ...]:
             )
         )
 
-    for_each_layer(subject, tokens_of(MODEL)[None, :TOKENS], read)
+    for_each_layer(subject, ids[None], read)
     return tuple(found)
 
 
-def embedded(ids: Tensor) -> Tensor:
-    """Return the embedding output of the built-in llama."""
-    embedding: Any = patient(MODEL).model.get_input_embeddings()
-    return torch.as_tensor(embedding.weight.detach().double()[ids])
+def embedded(subject: "LoadedModel", ids: Tensor) -> Tensor:
+    """Return the embedding of some tokens in a model."""
+    embedding: Any = subject.model.get_input_embeddings()
+    return torch.as_tensor(embedding.weight.detach()[ids.to(subject.device)].double())
 
 
 def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
@@ -164,8 +182,10 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 
 def one(draw: Draw, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
-    if case == MODEL:
-        found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
+    if case not in RANDOM:
+        layers = trained_layers(case, draw.given.get(case))
+        subject, passages = patient(case, draw.given), excerpts(draw, case, TOKENS)
+        found = [paths(embedded(subject, ids), layers) for ids in passages]
     else:
         found = []
         for _ in range(draw.count):
@@ -199,20 +219,22 @@ def residual(parts: Tensor) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
-    parts = dict(zip(CASES, gathered, strict=True))
+    cases = (*work.models, *RANDOM)
+    gathered = work.gather(one, [{"case": case} for case in cases], batch=16)
+    parts = dict(zip(cases, gathered, strict=True))
+    every = sum(found["residual"].shape[1] - 1 for found in parts.values())
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
         for case, found in parts.items()
         for quantity in ("share", "apart", "residual")
-        for length in range(DEPTH + 1)
+        for length in range(found[quantity].shape[1])
     ]
-    found = {case: steps(one["residual"], work.seed) for case, one in parts.items()}
+    found = {case: steps(one["residual"], work.seed, every) for case, one in parts.items()}
     return Outcome(
         verdicts=(
             judge_short({case: found["share"] for case, found in parts.items()}, work.seed),
             judge_ranked(found),
-            judge_nearer(found, len(parts[MODEL]["share"])),
+            judge_nearer(found, work.draws),
             judge_differing(parts, work.seed),
         ),
         frames={"paths": table(rows), "steps": table(list(_step(found)))},
@@ -229,14 +251,20 @@ def run(work: StudyContext) -> Outcome:
             "and can be negative, where paths cancel.",
             f"A step is the median over draws of what a part's relative residual is, over that of "
             f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. The "
-            f"intervals of the {DEPTH * len(CASES)} steps hold together.",
+            f"intervals of the {every} steps hold together.",
             f"That the steps fall up to length {FALLING} was read off the draws of seed 0; those "
             "of seed 1 say the same.",
-            f"The built-in llama has {DEPTH} layers and no biases; passages of {TOKENS} tokens. "
+            f"{_depths(work, parts)}; passages of {TOKENS} tokens. "
             f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
-            f"heads, on random features. {overlap(TOKENS)}",
+            f"heads, on random features. {overlap(TOKENS, work.given)}",
         ),
     )
+
+
+def _depths(work: StudyContext, parts: Mapping[str, Arrays]) -> str:
+    depths = {name: parts[name]["share"].shape[1] - 1 for name in work.models}
+    told = [f"{work.called(name)} has {depth} layers" for name, depth in depths.items()]
+    return f"{', '.join(told).removeprefix('the ').capitalize()} and no biases"
 
 
 def length(shares: np.ndarray) -> np.ndarray:
@@ -247,24 +275,29 @@ def length(shares: np.ndarray) -> np.ndarray:
 def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
-    middle = DEPTH / 2
-    said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
-    least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
+    depths = {case: one.shape[1] - 1 for case, one in shares.items()}
+    said = ", ".join(f"{mean} in {LABELS.get(case, case)}" for case, mean in found.items())
+    first = next(iter(shares))
+    least, depth = bootstrap(shares[first][:, :2].sum(1), np.mean, seed), depths[first]
+    layers = " or ".join(f"{one}" for one in dict.fromkeys(depths.values()))
+    middle = " or ".join(f"{one / 2:g}" for one in dict.fromkeys(depths.values()))
     return StudyVerdict(
         claim=STUDY.claim,
-        word=each(below(one, middle) for one in found.values()),
-        number=found[MODEL].value,
-        said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
-        f"sublayers; below {middle:g}, which is what all paths alike would "
+        word=each(below(one, depths[case] / 2) for case, one in found.items()),
+        number=found[first].value,
+        said=f"weighed by its share of the output, a path passes {said} of {layers} attention "
+        f"sublayers; below {middle}, which is what all paths alike would "
         f"make, was asked for. Lengths 0 and 1 carry "
-        f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
+        f"{least} of the trained output, and are {(1 + depth) / 2**depth:.1%} of all paths",
     )
 
 
-def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
+def steps(
+    residuals: np.ndarray, seed: int, comparisons: int = DEPTH * len(CASES)
+) -> list[Interval]:
     """Return the residual's median factor from each length to the next."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
-    return [bootstrap(one, np.median, seed, comparisons=DEPTH * len(CASES)) for one in quotients.T]
+    return [bootstrap(one, np.median, seed, comparisons=comparisons) for one in quotients.T]
 
 
 def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
@@ -276,13 +309,14 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
 def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
     """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
+    steps_of = " or ".join(dict.fromkeys(f"{len(one)}" for one in found.values()))
     told = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
-        f"{LABELS[case]}"
+        f"{LABELS.get(case, case)}"
         for case, one in found.items()
     )
     rises = "; ".join(
-        f"{step} from {place} to {place + 1} in {LABELS[case]}"
+        f"{step} from {place} to {place + 1} in {LABELS.get(case, case)}"
         for case, one in found.items()
         for place, step in enumerate(one)
         if step.low > 1
@@ -292,7 +326,7 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
         word=each(below(step, 1) for step in every),
         number=max(step.value for step in every),
         said=f"from each length to the next the relative residual is multiplied by {told}; below 1 "
-        f"was asked for in each of {DEPTH} steps. It rises: {rises or 'nowhere'}",
+        f"was asked for in each of {steps_of} steps. It rises: {rises or 'nowhere'}",
         source="spectral25, section 1.3; dong21, section 3",
     )
 
@@ -317,7 +351,7 @@ def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    said = ", ".join(f"{gap} in {LABELS.get(case, case)}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
@@ -325,21 +359,27 @@ def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
         f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
-        f"{len(parts[MODEL]['share'])} draws)",
+        f"{len(parts[OPEN]['share'])} draws)",
         source="Own, after spectral25, section 1.3",
     )
 
 
 def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
     """Plot one line per stack over the length of paths."""
-    places = list(range(DEPTH + 1))
+    most = max(found[quantity].shape[1] for found in parts.values())
     lines = [
-        band(LABELS[case], places, (low, np.median(found[quantity], 0), high), kind=kind)
+        band(
+            LABELS.get(case, case),
+            list(range(len(low))),
+            (low, np.median(found[quantity], 0), high),
+            kind=kind,
+        )
         for kind, (case, found) in enumerate(parts.items())
         for low, high in [np.percentile(found[quantity], [5, 95], axis=0)]
     ]
     if quantity == "share":
-        alike = [comb(DEPTH, place) / 2**DEPTH for place in places]
+        places = list(range(most))
+        alike = [comb(most - 1, place) / 2 ** (most - 1) for place in places]
         lines.append(Curve(name="all paths alike", x=places, y=alike, kind=6, style="dot"))
     return curves(
         quantity,
@@ -358,6 +398,9 @@ STUDY = Study(
     claim="With skip connections the output is carried by short paths, around most of attention.",
     cost="20 seconds",
     draws=200,
+    models=(MODEL,),
+    passage=TOKENS,
+    attention=True,
     scale=f"{BUILT_IN}, and {random_networks(DEPTH, WIDTH)}",
     run=run,
     fast={"draws": 120},

@@ -92,9 +92,9 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return the quantities of a built-in model by layer, for one batch."""
+    """Return the quantities of a model by layer, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
-    return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
+    return {"layers": torch.stack([read(patient(name, draw.given), one)[0] for one in ids])}
 
 
 def of_twin(one: small_models.Twin) -> dict[str, Any]:
@@ -113,7 +113,9 @@ READING = small_models.Reading(
 
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    names = builtin.NAMES
+    names = work.models
+    if work.given:
+        return read_given(work)
     models = work.gather(ours, [{"name": name} for name in names], batch=10)
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
@@ -128,8 +130,8 @@ def run(work: StudyContext) -> Outcome:
             judge_spreads(parts),
             *(judge_gathers(parts, arm) for arm in ABLATED),
             judge_distinct(parts),
-            judge_along(built["llama"], work.seed),
-            judge_outlying(built["llama"], work.seed),
+            judge_along(built["llama"], "the built-in llama", work.seed),
+            judge_outlying(built["llama"], "the built-in llama", work.seed),
         ),
         frames={"layers": table([*rows(parts), *rows_of(built)])},
         pictures=(
@@ -147,6 +149,36 @@ def run(work: StudyContext) -> Outcome:
             "at the same depth.",
             overlap(TOKENS),
             *notes,
+        ),
+    )
+
+
+def read_given(work: StudyContext) -> Outcome:
+    """Read and judge the models that the user named, without twins beside them."""
+    cases = [{"name": name} for name in work.models]
+    models = work.gather(ours, cases, batch=10)
+    built = {name: one["layers"] for name, one in zip(work.models, models, strict=True)}
+    clouds = []
+    for name in work.models:
+        generator = torch.Generator().manual_seed(work.seed)
+        draw = Draw(count=1, generator=generator, given=work.given)
+        found, drawn = read(patient(name, work.given), excerpts(draw, name, TOKENS, EACH))
+        seen = {"layers": found.tolist(), **drawn}
+        clouds += [cloud(name, seen, layer) for layer in seen["drawn"]]
+    return Outcome(
+        verdicts=tuple(
+            judge(built[name], name, work.seed)
+            for name in work.models
+            for judge in (judge_along, judge_outlying)
+        ),
+        frames={"layers": table(rows_of(built))},
+        pictures=(shares({}, built), cosines({}, built), *clouds),
+        remarks=(
+            f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out. "
+            f"Clouds show the {WORDS} most frequent tokens of one draw, up to {POINTS} of each. "
+            "What the study judges of PanGu-pi and its ablations is judged on twins that it "
+            "trains: type it without --model.",
+            overlap(TOKENS, work.given),
         ),
     )
 
@@ -264,7 +296,7 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     )
 
 
-def judge_along(found: np.ndarray, seed: int) -> StudyVerdict:
+def judge_along(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
     """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
@@ -273,14 +305,14 @@ def judge_along(found: np.ndarray, seed: int) -> StudyVerdict:
         claim="The features of a trained Llama lie along one axis.",
         word=above(share, AXIS),
         number=share.value,
-        said=f"in the built-in llama the first component holds {share} of the variance behind "
+        said=f"in {called} the first component holds {share} of the variance behind "
         f"block {layer}, where it holds most (mean of {len(found)} draws); above {AXIS:g} was "
         "asked for",
         source="Own, after pangu23, section 5.2",
     )
 
 
-def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
+def judge_outlying(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
@@ -290,7 +322,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
         claim="Tokens at the beginning are outliers, which would take the first direction.",
         word=above(ratio, OUTLIER),
         number=ratio.value,
-        said=f"with the first token of each passage the first component of the built-in llama "
+        said=f"with the first token of each passage the first component of {called} "
         f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
         f"{OUTLIER:g} was asked for",
         source="pangu23, section 5.2",
@@ -391,6 +423,8 @@ STUDY = Study(
     "its variance than without one of its modules, or of a Llama's.",
     cost="8 minutes",
     draws=60,
+    models=builtin.NAMES,
+    passage=TOKENS,
     unit=f"sets of {PASSAGES}",
     run=run,
     fast={"draws": 6},

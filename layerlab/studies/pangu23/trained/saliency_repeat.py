@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
@@ -56,6 +57,14 @@ CHANCE = 1 / len(NAMES)
 SMALL = "Models of so few updates decide nothing."
 LIFT, SURE, RIGHT, COSINE = range(4)
 QUANTITIES = ("lift", "log probability", "right", "cosine")
+ABOUT = (
+    "A name comes three times; all of its last coming but the end is given, and the end is "
+    "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
+    "the mean over layers, that falls on the tokens of its first two comings, over their "
+    "share of the tokens: at 1 they are looked at as any other. What has come of the last "
+    "name is left out. Tokens that are near weigh more than others in any model, and the "
+    "name is not near."
+)
 _ALONE = Lock()
 
 
@@ -71,13 +80,14 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
     from layerlab.measures.support.saliency_prompt import Prompt
 
     tokenizer: Any = subject.tokenizer
-    ids, word = (
+    ids, before = (
         tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
-        for one in (text, f" {name}")
+        for one in (text, text.removesuffix(f" {name}"))
     )
-    last = len(ids) - len(word)
-    assert ids[last:] == word, f"{name} is cut otherwise in its text"
-    starts = [at for at in range(last) if ids[at : at + len(word)] == word]
+    last, word = len(before), ids[len(before) :]
+    starts = [at for at in range(last) if word and ids[at : at + len(word)] == word]
+    if ids[:last] != before or not starts:
+        raise NotApplicable(f"its tokenizer cuts the name {name} otherwise when it comes back")
     places = [at + step for at in starts for step in range(len(word))]
     asked = Prompt(tokens=torch.tensor(ids[:-1]), position=len(ids) - 2, target=(ids[-1],))
     return asked, places, last
@@ -104,8 +114,8 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return the quantities of a built-in model on one batch of texts."""
-    return _read(patient(name), draw)
+    """Return the quantities of a model on one batch of texts."""
+    return _read(patient(name, draw.given), draw)
 
 
 def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
@@ -157,6 +167,8 @@ def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
 
 def run(work: StudyContext) -> Outcome:
     """Train, ask, judge and draw."""
+    if work.given:
+        return ask_given(work)
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
@@ -179,12 +191,7 @@ def run(work: StudyContext) -> Outcome:
         frames={"models": table(_rows(parts, work.seed))},
         pictures=(plot(parts, work.seed), plot_text(parts, first(work))),
         remarks=(
-            "A name comes three times; all of its last coming but the end is given, and the end is "
-            "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
-            "the mean over layers, that falls on the tokens of its first two comings, over their "
-            "share of the tokens: at 1 they are looked at as any other. What has come of the last "
-            "name is left out. Tokens that are near weigh more than others in any model, and the "
-            "name is not near.",
+            ABOUT,
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
             f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
             "word is said where every pair says it. Intervals are over texts.",
@@ -200,6 +207,28 @@ def run(work: StudyContext) -> Outcome:
             *[SMALL] * small,
         ),
         used=small_models.FAST if small else {},
+    )
+
+
+def ask_given(work: StudyContext) -> Outcome:
+    """Ask and judge the models that the user named, without twins beside them."""
+    cases = [{"name": name} for name in work.models]
+    models = work.gather(ours, cases, batch=work.draws)
+    parts = dict(zip(work.models, models, strict=True))
+    # Others may cut the text into other tokens.
+    lone = {work.models[0]: models[0]}
+    return Outcome(
+        verdicts=(judge_back(parts, work.seed),),
+        frames={"models": table(_rows(parts, work.seed))},
+        pictures=(plot(parts, work.seed), plot_text(lone, first(work))),
+        remarks=(
+            ABOUT,
+            f"{work.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
+            "Intervals are over texts. A model decides something where its likeliest end is the "
+            f"right one in more than {CHANCE:.0%} of them, which is what a guess among the names "
+            "would be. What the study judges of PanGu-pi is judged on twins that it trains: type "
+            "it without --model.",
+        ),
     )
 
 
@@ -303,6 +332,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
     return StudyVerdict(
         scale=BUILT_IN,
+        unit=f"{len(next(iter(lifts.values())))} texts, {len(lifts)} models",
         claim="A trained model looks back at a name that is due again.",
         word=word,
         number=min(one.value for one in found.values()),
@@ -349,7 +379,7 @@ def first(work: StudyContext) -> list[str]:
     """Return the tokens of the first text before its last name, those of the name in bold."""
     from layerlab.loading.token_text import token_strings
 
-    subject = patient(MODELS[0])
+    subject = patient(work.models[0], work.given)
     draw = Draw(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
     words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
@@ -387,6 +417,7 @@ STUDY = Study(
     "two modules does.",
     cost="4 minutes",
     draws=48,
+    models=MODELS,
     unit="texts, 3 models",
     run=run,
     fast={"draws": 16},
