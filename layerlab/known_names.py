@@ -41,8 +41,9 @@ FIXED = frozenset(
 # Those that look at trained models, and at those that a user names.
 OF_MODELS = tuple(
     """
-    attention-gain attention-lambda bounds-table collapse-depth condition-table features-pca
-    layernorm-against-rmsnorm path-length precision-advice predictor saliency-repeat where-noise
+    attention-gain attention-lambda bounds-table collapse-depth condition-table deep-curve
+    features-pca gpt-curves layernorm-against-rmsnorm path-length precision-advice predictor
+    saliency-repeat where-noise
     """.split()
 )
 VARIANTS = tuple(
