@@ -41,9 +41,10 @@ FIXED = frozenset(
 # Those that look at trained models, and at those that a user names.
 OF_MODELS = tuple(
     """
-    attention-gain attention-lambda bounds-table collapse-depth condition-table deep-curve
-    features-pca gpt-curves layernorm-against-rmsnorm path-length precision-advice predictor
-    saliency-repeat where-noise
+    attention-gain attention-lambda block-anatomy bound-depth bounds-table collapse-depth
+    condition-table deep-curve features-pca gpt-curves layernorm-against-rmsnorm mlp-lipschitz
+    pangu-theorems path-length precision-advice predictor saliency-repeat shortcut-noise unit-ball
+    where-noise
     """.split()
 )
 VARIANTS = tuple(

@@ -140,8 +140,8 @@ def run(work: StudyContext) -> Outcome:
         pictures=(plot(parts, uniform_norm(TOKENS, TOKENS)),),
         remarks=(
             "GPT-2-large is on the Hub: type layerlab study deep-curve --model "
-            "openai-community/gpt2-large for its own curve. What is judged here is what the source makes "
-            "of it: that the placement of the norm is why the curve stays flat.",
+            "openai-community/gpt2-large for its own curve. What is judged here is what the source "
+            "makes of it: that the placement of the norm is why the curve stays flat.",
             f"Random stacks of {DEPTH} layers, width {WIDTH}, {HEADS} heads, {TOKENS} random "
             f"tokens, {TEXTS} texts for each. Queries and keys have entries of variance "
             f"1 / inputs, so that scores are of size 1 behind a norm, or {SHARPNESS['sharp']:g} "
