@@ -5,6 +5,7 @@ Predicted: heads add up within rounding; the MLP moves tokens apart, and attenti
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -371,7 +372,7 @@ def _plot(
             kind=place,
             style=style,
         )
-        for (name, part), style in zip(parts.items(), ("solid", "dash"), strict=True)
+        for (name, part), style in zip(parts.items(), cycle(("solid", "dash", "dot")), strict=False)
         for place, label in enumerate(labels)
     ]
     return curves(key, title, lines, x="layer", y=y, log="y" if key == "norms" else "")

@@ -190,8 +190,8 @@ def run(work: StudyContext) -> Outcome:
             f"In the picture, residuals below {SHOWN:g} stand at {SHOWN:g}. "
             "The relative residual is the share of the features that differs between tokens: it "
             "does not grow when all features do.",
-            f"{'Models' if work.given else 'Built-in models'} keep their skips; passages of {PASSAGE} tokens. "
-            f"{overlap(PASSAGE, work.given)}",
+            f"{'Models' if work.given else 'Built-in models'} keep their skips; passages of "
+            f"{PASSAGE} tokens. {overlap(PASSAGE, work.given)}",
         ),
     )
 

@@ -18,7 +18,6 @@ from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
 
 TOKENS = 32
-NAMES = (*COMPONENTS, "everything")
 ATTENTION = ("scores and softmax", "weighted sum")
 STEPWISE = "post-norm"
 ABOUT_FUSED = (

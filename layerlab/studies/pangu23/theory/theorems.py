@@ -111,6 +111,8 @@ def run(work: StudyContext) -> Outcome:
     }
     models = " and ".join(work.given) or "the built-in models"
     shape = "the built-in models'" if work.given else "their"
+    if work.given:
+        work.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
     rows = [row for name, ratios in found.items() for row in tightness(name, ratios)]
     return Outcome(
         verdicts=(

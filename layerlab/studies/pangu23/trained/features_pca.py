@@ -11,14 +11,25 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
+from layerlab.studies.pangu23.trained.feature_pictures import (
+    APART,
+    COLUMNS,
+    COSINE,
+    FIRST,
+    KEPT,
+    SECOND,
+    THIRD,
+    cloud,
+    cosines,
+    shares,
+)
 from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
@@ -41,8 +52,6 @@ OUTLIER = 1.5
 WORDS, POINTS = 5, 60
 DRAWN = (16 / 29, 21 / 29, 26 / 29)
 DIGITS = 4
-COLUMNS = ("first", "second", "third", "cosine", "apart", "kept")
-FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
 
 
 def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -73,10 +82,10 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     drawn: dict[str, Any] = {"words": named, "drawn": {}}
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
-    for place, (layer, cloud) in enumerate(sorted(clouds.items())):
-        known = components(cloud.pool)
-        marks = torch.tensor([word for word, _ in cloud.marks])
-        points = coordinates(torch.cat(cloud.features), known)
+    for place, (layer, seen) in enumerate(sorted(clouds.items())):
+        known = components(seen.pool)
+        marks = torch.tensor([word for word, _ in seen.marks])
+        points = coordinates(torch.cat(seen.features), known)
         rest = [
             torch.stack(cosines[layer]).mean(),
             apartness(points, marks),
@@ -350,69 +359,6 @@ def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 def _named(values: np.ndarray) -> dict[str, float]:
     return dict(zip(COLUMNS, values.tolist(), strict=True))
-
-
-def _lines(
-    parts: small_models.Parts, built: Mapping[str, np.ndarray], columns: list[int]
-) -> list[Curve]:
-    lines = []
-    every = {f"{arm}, twin": part["layers"] for arm, part in parts.items()} | dict(built)
-    for kind, (name, layers) in enumerate(every.items()):
-        values = layers[..., columns].sum(-1)
-        depth = values.shape[1] - 1
-        lines.append(
-            Curve(
-                name=name,
-                x=[layer / depth for layer in range(depth + 1)],
-                y=values.mean(0).tolist(),
-                kind=kind,
-                style="solid" if "twin" in name else "dash",
-            )
-        )
-    return lines
-
-
-def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Plot the share of three components together."""
-    return curves(
-        "shares",
-        "Share of the variance in three components (mean of seeds, of draws)",
-        _lines(parts, built, [FIRST, SECOND, THIRD]),
-        x="depth: 0 behind the embedding, 1 behind the last layer",
-        y="share of the variance",
-        log="",
-    )
-
-
-def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Plot the isotropy, as the mean cosine between tokens."""
-    return curves(
-        "cosine",
-        "Mean cosine between tokens (mean of seeds, of draws)",
-        _lines(parts, built, [COSINE]),
-        x="depth: 0 behind the embedding, 1 behind the last layer",
-        y="cosine",
-        log="",
-    )
-
-
-def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
-    """Plot the most frequent tokens in one layer of a twin."""
-    from layerlab.report.figures.export import plain
-
-    share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
-    points = [
-        Curve(name=plain(repr(word)), x=places[0], y=places[1], kind=kind)
-        for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
-    ]
-    return plane(
-        f"{arm}-{layer}",
-        f"Frequent tokens behind block {layer} of {arm}; three components hold {share:.1%}",
-        [],
-        points,
-        x="first component",
-        y="second component",
-    )
 
 
 STUDY = Study(
