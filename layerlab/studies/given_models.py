@@ -122,6 +122,11 @@ def _check_reads(
             f"study {study.name} looks at attention, and {loaded.name} "
             f"({loaded.model.config.model_type}) has none; give a model that has attention"
         )
+    if not len(tokens):
+        raise UserError(
+            f"the tokenizer of {loaded.name} makes no token of the text; put its tokenizer files "
+            "into the folder"
+        )
     needed = options[study.passage] if isinstance(study.passage, str) else study.passage
     if loaded.context is not None and loaded.context < needed:
         raise UserError(

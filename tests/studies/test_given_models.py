@@ -207,7 +207,12 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
         ("rounding-depth", {"text": str(short)}, "Those that do: attention-gain, "),
         ("attention-lambda", {"text": str(short)}, r"has \d+ tokens for llama.*at least 65"),
         ("collapse-depth", {"model": narrow}, "passages of 128 tokens, and narrow can read 16"),
-        ("collapse-depth", {"model": bare}, "bare has no tokenizer; put its tokenizer files"),
+        (
+            "collapse-depth",
+            {"model": bare},
+            "of bare makes no token of the text; put its tokenizer",
+        ),
+        ("collapse-depth", {"model": made("gpt2")}, "has no tokenizer; put its tokenizer files"),
         ("gpt-curves", {"model": "llama"}, "compares 2 models, first pre-norm, then post-norm"),
         ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
