@@ -14,7 +14,7 @@ from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unkno
 from layerlab.known_options import STUDIES as STUDY_OPTIONS
 from layerlab.known_options import check_settings, check_study
 from layerlab.loading.folders import check_found
-from layerlab.loading.options import check_device
+from layerlab.loading.options import check_device, is_random
 from layerlab.report.figures.export import Kind
 from layerlab.report.results.folder import check_folder
 from layerlab.validation import short_repr
@@ -66,8 +66,9 @@ def study(
         list[str] | None,
         typer.Option(
             metavar="MODEL",
-            help="Model to read in place of the built-in ones: Hub id, folder or built-in; may be "
-            "repeated. Studies that take one: docs/studies.md.",
+            help="Model to read in place of the built-in ones: Hub id, folder, built-in, or a "
+            "variant or preset at random with a colon, as gpt2-large: (may be repeated). Studies "
+            "that take one: docs/studies.md.",
         ),
     ] = None,
     text: Annotated[
@@ -117,7 +118,7 @@ def study(
         and (model or text or (device and not own_device))
     ):
         raise refuse_models(name)
-    check_found(model or ())
+    check_found([one for one in model or () if not is_random(one)])
     check_settings(seed=seed, threads=threads, draws=None if name in FIXED else draws)
     if not every:
         check_folder(out or OUT / str(name), "study")

@@ -6,10 +6,12 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.known_names import refuse_models
-from layerlab.loading.options import check_device
+from layerlab.known_names import VARIANTS, refuse_models, unknown_variant
+from layerlab.loading.options import check_device, is_random
 from layerlab.loading.text_input import TextInput, read_file, sample
+from layerlab.model.preset import presets
 from layerlab.studies.engine.scale import short
 from layerlab.validation import short_repr
 
@@ -75,7 +77,7 @@ def load_given(
         raise refuse_models(study.name)
     # Late: they need transformers.
     from layerlab.loading.checkpoint_series import expand_runs
-    from layerlab.loading.model import label_models, list_models, subject
+    from layerlab.loading.model import label_models, list_models
 
     named = expand_runs(list_models(model)) if model is not None else list(study.models)
     if study.roles and len(named) != len(study.roles):
@@ -91,12 +93,32 @@ def load_given(
     check_device(device)
     found = {}
     for one, name in zip(named, label_models(named), strict=True):
-        loaded = subject(one if hasattr(one, "config") else str(one), tokenizer, device=device)
-        loaded.name = name
+        loaded = _load(one, name, tokenizer, device)
         tokens = _tokens(loaded, read)
         _check_reads(study, options, loaded, tokens, read)
-        found[name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
+        found[loaded.name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
     return found
+
+
+def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedModel":
+    """Load a model, or build the one that a name with a colon behind it stands for."""
+    from layerlab.loading.model import LoadedModel, subject
+
+    if not is_random(one):
+        loaded = subject(one if hasattr(one, "config") else str(one), tokenizer, device=device)
+        loaded.name = name
+        return loaded
+    from layerlab.latency.candidates import build_candidate
+    from layerlab.loading.weights import tokenizer_of
+    from layerlab.model.build import assemble
+
+    found = build_candidate(one).design
+    if found is None:
+        raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
+    model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
+    words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
+    named = f"random {one.rstrip(':')}"
+    return LoadedModel(name=named, source=one, model=model, tokenizer=words)
 
 
 def _tokens(loaded: "LoadedModel", read: TextInput) -> "Tensor":

@@ -186,6 +186,16 @@ def test_curves_of_unequal_depth_meet_at_their_relative_depths(folder):
     assert "They have 3 and 2 layers: the deeper one is read at the relative depths" in told
 
 
+def test_a_preset_with_a_colon_is_its_random_weights():
+    pair = ["gpt2:layers=3,width=32,heads=2,vocab=600,context=64", "gpt1:layers=2,width=32,heads=2"]
+    found = study("gpt-curves", model=pair, **QUICK)
+    told = found.to_dict()
+    assert "pre-norm is random gpt2:layers=3" in " ".join(told["remarks"])
+    assert shlex.split(told["command"])[-4:] == ["--model", pair[0], "--model", pair[1]]
+    with pytest.raises(UserError, match="no variant is called 'gtp2'; did you mean 'gpt2'"):
+        study("gpt-curves", model=["gtp2:", pair[1]], **QUICK)
+
+
 def test_axes_of_narrow_heads_are_those_of_the_whole_map():
     given = given_of("unit-ball", model="llama")
     whole = unit_ball.axes(unit_ball.maps("llama"))

@@ -164,8 +164,9 @@ def study(
         restart: forget what an earlier call has finished.
         progress: show a live bar on standard error.
         lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
-        model: a Hub id, a folder, a built-in name, a loaded model, or several of them, to read in
-            place of the built-in ones; docs/studies.md says which studies take them.
+        model: a Hub id, a folder, a built-in name, a variant or preset with a colon behind it
+            for random weights, a loaded model, or several of them, to read in place of the
+            built-in ones; docs/studies.md says which studies take them.
         tokenizer: for loaded models; others bring their own.
         text: path of the text that they read; the built-in one if left out.
         device: where they are loaded, as of `inspect`.
