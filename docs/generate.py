@@ -228,6 +228,7 @@ def claims(found: Iterable[Study]) -> str:
             str(one.draws),
             one.cost,
             ", ".join(f"`{name}={value}`" for name, value in one.options.items()),
+            _models(one),
         )
         for one in found
     ]
@@ -251,6 +252,14 @@ def claims(found: Iterable[Study]) -> str:
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
         "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
         "`study.json` and tables stay English.",
+        "Studies with a name in the last column read the built-in models of these names, and "
+        "others with `--model`: a Hub id, a folder, or a variant or preset with a colon behind it "
+        "for random weights (`gpt2-large:`). `layerlab study attention-lambda --model DIR --text "
+        "FILE --device cuda` reads them as `layerlab inspect` does, and its verdicts name them; "
+        "several `--model` stand side by side, and `gpt-curves` takes two, pre-norm first. The "
+        'text is the built-in one if left out. In Python: `layerlab.study("gpt-curves", '
+        "model=[one, other])`; models in memory bring a `tokenizer=`. What a study cannot read of "
+        "a model it says in a line. Costs grow with the size of a model: `--fast` first.",
         "Words follow one rule. A claim that names a size, or whose source prints one, holds where "
         "the interval is beyond that size, and fails where it is surely short of it. A claim of a "
         "direction fails where it is surely not in that direction; where a study asks for a size "
@@ -260,9 +269,15 @@ def claims(found: Iterable[Study]) -> str:
         "its unit of replication: more passages of one text are not more models.",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
-        table(("study", "claim", "source", "draws", "cost", "options"), rows),
+        table(("study", "claim", "source", "draws", "cost", "options", "models"), rows),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _models(one: Study) -> str:
+    """Return the models that a study reads if nobody names others; empty where it takes none."""
+    named = ", ".join(f"`{name}`" for name in one.models)
+    return f"{named}; just two" if one.roles else named
 
 
 def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
