@@ -47,6 +47,7 @@ REFUSED = {
     "bound-depth": THEORY,
     "pangu-theorems": THEORY,
     "path-length": {**THEORY, "gpt2": "its biases are no part"},
+    "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
     "unit-ball": {"gptj": "neither queries nor keys"},
     "block-anatomy": {"gptj": "hands over no values"},
 }

@@ -151,6 +151,7 @@ def run(work: StudyContext) -> Outcome:
     cases = (*work.models, *RANDOM)
     gathered = work.gather(one, [{"case": case} for case in cases], batch=16)
     parts = dict(zip(cases, gathered, strict=True))
+    labels = LABELS | {name: name for name in work.given}
     every = sum(found["residual"].shape[1] - 1 for found in parts.values())
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
@@ -161,15 +162,20 @@ def run(work: StudyContext) -> Outcome:
     found = {case: steps(one["residual"], work.seed, every) for case, one in parts.items()}
     return Outcome(
         verdicts=(
-            judge_short({case: found["share"] for case, found in parts.items()}, work.seed),
-            judge_ranked(found),
+            judge_short({case: one["share"] for case, one in parts.items()}, work.seed, labels),
+            judge_ranked(found, labels),
             judge_nearer(found, work.draws),
-            judge_differing(parts, work.seed),
+            judge_differing(parts, work.seed, labels),
         ),
         frames={"paths": table(rows), "steps": table(list(_step(found)))},
         pictures=(
-            plot("share", "Share of the output by path length", parts, "share of the output"),
-            plot("residual", "Rank of what paths carry", parts, "relative residual"),
+            *(
+                plot(quantity, title, parts, labels, y)
+                for quantity, title, y in (
+                    ("share", "Share of the output by path length", "share of the output"),
+                    ("residual", "Rank of what paths carry", "relative residual"),
+                )
+            ),
         ),
         remarks=(
             "A path's length is the number of attention sublayers that it passes. Attention "
@@ -201,11 +207,13 @@ def length(shares: np.ndarray) -> np.ndarray:
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
-def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
+def judge_short(
+    shares: dict[str, np.ndarray], seed: int, labels: Mapping[str, str] = LABELS
+) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     depths = {case: one.shape[1] - 1 for case, one in shares.items()}
-    said = ", ".join(f"{mean} in {LABELS.get(case, case)}" for case, mean in found.items())
+    said = ", ".join(f"{mean} in {labels[case]}" for case, mean in found.items())
     first = next(iter(shares))
     least, depth = bootstrap(shares[first][:, :2].sum(1), np.mean, seed), depths[first]
     layers = " or ".join(f"{one}" for one in dict.fromkeys(depths.values()))
@@ -216,8 +224,8 @@ def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
         number=found[first].value,
         said=f"weighed by its share of the output, a path passes {said} of {layers} attention "
         f"sublayers; below {middle}, which is what all paths alike would "
-        f"make, was asked for. Lengths 0 and 1 carry "
-        f"{least} of the trained output, and are {(1 + depth) / 2**depth:.1%} of all paths",
+        f"make, was asked for. Lengths 0 and 1 carry {least} of the output in {labels[first]}, and "
+        f"are {(1 + depth) / 2**depth:.1%} of all paths",
     )
 
 
@@ -235,17 +243,19 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
             yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
 
 
-def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
+def judge_ranked(
+    found: Mapping[str, Sequence[Interval]], labels: Mapping[str, str] = LABELS
+) -> StudyVerdict:
     """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     steps_of = " or ".join(dict.fromkeys(f"{len(one)}" for one in found.values()))
     told = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
-        f"{LABELS.get(case, case)}"
+        f"{labels[case]}"
         for case, one in found.items()
     )
     rises = "; ".join(
-        f"{step} from {place} to {place + 1} in {LABELS.get(case, case)}"
+        f"{step} from {place} to {place + 1} in {labels[case]}"
         for case, one in found.items()
         for place, step in enumerate(one)
         if step.low > 1
@@ -276,11 +286,11 @@ def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> StudyVe
     )
 
 
-def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
+def judge_differing(parts: dict[str, Any], seed: int, labels: Mapping[str, str]) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    said = ", ".join(f"{gap} in {LABELS.get(case, case)}" for case, gap in found.items())
+    said = ", ".join(f"{gap} in {labels[case]}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
@@ -293,12 +303,14 @@ def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
     )
 
 
-def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
+def plot(
+    quantity: str, title: str, parts: dict[str, Any], labels: Mapping[str, str], y: str
+) -> Picture:
     """Plot one line per stack over the length of paths."""
     most = max(found[quantity].shape[1] for found in parts.values())
     lines = [
         band(
-            LABELS.get(case, case),
+            labels[case],
             list(range(len(low))),
             (low, np.median(found[quantity], 0), high),
             kind=kind,
