@@ -77,7 +77,7 @@ def load_given(
         raise refuse_models(study.name)
     # Late: they need transformers.
     from layerlab.loading.checkpoint_series import expand_runs
-    from layerlab.loading.model import label_models, list_models
+    from layerlab.loading.model import check_named, label_models, list_models
 
     named = expand_runs(list_models(model)) if model is not None else list(study.models)
     if study.roles and len(named) != len(study.roles):
@@ -91,6 +91,7 @@ def load_given(
         raise UserError(f"text is {short_repr(text)}; expected the path of a text file, or -")
     read = sample() if text is None else read_file(str(text))
     check_device(device)
+    check_named(one for one in named if not is_random(one))
     found = {}
     for one, name in zip(named, label_models(named), strict=True):
         loaded = _load(one, name, tokenizer, device)

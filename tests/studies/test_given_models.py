@@ -164,11 +164,15 @@ def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():
 
 
 def test_a_model_in_memory_is_left_as_it_was():
-    model = made("gpt2")
+    model = made("gpt2").train()
     before = {name: one.clone() for name, one in model.state_dict().items()}
     kind = model.config._attn_implementation
     words = patient("llama").tokenizer
-    study("gpt-curves", model=[model, "post-norm"], tokenizer=words, **QUICK)
+    found = study("gpt-curves", model=[model, "post-norm"], tokenizer=words, **QUICK)
+    assert model.training
+    again = study("gpt-curves", model=[model.eval(), "post-norm"], tokenizer=words, **QUICK)
+    # No dropout.
+    assert found.frame("norms").equals(again.frame("norms"))
     assert model.config._attn_implementation == kind
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 

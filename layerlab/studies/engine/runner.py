@@ -34,11 +34,13 @@ from layerlab.studies.given_models import (
     load_given,
 )
 from layerlab.system.files import check_link, check_links
+from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
-from layerlab.system.torch_settings import usual_arithmetic
+from layerlab.system.torch_settings import evaluation_mode, usual_arithmetic
 from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
+LESS = "name a smaller model with --model, type --device auto, or fewer --threads"
 LIBRARIES = ("torch", "numpy", "pandas")
 # Batches and their time, and what is left of one that was being written.
 _KEPT = re.compile(r"[0-9a-f]{32}\.(npz|json)|\.[0-9a-f]{32}\..+\.partial")
@@ -128,6 +130,7 @@ class StudyRequest:
         return place.with_name(f".{place.name[:80]}.batches")
 
 
+@explain_memory(LESS)
 @usual_arithmetic()
 def study(
     name: str,
@@ -266,6 +269,9 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
         clock=Clock(plan.sittings),
     )
     with ExitStack() as stack:
+        for given in plan.given.values():
+            # One in memory may be in training: dropout would be measured as if it were its own.
+            stack.enter_context(evaluation_mode(given.subject.model))
         if progress:
             work.watcher = bar = stack.enter_context(InspectionBar())
         try:
