@@ -135,7 +135,7 @@ def test_the_list_cuts_nothing_that_one_types(tmp_path, monkeypatch):
     assert found.code == 0 and max(map(len, lines)) <= 80 and "…" not in found.out
     for one in studies().values():
         (head,) = [n for n, line in enumerate(lines) if line.startswith(f"{one.name}  ")]
-        assert lines[head].endswith(one.cost)
+        assert lines[head].endswith(one.cost + ", takes --model" * bool(one.models))
         after = next(
             n for n in range(head + 1, len(lines) + 1) if not lines[n : n + 1] or lines[n][0] != " "
         )
