@@ -220,7 +220,12 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
         ),
         ("rounding-depth", {"model": "llama"}, "reads no model and no text; leave --model"),
         ("rounding-depth", {"text": str(short)}, "Those that do: attention-gain, "),
-        ("attention-lambda", {"text": str(short)}, r"has \d+ tokens for llama.*at least 65"),
+        (
+            "attention-lambda",
+            {"text": str(short)},
+            r"tokens for llama, and study attention-lambda cuts passages of 64 from it: give at "
+            "least 65 tokens with --text FILE",
+        ),
         ("collapse-depth", {"model": narrow}, "passages of 128 tokens, and narrow can read 16"),
         (
             "collapse-depth",
@@ -228,7 +233,11 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             "of bare makes no token of the text; put its tokenizer",
         ),
         ("collapse-depth", {"model": made("gpt2")}, "has no tokenizer; put its tokenizer files"),
-        ("gpt-curves", {"model": "llama"}, "compares 2 models, first pre-norm, then post-norm"),
+        (
+            "gpt-curves",
+            {"model": "llama"},
+            "compares 2 models, first pre-norm, then post-norm, and got 1: type --model twice",
+        ),
         ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
         ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),

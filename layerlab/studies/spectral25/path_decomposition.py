@@ -189,7 +189,7 @@ def run(work: StudyContext) -> Outcome:
             f"intervals of the {every} steps hold together.",
             f"That the steps fall up to length {FALLING} was read off the draws of seed 0; those "
             "of seed 1 say the same.",
-            f"{_depths(work, parts)}; passages of {TOKENS} tokens. "
+            f"Trained stacks: {_depths(work, parts)} and no biases; passages of {TOKENS} tokens. "
             f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
             f"heads, on random features. {overlap(TOKENS, work.given)}",
         ),
@@ -199,7 +199,7 @@ def run(work: StudyContext) -> Outcome:
 def _depths(work: StudyContext, parts: Mapping[str, Arrays]) -> str:
     depths = {name: parts[name]["share"].shape[1] - 1 for name in work.models}
     told = [f"{work.called(name)} has {depth} layers" for name, depth in depths.items()]
-    return f"{', '.join(told).removeprefix('the ').capitalize()} and no biases"
+    return ", ".join(told)
 
 
 def length(shares: np.ndarray) -> np.ndarray:
