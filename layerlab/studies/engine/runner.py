@@ -188,6 +188,8 @@ def study(
     found = find_study(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
+    if fast and found.few and not (model is None and text is None and device is None):
+        few = found.few
     if device is not None and "device" in found.options:
         options, device = {"device": device, **options}, None
     settled = found.settled({**usual, **options})

@@ -340,6 +340,7 @@ STUDY = Study(
     cost="20 seconds",
     draws=200,
     models=(MODEL,),
+    few=16,
     passage=TOKENS,
     attention=True,
     scale=f"{BUILT_IN}, and {random_networks(DEPTH, WIDTH)}",
