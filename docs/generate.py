@@ -31,7 +31,6 @@ from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import NAMES
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.study import Study
 from layerlab.variants.registry import home, variants
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,7 +110,7 @@ def pages() -> dict[Path, str]:
         sheet = block["sheet"](card(design(name)))
         written[ROOT / "docs" / "variants" / f"{name}.md"] = sheet
     known = studies()
-    written[ROOT / "docs" / "studies.md"] = claims(known.values())
+    written[ROOT / "docs" / "studies.md"] = studied["claims"](known.values())
     judged = studied["stored"](ROOT / "docs" / "results" / "studies", known.values())
     contests = holds["contested"](ROOT / "docs" / "results", known)
     written[ROOT / "docs" / "what-holds.md"] = holds["holds"](judged, known, contests)
@@ -215,53 +214,6 @@ def measured(found: Iterable[Measure]) -> str:
         "`layerlab inspect MODEL` takes those that are not marked; `--measures NAME,NAME` takes "
         "the ones that it names. What `layer` counts stands on each page.",
         table(("measure", "what it is", "columns"), rows),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def claims(found: Iterable[Study]) -> str:
-    """Return the page of all studies: what each judges, and what it costs."""
-    rows = [
-        (
-            f"`{one.name}`",
-            one.claim,
-            one.source,
-            str(one.draws),
-            one.cost,
-            ", ".join(f"`{name}={value}`" for name, value in one.options.items()),
-        )
-        for one in found
-    ]
-    parts = [
-        "# Studies",
-        "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
-        "is smaller than asked, fails, or is not decided, with the number and its 95 % interval "
-        "from resampled draws. It writes `study.html`, `study.json` and `tables/*.csv` into "
-        "`layerlab-studies/NAME` (`--out DIR`), and each picture as a file with `--figures svg` "
-        "(or png, pdf; extra `figures`). "
-        "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
-        "`--restart` begins anew. `--draws N` takes fewer random initialisations than the source, "
-        "`--threads N` says "
-        'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
-        "`--fast` takes so few draws that a study is over in seconds and comes to the same "
-        "verdict. Studies that compare trained models train what is missing in the folder of "
-        "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
-        "Where none lie of their own small twins, `dimension-twins`, `features-pca`, `same-loss`, "
-        "`saliency-repeat` and `scaled-identity-trained` train smaller ones and say so; "
-        "`latency-measured` times nothing then, and decides nothing where no times lie. "
-        "`layerlab study --all` runs every study, and writes one page of all claims; what came "
-        "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
-        "`study.json` and tables stay English.",
-        "Words follow one rule. A claim that names a size, or whose source prints one, holds where "
-        "the interval is beyond that size, and fails where it is surely short of it. A claim of a "
-        "direction fails where it is surely not in that direction; where a study asks for a size "
-        "of its own on top, what is surely in the direction and surely short of the size is "
-        "**smaller than asked**. Of a claim on several numbers one that fails is enough, and their "
-        "intervals hold together. All else is not decided. Beside each word stand its models and "
-        "its unit of replication: more passages of one text are not more models.",
-        "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
-        "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
-        table(("study", "claim", "source", "draws", "cost", "options"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -37,6 +37,68 @@ def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
     return found
 
 
+def claims(found: Iterable[Study]) -> str:
+    """Return the page of all studies: what each judges, and what it costs."""
+    rows = [
+        (
+            f"`{one.name}`",
+            one.claim,
+            one.source,
+            str(one.draws),
+            one.cost,
+            ", ".join(f"`{name}={value}`" for name, value in one.options.items()),
+            _models(one),
+        )
+        for one in found
+    ]
+    parts = [
+        "# Studies",
+        "`layerlab study NAME` repeats one figure or claim of a source and says whether it holds, "
+        "is smaller than asked, fails, or is not decided, with the number and its 95 % interval "
+        "from resampled draws. It writes `study.html`, `study.json` and `tables/*.csv` into "
+        "`layerlab-studies/NAME` (`--out DIR`), and each picture as a file with `--figures svg` "
+        "(or png, pdf; extra `figures`). "
+        "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
+        "`--restart` begins anew. `--draws N` takes fewer random initialisations than the source, "
+        "`--threads N` says "
+        'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
+        "`--fast` takes so few draws that a study is over in seconds and comes to the same "
+        "verdict. Studies that compare trained models train what is missing in the folder of "
+        "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
+        "Where none lie of their own small twins, `dimension-twins`, `features-pca`, `same-loss`, "
+        "`saliency-repeat` and `scaled-identity-trained` train smaller ones and say so; "
+        "`latency-measured` times nothing then, and decides nothing where no times lie. "
+        "`layerlab study --all` runs every study, and writes one page of all claims; what came "
+        "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
+        "`study.json` and tables stay English.",
+        "Studies with a name in the last column read the built-in models of these names, and "
+        "others with `--model`: a Hub id, a folder, or a variant or preset with a colon behind it "
+        "for random weights (`gpt2-large:`). `layerlab study attention-lambda --model DIR --text "
+        "FILE --device cuda` reads them as `layerlab inspect` does, and its verdicts name them; "
+        "several `--model` stand side by side, and `gpt-curves` takes two, pre-norm first. The "
+        'text is the built-in one if left out. In Python: `layerlab.study("gpt-curves", '
+        "model=[one, other])`; models in memory bring a `tokenizer=`. What a study cannot read of "
+        "a model it says in a line. Costs grow with the size of a model: `--fast` first.",
+        "Words follow one rule. A claim that names a size, or whose source prints one, holds where "
+        "the interval is beyond that size, and fails where it is surely short of it. A claim of a "
+        "direction fails where it is surely not in that direction; where a study asks for a size "
+        "of its own on top, what is surely in the direction and surely short of the size is "
+        "**smaller than asked**. Of a claim on several numbers one that fails is enough, and their "
+        "intervals hold together. All else is not decided. Beside each word stand its models and "
+        "its unit of replication: more passages of one text are not more models.",
+        "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
+        "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
+        table(("study", "claim", "source", "draws", "cost", "options", "models"), rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _models(one: Study) -> str:
+    """Return the models that a study reads if nobody names others; empty where it takes none."""
+    named = ", ".join(f"`{name}`" for name in one.models)
+    return f"{named}; just two" if one.roles else named
+
+
 def page(study: Study, content: Json, folder: Path) -> str:
     """Return the page of one study.
 

@@ -38,6 +38,15 @@ FIXED = frozenset(
     qk-control series-cost shortcut-cost sizes
     """.split()
 )
+# Those that look at trained models, and at those that a user names.
+OF_MODELS = tuple(
+    """
+    attention-gain attention-lambda block-anatomy bound-depth bounds-table collapse-depth
+    condition-table deep-curve features-pca gpt-curves layernorm-against-rmsnorm mlp-lipschitz
+    pangu-theorems path-length precision-advice predictor saliency-repeat shortcut-noise unit-ball
+    where-noise
+    """.split()
+)
 VARIANTS = tuple(
     """
     canon denseformer attention-residuals attention-residuals-block dyt derf gated-attention
@@ -94,6 +103,14 @@ def unknown_study(name: str, known: Iterable[str]) -> UserError:
     names = list(known)
     hint = suggest(name, names)
     return UserError(f"no study is called {short_repr(name)}; {hint}known: {', '.join(names)}")
+
+
+def refuse_models(study: str) -> UserError:
+    """Return the error that a study looks at no model that a user could name."""
+    return UserError(
+        f"study {study} reads no model and no text; leave --model, --text and --device out. "
+        f"Those that do: {', '.join(OF_MODELS)}"
+    )
 
 
 def unknown_variant(name: Any, known: Iterable[str], presets: Iterable[str] = ()) -> UserError:

@@ -95,7 +95,6 @@ STUDIES: Mapping[str, KnownOptions] = {
     "condition-alone": {"norm": ("rms", _NORM[1])},
     "dimension-twins": _TRAINED,
     "features-pca": {**_TRAINED, "seeds": (3, Constraint(kind=int, least=2, most=9))},
-    "gpt-curves": {"pre": ("pre-norm", _TEXT), "post": ("post-norm", _TEXT)},
     "latency-measured": {
         "width": (1024, Constraint(kind=int, choices=(128, 256, 512, 1024, 2048, 4096))),
         "device": ("cpu", Constraint(kind=str, choices=("cpu", "cuda"))),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab.console.tables import note_printer
 from layerlab.data.sources import check_source, open_source, to_source
 from layerlab.errors import UserError
+from layerlab.plugins import File
 from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.report.i18n.language import language
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from layerlab.tokenization.change import Changed
 
 EMBEDDING = "embedding.json"
-GivenPath = str | PathLike[str]
 
 
 def clean_text(
-    source: GivenPath,
-    out: GivenPath,
+    source: File,
+    out: File,
     *,
     form: str = "NFC",
     shortest: int = 50,
@@ -95,7 +95,7 @@ def clean_text(
 
 
 def find_contamination(
-    source: GivenPath, benchmark: GivenPath | Iterable[GivenPath], *, field: str = "text"
+    source: File, benchmark: File | Iterable[File], *, field: str = "text"
 ) -> "Contamination":
     """Look for the questions of benchmarks in training text.
 
@@ -117,13 +117,13 @@ def find_contamination(
 
 
 def change_vocabulary(
-    tokenizer: GivenPath,
-    corpus: GivenPath | Iterable[GivenPath],
+    tokenizer: File,
+    corpus: File | Iterable[File],
     size: str,
-    out: GivenPath,
+    out: File,
     *,
-    against: GivenPath | Iterable[GivenPath] = (),
-    terms: GivenPath | None = None,
+    against: File | Iterable[File] = (),
+    terms: File | None = None,
     field: str = "text",
     lang: str = "en",
     trust_remote_code: bool = False,
@@ -177,17 +177,17 @@ def change_vocabulary(
 
 def embed_tokenizer(
     model: str,
-    tokenizer: GivenPath,
-    out: GivenPath,
+    tokenizer: File,
+    out: File,
     *,
     input: str = "mean",
     head: str = "mean-resizing",
-    text: GivenPath | Iterable[GivenPath] | None = None,
+    text: File | Iterable[File] | None = None,
     context: int | None = None,
     seed: int = 0,
     device: str | None = None,
     dtype: str | None = None,
-    load: GivenPath | Iterable[GivenPath] = (),
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -265,6 +265,6 @@ def _fast(words: Any, name: str) -> Any:
     )
 
 
-def _to_list(given: GivenPath | Iterable[GivenPath]) -> list[str]:
+def _to_list(given: File | Iterable[File]) -> list[str]:
     """Return places as a list of texts, also where one is given alone."""
     return [str(one) for one in ([given] if isinstance(given, str | PathLike) else given)]

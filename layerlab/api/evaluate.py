@@ -47,7 +47,6 @@ from layerlab.system.torch_settings import evaluation_mode, threads, usual_arith
 from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
-GivenModel = str | PathLike[str]
 LESS = "type --dtype bfloat16, or --device auto, which leaves on the processor what does not fit"
 
 
@@ -91,12 +90,12 @@ def evaluate(
     suite: str | None = None,
     *,
     tasks: str | None = None,
-    out: GivenModel | None = None,
-    data: GivenModel | None = None,
+    out: File | None = None,
+    data: File | None = None,
     format: str | None = None,
     policy: Any = None,
     compare: bool = False,
-    against: GivenModel | EvaluationResult | None = None,
+    against: File | EvaluationResult | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | None = None,
     dtype: str | None = None,

@@ -13,13 +13,11 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
-from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
-from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, subject
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights_hash import hashing
@@ -38,7 +36,6 @@ from layerlab.plugins import (
     with_formats,
     with_saliency,
 )
-from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
@@ -129,7 +126,7 @@ def inspect(
         if weights
         else passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
     )
-    models = _list(model)
+    models = list_models(model)
     own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
     chosen = resolve_weights(measures, own) if weights else resolve(measures, own)
     chosen = with_formats(chosen, formats, backward)
@@ -173,7 +170,7 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
         watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         parts = [
             _measure(job, model, name, watcher)
-            for model, name in zip(models, _labels(models), strict=True)
+            for model, name in zip(models, label_models(models), strict=True)
         ]
     return _report(parts, job)
 
@@ -186,37 +183,6 @@ class _Part:
     found: Readings
     text: list[dict[str, Any]]
     details: dict[Wanted, dict[str, Any]] = field(default_factory=dict)
-
-
-def _list(model: Any) -> list[Model]:
-    if model is None:
-        return [builtin.DEFAULT]
-    if isinstance(model, (str, PathLike, PreTrainedModel)):
-        return [model]
-    if not isinstance(model, Sequence) or not model:
-        raise UserError(
-            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
-            f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
-        )
-    strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
-    if strange:
-        raise UserError(
-            f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
-            "or transformers PreTrainedModels"
-        )
-    return list(model)
-
-
-def _labels(models: Sequence[Model]) -> list[str]:
-    """Return a unique name for each: its own, else its whole path, else with a number."""
-    own = [json_values(label(model)) for model in models]
-    found: list[str] = []
-    for model, name in zip(models, own, strict=True):
-        path = name if isinstance(model, PreTrainedModel) else json_values(str(model))
-        candidates = [path if own.count(name) > 1 else name]
-        candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
-        found.append(next(one for one in candidates if one not in found))
-    return found
 
 
 def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:

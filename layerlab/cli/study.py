@@ -10,9 +10,11 @@ import typer
 from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
-from layerlab.known_names import FIXED, STUDIES, unknown_study
+from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unknown_study
 from layerlab.known_options import STUDIES as STUDY_OPTIONS
 from layerlab.known_options import check_settings, check_study
+from layerlab.loading.folders import check_found
+from layerlab.loading.options import check_device, is_random
 from layerlab.report.figures.export import FigureKind
 from layerlab.report.results.folder import check_folder
 from layerlab.validation import short_repr
@@ -32,6 +34,8 @@ SETTINGS = {
     "progress",
     "figures",
     "lang",
+    "model",
+    "text",
 }
 
 
@@ -58,6 +62,24 @@ def study(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option: norm=rms; may be repeated."),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model to read in place of the built-in ones: Hub id, folder, built-in, or a "
+            "variant or preset at random with a colon, as gpt2-large: (may be repeated). Studies "
+            "that take one: docs/studies.md.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text that it reads, - for standard input.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(help="Batches computed at once.  [default: one per physical core]"),
@@ -80,15 +102,23 @@ def study(
 ) -> None:
     """Reproduce one figure, table or claim of a source, and judge it."""
     if name is None and not every:
-        _refuse_settings(out, draws, option, fast, figures)
+        _refuse_settings(out, draws, option, fast, figures, model, text, device)
         show(_catalogue())
         return
     if not every and name not in STUDIES:
         raise unknown_study(str(name), STUDIES)
     if every:
-        _refuse_choice(name, draws, option, as_json)
+        _refuse_choice(name, draws, option, as_json, model, text, device)
     options = parse_options(option or ())
     check_study(str(name), options, STUDY_OPTIONS.get(str(name), {}))
+    own_device = "device" in STUDY_OPTIONS.get(str(name), {})
+    if (
+        name is not None
+        and name not in OF_MODELS
+        and (model or text or (device and not own_device))
+    ):
+        raise refuse_models(name)
+    check_found([one for one in model or () if not is_random(one)])
     check_settings(seed=seed, threads=threads, draws=None if name in FIXED else draws)
     if not every:
         check_folder(out or OUT / str(name), "study")
@@ -122,6 +152,9 @@ def study(
             str(name),
             draws=draws,
             out=out or OUT / str(name),
+            model=model,
+            text=text,
+            device=device,
             **settings,
             **options,
         )
@@ -184,7 +217,8 @@ def _value(text: str) -> Any:
 def _refuse_choice(*chosen: Any) -> None:
     if any(one for one in chosen):
         raise UserError(
-            "a name, --draws, --option or --json beside --all; expected --all without them: "
+            "a name, --draws, --option, --model, --text, --device or --json beside --all; "
+            "expected --all without them: "
             "type for example layerlab study --all --fast"
         )
 
@@ -207,6 +241,8 @@ def _catalogue() -> Any:
     lines: list[Any] = []
     for one in studies().values():
         draws = "1 draw" if one.draws == 1 else f"{one.draws} draws"
-        lines.append(plain(one.name, "bold").append(f"  {one.key}, {draws}, {one.cost}", "dim"))
+        takes = ", takes --model" if one.models else ""
+        told = f"  {one.key}, {draws}, {one.cost}{takes}"
+        lines.append(plain(one.name, "bold").append(told, "dim"))
         lines.append(Padding.indent(plain(one.claim), 2))
     return Group(*lines)

@@ -63,7 +63,7 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
             f"{subject.name}; give at most {limit}"
         )
     given = [ids.to(torch.int64) for ids in passage.ids]
-    pieces = _pieces(passage, subject, given or _tokenize(passage, subject))
+    pieces = _pieces(passage, subject, given or tokenize(passage, subject))
     for index, ids in enumerate(pieces):
         if len(ids) < 2:
             raise UserError(
@@ -97,7 +97,12 @@ def check_ids(ids: Tensor, subject: LoadedModel, holder: str) -> None:
         )
 
 
-def _tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
+def tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
+    """Return the token ids of each text, as long as it is.
+
+    Raises:
+        UserError: the model has no tokenizer, or one that cannot read the text.
+    """
     if subject.tokenizer is None:
         raise UserError(
             f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "

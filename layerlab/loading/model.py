@@ -5,7 +5,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -47,6 +47,7 @@ from layerlab.observe.architecture.structure import (
     context_length,
     text_config,
 )
+from layerlab.records.json_values import json_values
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device
@@ -247,6 +248,42 @@ def check_named(models: Iterable[Any]) -> None:
             with MODELS, quiet_libraries():
                 folder = find_folder(str(model), whole=False)
                 check_causal(configuration(folder), str(model))
+
+
+def list_models(model: Any) -> list[Any]:
+    """Return the models that a user named, one or several; the built-in default for None.
+
+    Raises:
+        UserError: what was given names no model.
+    """
+    if model is None:
+        return [builtin.DEFAULT]
+    if isinstance(model, (str, PathLike, PreTrainedModel)):
+        return [model]
+    if not isinstance(model, Sequence) or not model:
+        raise UserError(
+            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
+            f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
+        )
+    strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
+    if strange:
+        raise UserError(
+            f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
+            "or transformers PreTrainedModels"
+        )
+    return list(model)
+
+
+def label_models(models: Sequence[Any]) -> list[str]:
+    """Return a unique name for each: its own, else its whole path, else with a number."""
+    own = [json_values(label(model)) for model in models]
+    found: list[str] = []
+    for model, name in zip(models, own, strict=True):
+        path = name if isinstance(model, PreTrainedModel) else json_values(str(model))
+        candidates = [path if own.count(name) > 1 else name]
+        candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
+        found.append(next(one for one in candidates if one not in found))
+    return found
 
 
 def label(model: Any) -> str:

@@ -1,6 +1,7 @@
 """What may be said of a model and of the text it reads, checked without torch: it costs no time."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
@@ -94,6 +95,16 @@ def parse_samples(text: str) -> int | str:
             "type --samples auto"
         )
     return int(text)
+
+
+def is_random(model: Any) -> bool:
+    """Tell whether a name stands for a variant or a preset with random weights.
+
+    Example:
+        >>> is_random("gpt2-large:"), is_random("gpt2:layers=3"), is_random("gpt2")
+        (True, True, False)
+    """
+    return isinstance(model, str) and ":" in model and not Path(model).exists()
 
 
 def check_unread(given: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ class Preset:
 
 _PANGU = {"vocab": 100_883, "context": 2048}
 _PRO = {"vocab": 48_000, "context": 2048}
+_GPT2 = {"vocab": 50_257, "context": 1024}
 _SILENT = (
     "Feed-forward width, context and whether the head is tied are not printed; here {inner}, "
     "context 2048, an untied head. Shape and start of the series activation, bias, start and "
@@ -99,6 +100,33 @@ PRESETS = (
         unsaid=_RELEASED
         + f"Heads are not printed; 16 as in the 1B model. The feed-forward is {_THIRDS}; context "
         "and an untied head are our reading.",
+    ),
+    Preset(
+        name="gpt1-117m",
+        variant="gpt1",
+        sizes={"width": 768, "layers": 12, "heads": 12, "vocab": 40_478, "context": 512},
+        source="radford18, section 4.1",
+        published="Width 768, 12 heads, 12 layers, feed-forward 3072, 40,000 merges, context 512.",
+        unsaid="The vocabulary of 40,478 is that of the released checkpoint: 116,534,784 "
+        "parameters with the tied head.",
+    ),
+    Preset(
+        name="gpt2-124m",
+        variant="gpt2",
+        sizes={"width": 768, "layers": 12, "heads": 12, **_GPT2},
+        source="radford19, table 2",
+        published="Width 768, 12 layers, a vocabulary of 50,257, context 1024.",
+        unsaid="Heads are those of the released checkpoint, 12: 124,439,808 parameters with the "
+        "tied head, where 117 million are printed.",
+    ),
+    Preset(
+        name="gpt2-large",
+        variant="gpt2",
+        sizes={"width": 1280, "layers": 36, "heads": 20, **_GPT2},
+        source="radford19, table 2",
+        published="Width 1280, 36 layers, a vocabulary of 50,257, context 1024.",
+        unsaid="Heads are those of the released checkpoint, 20: 774,030,080 parameters with the "
+        "tied head, where 762 million are printed.",
     ),
     Preset(
         name="eight-residuals",

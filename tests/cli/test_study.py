@@ -65,7 +65,7 @@ def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
 
 def test_the_list_one_study_and_mistakes(tmp_path):
     quick = ("study", "rounding-input", "--draws", "8", "--threads", "1")
-    listed, run, printed, lost, word, keyword, unknown = several(
+    listed, run, printed, lost, word, keyword, unknown, none, alone, option = several(
         [
             ("study",),
             quick,
@@ -74,9 +74,17 @@ def test_the_list_one_study_and_mistakes(tmp_path):
             ("study", "rounding-input", "--option", "digits"),
             ("study", "rounding-input", "--option", "draws=9"),
             ("study", "rounding-inputs"),
+            ("study", "rounding-input", "--model", "llama"),
+            ("study", "--all", "--model", "llama"),
+            ("study", "attention-lambda", "--option", "model=llama"),
         ],
         tmp_path,
     )
+    assert (none.code, alone.code, option.code) == (2, 2, 2)
+    assert "study rounding-input reads no model and no text; leave --model" in none.error
+    assert "or --json beside --all; expected --all without them" in alone.error
+    assert "model is no option of a study; type --model llama" in option.error
+    assert "attention-lambda  pangu23, 40 draws, 30 seconds, takes --model" in listed.out
     assert (
         listed.code == 0
         and "rounding-placement" in listed.out
@@ -127,7 +135,7 @@ def test_the_list_cuts_nothing_that_one_types(tmp_path, monkeypatch):
     assert found.code == 0 and max(map(len, lines)) <= 80 and "…" not in found.out
     for one in studies().values():
         (head,) = [n for n, line in enumerate(lines) if line.startswith(f"{one.name}  ")]
-        assert lines[head].endswith(one.cost)
+        assert lines[head].endswith(one.cost + ", takes --model" * bool(one.models))
         after = next(
             n for n in range(head + 1, len(lines) + 1) if not lines[n : n + 1] or lines[n][0] != " "
         )

@@ -1,7 +1,7 @@
 """Presets against what is printed: totals, and the one record of operations that gives a shape."""
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from layerlab import UserError
 from layerlab.model.build import build
@@ -45,6 +45,25 @@ def test_llama_7b_is_as_large_as_that_of_transformers() -> None:
     with torch.device("meta"):
         assert LlamaForCausalLM(config).num_parameters() == total("llama-7b")
     assert round(total("llama-7b") / 1e9, 3) == 6.738
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "sizes", "published"),
+    [
+        ("gpt1-117m", "openai-gpt", {}, 116_534_784),
+        ("gpt2-124m", "gpt2", {}, 124_439_808),
+        ("gpt2-large", "gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}, 774_030_080),
+    ],
+)
+def test_gpt_1_and_2_are_as_large_as_those_of_transformers(name, family, sizes, published) -> None:
+    import torch
+
+    config = AutoConfig.for_model(family, **sizes)
+    with torch.device("meta"):
+        counted = AutoModelForCausalLM.from_config(config).num_parameters()
+    assert counted == total(name) == published
+    shape = design(name).shape
+    assert (shape.vocab, shape.context) == (config.vocab_size, config.n_positions)
 
 
 def test_pangu_pi_7b_matches_llama_7b_by_dropping_layers_for_a_larger_vocabulary() -> None:

@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.support.passages import NONE, patient, tokens_of
 from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
@@ -43,22 +45,21 @@ def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
     return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
 
 
-def inputs(patient: "LoadedModel", tokens: int) -> dict[str, Tensor]:
-    """Return what each norm of a model reads in the built-in text, token x width, in float64."""
-    assert patient.tokenizer is not None, "built-in models have one"
-    text = builtin.SAMPLE.read_text("utf-8")
-    ids = patient.tokenizer(text, return_tensors="pt", truncation=True, max_length=tokens).input_ids
+def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
+    """Return what each norm of the stream reads of a passage, token x width, in float64."""
     found: dict[str, Tensor] = {}
+    width = subject.config.hidden_size
     handles = [
         module.register_forward_pre_hook(
-            lambda _, given, name=name: found.__setitem__(name, given[0][0].double())
+            lambda _, given, name=name: found.__setitem__(name, given[0][0].double().cpu())
         )
-        for name, module in patient.model.named_modules()
+        for name, module in subject.model.named_modules()
         if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
     ]
     with temporary_hooks(handles), torch.no_grad():
-        patient.model(ids)
-    return found
+        subject.model(ids[None].to(subject.device), use_cache=False)
+    # Norms of queries and keys read heads, and other branches read a width of their own.
+    return {name: rows for name, rows in found.items() if rows.shape == (len(ids), width)}
 
 
 def run(work: StudyContext) -> Outcome:
@@ -73,7 +74,7 @@ def run(work: StudyContext) -> Outcome:
         norm: np.stack(parts[place * count : (place + 1) * count], axis=1)
         for place, norm in enumerate(NORMS)
     }
-    models = {name: in_model(name, digits) for name in builtin.NAMES}
+    models = {name: in_model(name, digits, work.given) for name in work.models}
     rows = [
         summary(
             synthetic[norm][:, place, statistic],
@@ -102,6 +103,7 @@ def run(work: StudyContext) -> Outcome:
         )
         for kind, (norm, found) in enumerate(synthetic.items())
     ]
+    text = next((one.source for one in work.given.values()), "the built-in text")
     title = "Median error near a constant input"
     y = "relative error, normwise"
     picture = curves("spread", title, lines, x="deviation from a constant", y=y, log="xy")
@@ -112,18 +114,22 @@ def run(work: StudyContext) -> Outcome:
         remarks=(
             f"Layer norm has one subtraction more than RMS norm, and so a rounding more: up to "
             f"{EFFECT:g} times the error is what that alone can make, and no loss of digits.",
-            f"Models: what each norm reads at {TOKENS} tokens of the built-in text. Intervals are "
+            f"Models: what each norm reads at {TOKENS} tokens of {text}. Intervals are "
             "over these tokens, each with all its norms.",
         ),
     )
 
 
-def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
-    """Return the errors of both norms in one built-in model, one row per norm and token."""
-    # Late: the list of studies needs no transformers.
-    from layerlab.loading.model import subject
+def in_model(model: str, digits: int, given: GivenModels = NONE) -> dict[str, np.ndarray]:
+    """Return the errors of both norms in one model, one row per norm and token.
 
-    rows = torch.cat(list(inputs(subject(model), TOKENS).values()))[:, None]
+    Raises:
+        NotApplicable: no norm reads its stream.
+    """
+    read = inputs(patient(model, given), tokens_of(model, given)[:TOKENS])
+    if not read:
+        raise NotApplicable(f"no layer norm or RMS norm reads the stream of {model}")
+    rows = torch.cat(list(read.values()))[:, None]
     centred = rows - rows.mean(-1, keepdim=True)
     found = {norm: norm_errors(rows, norm, digits).numpy() for norm in NORMS}
     return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
@@ -198,6 +204,8 @@ STUDY = Study(
     "RMS norm does not.",
     cost="10 seconds",
     draws=5000,
+    models=builtin.NAMES,
+    passage=TOKENS,
     scale=random_networks(1, WIDTH),
     run=run,
     fast={"draws": 500},

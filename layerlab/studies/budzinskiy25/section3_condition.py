@@ -1,6 +1,6 @@
 """Section 3 of budzinskiy25 as a table: condition numbers against what perturbations really do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.studies.budzinskiy25.support.amplification import (
@@ -61,7 +62,7 @@ NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     """Return the conditions of every module of one drawn block, for each passage of a batch."""
-    subject = patient(model)
+    subject = patient(model, draw.given)
     ids = excerpts(draw, model, TOKENS)
     assert not isinstance(subject.stack, str), subject.stack
     layers = torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
@@ -70,9 +71,12 @@ def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     def read(layer: Any) -> None:
         if layer.layer != layers[layer.sequence]:
             return
-        for module in modules(theory_of(layer, subject)):
+        seen = theory_of(layer, subject)
+        for module in modules(seen):
             row = measure(module, draw.generator)
             found[layer.sequence, ROWS.index(module.name)] = row
+        if found[layer.sequence].isnan().all():
+            raise NotApplicable("; ".join(dict.fromkeys(seen.refused.values())))
 
     for_each_layer(subject, ids, read)
     return {"conditions": found}
@@ -182,16 +186,16 @@ def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"model": name} for name in builtin.NAMES]
+    cases = [{"model": name} for name in work.models]
     parts = [part["conditions"] for part in work.sample(one, cases, batch=16)]
     # passage x model x module x column
-    every = np.stack(parts, axis=1)
+    every, names = np.stack(parts, axis=1), work.models
     rows = [
         summary(
             every[:, place, row, column],
             {"model": model, "module": name, "quantity": quantity},
         )
-        for place, model in enumerate(builtin.NAMES)
+        for place, model in enumerate(names)
         for row, name in enumerate(ROWS)
         for column, quantity in enumerate(COLUMNS)
         if np.isfinite(every[:, place, row, column]).any()
@@ -199,25 +203,52 @@ def run(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(
             judge_never(every),
-            judge_norms(every, work.seed),
-            judge_attained(every, work.seed),
-            judge_loose(every, work.seed),
-            judge_usual(every, work.seed),
+            *([judge_norms(every, work.seed)] if _has_norms(every) else []),
+            judge_attained(every, names, work.seed),
+            *([judge_loose(every, names, work.seed)] if _loose(every, names) else []),
+            judge_usual(every, names, work.seed),
         ),
         frames={"conditions": table(rows)},
-        pictures=plot(every, work.seed),
+        pictures=plot(every, names, work.seed),
         remarks=(
-            f"Each draw is a passage of {TOKENS} tokens and one block of each built-in model, at "
+            f"Each draw is a passage of {TOKENS} tokens and one block of each model, at "
             "the last token; scores and softmax are those of the first head.",
             "Errors are relative in every entry, as in the source; of rotary positions in length. "
             "The worst perturbation follows the signs of the Jacobian at the entry that it can "
             "move most, and is carried out in float64.",
-            "The built-in perceptrons have GELU and biases, norms have eps, gain and shift, "
-            "attention has four heads, biases or rotary positions and an output matrix: of these "
-            "the source does not speak, and the forms are derived here in its way.",
-            overlap(TOKENS),
+            *describe_parts(every, work),
+            overlap(TOKENS, work.given),
         ),
     )
+
+
+def _has_norms(every: np.ndarray) -> bool:
+    """Tell whether some model has an RMS norm, and some a layer norm."""
+    norms = [ROWS.index(name) for name in ("RMS norm", "layer norm")]
+    return all(np.isfinite(every[:, :, row, EXACT]).any() for row in norms)
+
+
+def _loose(every: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return, by model, the uniform bound on attention over what the worst perturbation does."""
+    row = ROWS.index("attention")
+    found = every[..., row, UNIFORM] / every[..., row, WORST]
+    kept = {name: found[:, place] for place, name in enumerate(names)}
+    return {name: one for name, one in kept.items() if np.isfinite(one).all()}
+
+
+def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
+    """Describe what the parts of the models have that the source's have not."""
+    if not work.given:
+        return [
+            "The built-in perceptrons have GELU and biases, norms have eps, gain and shift, "
+            "attention has four heads, biases or rotary positions and an output matrix: of these "
+            "the source does not speak, and the forms are derived here in its way."
+        ]
+    names = work.models
+    row = ROWS.index("attention")
+    gone = [n for place, n in enumerate(names) if np.isnan(every[:, place, row, FORM]).any()]
+    told = f"Attention was not read, being another map than the source's, in: {', '.join(gone)}."
+    return [told] if gone else []
 
 
 def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
@@ -226,7 +257,7 @@ def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
 
 
 def medians(
-    every: np.ndarray, above: int, below: int, seed: int
+    every: np.ndarray, above: int, below: int, names: Sequence[str], seed: int
 ) -> dict[tuple[str, str], Interval]:
     """Return the median quotient of each module of each model that has both quantities.
 
@@ -235,7 +266,7 @@ def medians(
     found = share(every, above, below)
     there = {
         (model, name): found[:, place, row]
-        for place, model in enumerate(builtin.NAMES)
+        for place, model in enumerate(names)
         for row, name in enumerate(ROWS)
         if np.isfinite(found[:, place, row]).any()
     }
@@ -271,9 +302,9 @@ def judge_norms(every: np.ndarray, seed: int) -> StudyVerdict:
     )
 
 
-def judge_attained(every: np.ndarray, seed: int) -> StudyVerdict:
+def judge_attained(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerdict:
     """Judge whether the closed forms are conditions, or only bounds on them."""
-    found = medians(every, WORST, FORM, seed)
+    found = medians(every, WORST, FORM, names, seed)
     least = min(found, key=lambda key: found[key].value)
     far = {key: one for key, one in found.items() if one.value < TIGHT}
     words = ", ".join(f"{one} of {name} ({model})" for (model, name), one in far.items())
@@ -288,11 +319,9 @@ def judge_attained(every: np.ndarray, seed: int) -> StudyVerdict:
     )
 
 
-def judge_loose(every: np.ndarray, seed: int) -> StudyVerdict:
+def judge_loose(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerdict:
     """Judge how loose the uniform form of attention is behind a norm."""
-    row = ROWS.index("attention")
-    loose = (every[..., row, UNIFORM] / every[..., row, WORST]).T
-    found = bootstrap_each(dict(zip(builtin.NAMES, loose, strict=True)), np.median, seed)
+    found = bootstrap_each(_loose(every, names), np.median, seed)
     numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
@@ -303,9 +332,9 @@ def judge_loose(every: np.ndarray, seed: int) -> StudyVerdict:
     )
 
 
-def judge_usual(every: np.ndarray, seed: int) -> StudyVerdict:
+def judge_usual(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerdict:
     """Judge how much random perturbations are enlarged."""
-    found = medians(every, TYPICAL, FORM, seed)
+    found = medians(every, TYPICAL, FORM, names, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
     numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
@@ -319,9 +348,9 @@ def judge_usual(every: np.ndarray, seed: int) -> StudyVerdict:
     )
 
 
-def plot(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
+def plot(every: np.ndarray, names: Sequence[str], seed: int) -> tuple[Picture, ...]:
     """Plot how tight the forms are, and how large."""
-    found = medians(every, WORST, FORM, seed)
+    found = medians(every, WORST, FORM, names, seed)
     shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
     tight = [gap(f"{name}, {model}", found[model, name]) for model, name in shown]
     bars = {
@@ -354,6 +383,9 @@ STUDY = Study(
     "its condition number.",
     cost="2 minutes",
     draws=400,
+    models=builtin.NAMES,
+    passage=TOKENS,
+    attention=True,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.numerics.theory.error_bounds import relative
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
@@ -75,7 +76,7 @@ def one(draw: Sampler, model: str) -> dict[str, Tensor]:
 
 def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
     """Return the modules of `ROWS` on the inputs and weights of drawn blocks of a model."""
-    subject = patient(model)
+    subject = patient(model, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
     ids = excerpts(draw, model, TOKENS)
     blocks = torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
@@ -86,8 +87,13 @@ def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
             return
         seen = theory_of(layer, subject)
         attention, feedforward = seen.attention, seen.feedforward
-        assert attention is not None and feedforward is not None, seen.refused
-        assert seen.middle is not None and seen.attention_input is not None, seen.refused
+        if (
+            attention is None
+            or feedforward is None
+            or seen.middle is None
+            or seen.attention_input is None
+        ):
+            raise NotApplicable("; ".join(dict.fromkeys(seen.refused.values())))
         # What the norm of the feed-forward reads, which every model has.
         streams.append(seen.middle)
         inputs.append(seen.attention_input)
@@ -159,14 +165,16 @@ def hostile() -> list[RoundedModule]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.sample(one, [{"model": name} for name in builtin.NAMES], batch=16)
+    # Every scalar operation is a tensor of its own: models of a user may be wide.
+    cases, batch = [{"model": name} for name in work.models], 4 if work.given else 16
+    parts = work.sample(one, cases, batch=batch)
     # passage x model x row (x format)
     observed, worsts, sizes = (
         np.stack([part[name] for part in parts], axis=1) for name in ("observed", "worst", "sizes")
     )
     hostile_ = adversaries()
     rows = []
-    for place, model in enumerate(builtin.NAMES):
+    for place, model in enumerate(work.models):
         for index, row in enumerate(ROWS):
             labels = {"model": model, "module": NAMES[row], "row": row}
             every = {
@@ -187,13 +195,13 @@ def run(work: StudyContext) -> Outcome:
             judge_unshifted(worsts, hostile_),
             judge_ranged(worsts, hostile_),
             judge_lowered(hostile_),
-            judge_near(observed, work.seed),
+            judge_near(observed, work),
             judge_speaking(sizes),
         ),
         frames={"bounds": table(rows), "constructed": limits},
         pictures=(plot(observed, worsts, work.seed),),
         remarks=(
-            f"Each draw is a passage of {TOKENS} tokens and one block of each built-in model. The "
+            f"Each draw is a passage of {TOKENS} tokens and one block of each model. The "
             "modules are the source's: no eps, gain, shift, bias or rotary positions, ReLU, one "
             "head, on what the block reads and with its weights (of a gated feed-forward the gate "
             "and the way out).",
@@ -207,7 +215,7 @@ def run(work: StudyContext) -> Outcome:
             "and worst roundings, which are of first order themselves, may pass it by what "
             "float64 adds.",
             LOOKED,
-            overlap(TOKENS),
+            overlap(TOKENS, work.given),
         ),
     )
 
@@ -285,10 +293,10 @@ def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
     )
 
 
-def judge_near(observed: np.ndarray, seed: int) -> StudyVerdict:
+def judge_near(observed: np.ndarray, work: StudyContext) -> StudyVerdict:
     """Judge how much of a bound rounding uses in practice."""
     found = {
-        row: bootstrap(observed[:, :, index, 0].max(1), np.median, seed)
+        row: bootstrap(observed[:, :, index, 0].max(1), np.median, work.seed)
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
@@ -298,8 +306,8 @@ def judge_near(observed: np.ndarray, seed: int) -> StudyVerdict:
         claim="Rounding to bf16 comes within half of the bounds.",
         word=above(best, 0.5),
         number=best.value,
-        said=f"largest error of a passage over its bound, in the worst of three models, median: "
-        f"{numbers}; above 0.5 was asked for in one",
+        said=f"largest error of a passage over its bound, in the worst of {len(work.models)} "
+        f"models, median: {numbers}; above 0.5 was asked for in one",
         source="Own",
         looked=True,
     )
@@ -353,6 +361,9 @@ STUDY = Study(
     claim="No module is further off than the corrected rounding bounds allow.",
     cost="1 minute",
     draws=200,
+    models=builtin.NAMES,
+    passage=TOKENS,
+    attention=True,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import mixed, uniform
 from layerlab.studies.budzinskiy25.support import reference_transformer
@@ -78,11 +79,11 @@ def one(draw: Sampler, digits: int) -> dict[str, Tensor]:
     return {"bounds": found}
 
 
-def errors_of_trained(draw: Sampler) -> dict[str, Tensor]:
+def errors_of_trained(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the bf16 errors behind each block of a trained model, for one batch."""
     from layerlab.numerics.theory import depth_bounds
 
-    subject = patient(MODEL)
+    subject = patient(name, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
     found = torch.zeros(draw.count, len(subject.stack.blocks), dtype=torch.float64)
     factors = torch.zeros_like(found)
@@ -91,13 +92,14 @@ def errors_of_trained(draw: Sampler) -> dict[str, Tensor]:
         if layer.block is None:
             return
         seen, place = theory_of(layer, subject), layer.layer
-        assert seen.block is not None, seen.refused
+        if seen.block is None:
+            raise NotApplicable("; ".join(dict.fromkeys(seen.refused.values())))
         before = found[layer.sequence, place - 1].item() if place else 0.0
         step = depth_bounds.layer(seen.entered, seen.block, mixed(HALF, SINGLE))
         found[layer.sequence, place] = step.after(before)
         factors[layer.sequence, place] = depth_bounds.printed_factor(seen.block)
 
-    for_each_layer(subject, excerpts(draw, MODEL, TOKENS), read)
+    for_each_layer(subject, excerpts(draw, name, TOKENS), read)
     return {"errors": found, "factors": factors}
 
 
@@ -105,7 +107,8 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = work.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    model = work.sample(errors_of_trained, batch=16)[0]
+    trained = work.sample(errors_of_trained, [{"name": name} for name in work.models], batch=16)
+    models = dict(zip(work.models, trained, strict=True))
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()
@@ -115,8 +118,9 @@ def run(work: StudyContext) -> Outcome:
     rows += [
         summary(
             model["errors"][:, layer],
-            {"digits": f"bf16, {MODEL}", "layer": layer + 1, "quantity": COLUMNS[RECURSION]},
+            {"digits": f"bf16, {name}", "layer": layer + 1, "quantity": COLUMNS[RECURSION]},
         )
+        for name, model in models.items()
         for layer in range(model["errors"].shape[1])
     ]
     return Outcome(
@@ -124,7 +128,7 @@ def run(work: StudyContext) -> Outcome:
             judge_never(found),
             judge_size(found, RECURSION, TELLS, work.seed),
             judge_size(found, PRINTED, "So does it as it is printed.", work.seed),
-            judge_speaking(model, work.seed),
+            *(judge_speaking(one, work.called(name), work.seed) for name, one in models.items()),
         ),
         frames={"bounds": table(rows)},
         pictures=(plot(found, "t = 24"),),
@@ -136,7 +140,7 @@ def run(work: StudyContext) -> Outcome:
             "takes its leading constants as our copy has them, 16 n + 23 d + 17 D and 4^L / 3, "
             "which cannot be read for sure. Neither is a bound where errors are not small: both "
             "are of first order.",
-            f"On the built-in {MODEL}, each draw is a passage of {TOKENS} tokens in bf16, sums in "
+            f"On {work.all_called()}, each draw is a passage of {TOKENS} tokens in bf16, sums in "
             "float32; the printed form needs W_k^T W_q to be invertible, which no head narrower "
             "than the model can be.",
         ),
@@ -187,7 +191,7 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
     )
 
 
-def judge_speaking(model: dict[str, np.ndarray], seed: int) -> StudyVerdict:
+def judge_speaking(model: dict[str, np.ndarray], called: str, seed: int) -> StudyVerdict:
     """Judge whether the theorem says anything of a trained model."""
     first = bootstrap(model["errors"][:, 0], np.median, seed)
     last = bootstrap(np.log10(model["errors"][:, -1]), np.median, seed)
@@ -198,7 +202,7 @@ def judge_speaking(model: dict[str, np.ndarray], seed: int) -> StudyVerdict:
         claim="On a trained model in bf16 the theorem bounds the error below 1.",
         word=decide(holds=empty == 0, fails=empty == 1),
         number=first.value,
-        said=f"on the built-in {MODEL} the bound is {first} behind the first block and "
+        said=f"on {called} the bound is {first} behind the first block and "
         f"10^{last.value:.0f} (10^{last.low:.0f} to 10^{last.high:.0f}) behind the last; it is "
         f"vacuous in {empty:.0%} of blocks and passages, and as printed infinite in "
         f"{endless:.0%}: a head narrower than the model has sigma_min = 0",
@@ -235,6 +239,9 @@ STUDY = Study(
     "data.",
     cost="1 minute",
     draws=200,
+    models=(MODEL,),
+    passage=TOKENS,
+    attention=True,
     scale=random_networks(LAYERS, SIZE),
     run=run,
     fast={"draws": 12},

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.console.inspection import InspectionBar
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.known_names import unknown_study
 from layerlab.known_options import check_settings
+from layerlab.loading.text_input import sample
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine.code_hash import fingerprint
@@ -25,12 +26,21 @@ from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
 from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
+from layerlab.studies.given_models import (
+    GivenModel,
+    describe_scale,
+    describe_settings,
+    describe_unit,
+    load_given,
+)
 from layerlab.system.files import check_link, check_links
+from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
-from layerlab.system.torch_settings import usual_arithmetic
+from layerlab.system.torch_settings import evaluation_mode, usual_arithmetic
 from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
+LESS = "name a smaller model with --model, type --device auto, or fewer --threads"
 LIBRARIES = ("torch", "numpy", "pandas")
 # Batches and their time, and what is left of one that was being written.
 _KEPT = re.compile(r"[0-9a-f]{32}\.(npz|json)|\.[0-9a-f]{32}\..+\.partial")
@@ -41,6 +51,7 @@ class StudyRequest:
     """A study that is ready to run: everything the user gave, checked.
 
     Attributes:
+        given: models that the user named, by their names.
         out: folder for the result.
         runs: where training runs lie, and are added where they are missing.
         fast: whether nothing may be trained.
@@ -53,6 +64,7 @@ class StudyRequest:
     seed: int
     threads: int
     options: Mapping[str, Any]
+    given: Mapping[str, GivenModel] = field(default_factory=dict)
     out: Path | None = None
     runs: Path = RUNS
     fast: bool = False
@@ -70,13 +82,18 @@ class StudyRequest:
         return {"draws": self.draws, "seed": self.seed, **self.options}
 
     @property
+    def states(self) -> list[Any]:
+        """Return what the numbers depend on of models that the user named; empty without them."""
+        return [[name, one.state] for name, one in self.given.items()]
+
+    @property
     def key(self) -> str:
         """Return the key of these settings under this code, beside the existing runs.
 
         The mode is a part of it: what was judged without training does not stand for training.
         """
         inputs = self.study.inputs(self.runs)
-        return digest([self.study.name, self.settings, self.fast, self.code, inputs])
+        return digest([self.study.name, self.settings, self.fast, self.code, inputs, *self.states])
 
     @property
     def command(self) -> str:
@@ -88,6 +105,11 @@ class StudyRequest:
             if value != usual[name]:
                 own = name in ("draws", "seed")
                 words += [f"--{name}", f"{value}"] if own else ["--option", f"{name}={value}"]
+        for one in self.given.values():
+            words += ["--model", one.subject.source]
+        for one in [*self.given.values()][:1]:
+            words += [] if one.text.source == sample().source else ["--text", one.text.source]
+            words += [] if one.device is None else ["--device", one.device]
         if self.study.inputs is not nothing and self.runs != RUNS:
             words += ["--runs", str(self.runs)]
         return shlex.join(words)
@@ -96,7 +118,7 @@ class StudyRequest:
     def sittings(self) -> Path | None:
         """Return the file that keeps the time of all finished batches, however many they are."""
         settings = {"seed": self.seed, **self.options}
-        name = digest([self.study.name, settings, self.code])
+        name = digest([self.study.name, settings, self.code, *self.states])
         return None if self.store is None else self.store / f"{name}.json"
 
     @property
@@ -108,6 +130,7 @@ class StudyRequest:
         return place.with_name(f".{place.name[:80]}.batches")
 
 
+@explain_memory(LESS)
 @usual_arithmetic()
 def study(
     name: str,
@@ -121,6 +144,10 @@ def study(
     restart: bool = False,
     progress: bool = True,
     lang: str = ENGLISH,
+    model: Any = None,
+    tokenizer: Any = None,
+    text: Any = None,
+    device: str | None = None,
     **options: Any,
 ) -> StudyResult:
     """Reproduce one figure, table or claim of a source, and judge it.
@@ -140,6 +167,12 @@ def study(
         restart: forget what an earlier call has finished.
         progress: show a live bar on standard error.
         lang: language of the page, "en" or "zh"; study.json and tables/ stay English.
+        model: a Hub id, a folder, a built-in name, a variant or preset with a colon behind it
+            for random weights, a loaded model, or several of them, to read in place of the
+            built-in ones; docs/studies.md says which studies take them.
+        tokenizer: for loaded models; others bring their own.
+        text: path of the text that they read; the built-in one if left out.
+        device: where they are loaded, as of `inspect`.
         options: of that study.
 
     Raises:
@@ -155,12 +188,22 @@ def study(
     found = find_study(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
+    if fast and found.few and not (model is None and text is None and device is None):
+        few = found.few
+    if device is not None and "device" in found.options:
+        options, device = {"device": device, **options}, None
+    settled = found.settled({**usual, **options})
+    counted = few if draws is None else _draw(found, draws)
+    checked = _check("seed", seed), _check("threads", cores() if threads is None else threads)
     plan = StudyRequest(
         study=found,
-        draws=few if draws is None else _draw(found, draws),
-        seed=_check("seed", seed),
-        threads=_check("threads", cores() if threads is None else threads),
-        options=found.settled({**usual, **options}),
+        draws=counted,
+        seed=checked[0],
+        threads=checked[1],
+        options=settled,
+        given=load_given(
+            found, settled, model=model, tokenizer=tokenizer, text=text, device=device
+        ),
         out=None if out is None else _folder("out", out),
         runs=_folder("runs", runs),
         fast=fast,
@@ -222,13 +265,23 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
         store=plan.store,
         runs=plan.runs,
         fast=plan.fast,
+        models=tuple(plan.given) or plan.study.models,
+        given=plan.given,
         code=plan.code,
         clock=Clock(plan.sittings),
     )
     with ExitStack() as stack:
+        for given in plan.given.values():
+            # One in memory may be in training: dropout would be measured as if it were its own.
+            stack.enter_context(evaluation_mode(given.subject.model))
         if progress:
             work.watcher = bar = stack.enter_context(InspectionBar())
-        outcome = plan.study.run(work)
+        try:
+            outcome = plan.study.run(work)
+        except NotApplicable as reason:
+            raise UserError(
+                f"study {work.study} does not apply to {reason}; give another model"
+            ) from reason
         if progress:
             bar.end(work.study)
     record = _record(plan, work, outcome)
@@ -255,7 +308,7 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "layerlab": VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": plan.key,
-        "settings": {**plan.settings, **outcome.used},
+        "settings": {**plan.settings, **describe_settings(plan.given), **outcome.used},
         "unit": plan.study.unit,
         "fast": plan.fast,
         "command": plan.command,
@@ -270,6 +323,13 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "remarks": list(outcome.remarks),
         **work.judged,
     }
+    if plan.given:
+        content["given"] = {
+            "scale": describe_scale(plan.given),
+            "unit": describe_unit(plan.given),
+        }
+        # Of these models, and not of the built-in ones.
+        content["claim"] = outcome.verdicts[0].claim
     content["verdicts"] = [with_scale(vars(one), content, plan.study) for one in outcome.verdicts]
     return StudyResult(content, outcome.frames)
 

@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from layerlab.console.progress import Progress
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.tracing.device_schedule import one_thread
 from layerlab.records.kept import warn_of_damage
 from layerlab.studies.engine.time_log import Clock
@@ -30,6 +30,8 @@ from layerlab.system.files import check_regular, write_file
 
 Arrays = dict[str, np.ndarray]
 StudyCase = Mapping[str, Any]
+# Models by the names that a report has for them: values of `studies.given_models`.
+GivenModels = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
 # Bytes of a SHA-256.
 SEAL = hashlib.sha256().digest_size
@@ -37,10 +39,20 @@ SEAL = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """One batch: how many draws, and the numbers that belong to it and to no other."""
+    """One batch: how many draws, and the numbers that belong to it and to no other.
+
+    Attributes:
+        given: models that the user named, in place of built-in ones.
+    """
 
     count: int
     generator: torch.Generator
+    given: GivenModels = field(default_factory=dict)
+
+    @property
+    def built_in(self) -> "Sampler":
+        """Return the same draw, of built-in models whatever the user named."""
+        return replace(self, given={})
 
     def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
         """Draw float64 numbers from a normal distribution, one set per draw."""
@@ -73,6 +85,8 @@ class StudyContext:
             are judged.
         kept: how many batches an earlier run had finished.
         clock: keeps the time beside the batches.
+        models: names of the models that are read, as the study or the user has them.
+        given: those of them that the user named; all others are built-in.
         judged: of trainings whose runs are judged: how many, how long, where, and their recipe.
     """
 
@@ -85,11 +99,21 @@ class StudyContext:
     store: Path | None = None
     runs: Path = RUNS
     fast: bool = False
+    models: tuple[str, ...] = ()
+    given: GivenModels = field(default_factory=dict)
     watcher: Progress | None = None
     done: int = 0
     kept: int = 0
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
+
+    def called(self, name: str) -> str:
+        """Return what a sentence calls a model."""
+        return name if name in self.given else f"the built-in {name}"
+
+    def all_called(self) -> str:
+        """Return what a sentence calls the models, one after the other."""
+        return " and ".join(map(self.called, self.models))
 
     def sample(
         self, part: StudyPart, cases: Sequence[StudyCase] = ({},), batch: int = 64
@@ -119,6 +143,7 @@ class StudyContext:
         ]
 
     def _batch(self, part: StudyPart, case: StudyCase, number: int, count: int) -> Arrays:
+        given = {name: one.state for name, one in self.given.items()}
         key = digest(
             {
                 "study": self.study,
@@ -129,6 +154,7 @@ class StudyContext:
                 "batch": number,
                 "count": count,
                 "code": self.code,
+                **({"given": given} if given else {}),
             }
         )
         stored = None if self.store is None else self.store / f"{key}.npz"
@@ -136,8 +162,12 @@ class StudyContext:
             self.kept += 1
             return arrays
         generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
-        made = part(Sampler(count=count, generator=generator), **case)
-        arrays = {name: tensor.numpy() for name, tensor in made.items()}
+        try:
+            made = part(Sampler(count=count, generator=generator, given=self.given), **case)
+        except NotApplicable as reason:
+            named = [one for one in case.values() if isinstance(one, str) and one in self.given]
+            raise NotApplicable(f"{', '.join(named or self.given)}: {reason}") from reason
+        arrays = {name: tensor.cpu().numpy() for name, tensor in made.items()}
         if stored is not None:
             _write(stored, arrays)
         return arrays

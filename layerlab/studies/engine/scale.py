@@ -7,6 +7,8 @@ from typing import Any
 from layerlab import builtin
 from layerlab.studies.engine.study import Study
 
+# What a draw is where one text goes through the built-in models: more draws are not more models.
+PASSAGES = "passages of one text, one trained model of each kind"
 TABLES = "arithmetic on printed tables"
 # Of a study that counts, or reads what is printed.
 COUNTED: Mapping[str, Any] = {"cost": "1 second", "draws": 1, "scale": TABLES, "fixed": True}
@@ -52,18 +54,19 @@ def with_scale(
     """Complete a verdict with its unit and its scale, by default those of its study.
 
     Args:
-        content: of `study.json`: settings, unit and, where models were trained, their scale.
+        content: of `study.json`: settings, unit and, where models were trained or given, their
+            scale.
         study: what declares the scale otherwise.
     """
     # A result of an earlier version may know fewer options.
     settings = {**study.options, **content["settings"]}
     drawn = f"{settings['draws']:,} {content['unit']}"
-    scale = content.get("scale") or study.scale.format(**settings)
-    return {
-        **verdict,
-        "unit": verdict.get("unit") or drawn,
-        "scale": verdict.get("scale") or scale,
-    }
+    scale = verdict.get("scale") or content.get("scale") or study.scale.format(**settings)
+    unit = verdict.get("unit") or drawn
+    if given := content.get("given"):
+        scale = scale.replace(BUILT_IN, given["scale"])
+        unit = unit.replace(PASSAGES, given["unit"])
+    return {**verdict, "unit": unit, "scale": scale}
 
 
 def trained_scale(scale: str) -> str:

@@ -105,6 +105,12 @@ class Study:
         fast: draws and options that give the same verdict in seconds.
         fixed: whether the draws are what they are.
         inputs: what the numbers depend on in the folder of training runs, as JSON values.
+        models: the names of the trained models that it reads; the user may name others.
+        roles: what each of them stands for, if it reads just so many.
+        passage: tokens of the longest passage that it cuts from the text, or the option that says.
+        attention: whether it looks at attention.
+        few: draws of the fast mode on models of a user, which may be large; 0 where they are those
+            of the fast mode.
         scale: the models that it judges, with parameters and training tokens; an option in
             braces stands for its value.
     """
@@ -122,6 +128,11 @@ class Study:
     fast: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = False
     inputs: Callable[[Path], Any] = nothing
+    models: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    passage: int | str = 0
+    attention: bool = False
+    few: int = 0
     scale: str = ""
 
     @property

@@ -5,15 +5,17 @@ Predicted: heads add up within rounding; the MLP moves tokens apart, and attenti
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.pictures import Curve, curves, heat
-from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
+from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -23,6 +25,7 @@ from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
+    from layerlab.studies.given_models import GivenModel
 
 # GPT-1's attention hands over its scores alone; the source's block is GPT-2's.
 MODELS = ("pre-norm", "llama")
@@ -39,6 +42,11 @@ APART = 0.25
 EFFECT = 1.05
 HEADS = ("error", "entropy", "sink", "share", "apart")
 SUBLAYERS = ("stream", "attention", "ffn")
+SHOWN_HEADS = {
+    "entropy": "Entropy of attention over that of equal weights",
+    "sink": "Attention to the first token of a passage",
+    "share": "Share of the lengths of what heads add",
+}
 ENTERED = ("attention reads", "attention gives", "MLP reads", "MLP gives")
 
 
@@ -48,27 +56,33 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
 
     def read(layer: Any) -> None:
         if layer.attention is not None:
-            found["heads"].append(_heads(layer, weights(name)[layer.attention.layer]))
+            if "ffn" not in layer.sublayers:
+                raise NotApplicable("no feed-forward is seen in a block with attention")
+            found["heads"].append(_heads(layer, own[layer.attention.name]))
             found["norms"].append(_norms(layer))
             found["residuals"].append(_residuals(layer))
 
-    passages.for_each_layer(passages.patient(name), passages.excerpts(draw, name, TOKENS), read)
+    own = weights(name, draw.given.get(name))
+    passages.for_each_layer(
+        passages.patient(name, draw.given), passages.excerpts(draw, name, TOKENS), read
+    )
     return {
         key: torch.stack(rows).view(draw.count, -1, *rows[0].shape) for key, rows in found.items()
     }
 
 
 @cache
-def weights(name: str) -> "list[HeadWeights]":
-    """Return the weights of every attention layer of a built-in model, cut into heads."""
-    subject = passages.patient(name)
+def weights(name: str, own: "GivenModel | None" = None) -> "dict[str, HeadWeights]":
+    """Return the weights of every attention layer of a model, cut into heads, by its name."""
+    subject = passages.patient(name, {} if own is None else {name: own})
     assert not isinstance(subject.stack, str), subject.stack
-    return [weights_of(part, subject) for part in subject.stack.attentions]
+    return {part.name: weights_of(part, subject) for part in subject.stack.attentions}
 
 
 def contributions(attended: Any, found: "HeadWeights") -> Tensor:
     """Return what every head adds, head x token x width: A_h V_h through its slice of W_O."""
-    assert found.output is not None and attended.value is not None
+    if found.output is None or attended.value is None:
+        raise NotApplicable("its attention hands over no values, or has no output that is known")
     matrices = attended.weights(dtype=torch.float64)
     values = attended.value.double()
     return torch.stack(
@@ -137,8 +151,9 @@ def _residuals(layer: Any) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.sample(anatomy, [{"name": name} for name in MODELS], batch=8)
-    parts = dict(zip(MODELS, gathered, strict=True))
+    gathered = work.sample(anatomy, [{"name": name} for name in work.models], batch=8)
+    parts, shown = dict(zip(work.models, gathered, strict=True)), work.models[0]
+    text = next((one.source for one in work.given.values()), "the built-in text")
     return Outcome(
         verdicts=(
             judge_summed(parts),
@@ -149,17 +164,18 @@ def run(work: StudyContext) -> Outcome:
         ),
         frames={"heads": table(rows(parts)), "sublayers": table(rows_of(parts))},
         pictures=(
-            matrices(MODELS[0]),
-            by_head(parts[MODELS[0]], "entropy", "Entropy of attention over that of equal weights"),
-            by_head(parts[MODELS[0]], "sink", "Attention to the first token of a passage"),
-            by_head(parts[MODELS[0]], "share", "Share of the lengths of what heads add"),
+            matrices(shown, work.given),
+            *(
+                by_head(parts[shown], quantity, f"{title} ({shown}, mean over passages)")
+                for quantity, title in SHOWN_HEADS.items()
+            ),
             lengths(parts),
             residuals(parts),
         ),
         remarks=(
-            f"Passages of {TOKENS} tokens; attention is shown on the first {SHOWN} of the built-in "
-            f"text, in {MODELS[0]}, in the layer whose heads differ most. "
-            f"{passages.overlap(TOKENS)}",
+            f"Passages of {TOKENS} tokens; attention is shown on the first {SHOWN} of {text}, "
+            f"in {shown}, in the layer whose heads differ most. "
+            f"{passages.overlap(TOKENS, work.given)}",
             "What heads add is computed anew in float64 from queries, keys and values that the "
             "model used, and held against what its attention gave.",
         ),
@@ -198,7 +214,7 @@ def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="Heads of a layer attend to different parts of the input.",
         word=each(above(one, APART, 0) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said=f"{describe(found)} of a head's attention lies on other keys than in another head of "
         f"its layer, on average; above {APART:g} was asked for",
         source="spectral25, section 1.2.2",
@@ -218,7 +234,7 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="Attention brings tokens closer to each other.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said="the share of the features that differs between tokens in what attention reads is "
         f"{describe(found)} times that in what it gives, mean over layers; above {EFFECT:g} was "
         "asked for",
@@ -233,7 +249,7 @@ def judge_further(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="The MLP works against it: it moves tokens apart.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said="the share of the features that differs between tokens in what the MLP gives is "
         f"{describe(found)} times that in what it reads, mean over layers; above {EFFECT:g} was "
         "asked for",
@@ -253,7 +269,7 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
         word=each(below(one, 1) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said="what a sublayer adds is as long as the stream that enters its block, times "
         f"{describe(found)}, in the layer where it adds most; below 1 was asked for",
         source="Own, after spectral25, section 1.1, first figure",
@@ -284,22 +300,22 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
     ]
 
 
-def matrices(name: str) -> Picture:
+def matrices(name: str, given: GivenModels = passages.NONE) -> Picture:
     """Draw the attention of all heads of one layer on the text's first sentence."""
     from layerlab.loading.token_text import token_strings
     from layerlab.report.figures.export import plain
 
-    ids = passages.tokens_of(name)[:SHOWN]
+    subject, ids = passages.patient(name, given), passages.tokens_of(name, given)[:SHOWN]
     found: list[Tensor] = []
 
     def read(layer: Any) -> None:
         if layer.attention is not None:
             found.append(layer.attention.weights(dtype=torch.float64))
 
-    passages.for_each_layer(passages.patient(name), ids[None], read)
+    passages.for_each_layer(subject, ids[None], read)
     layer = max(range(len(found)), key=lambda at: float(apart(found[at]).mean()))
     # Equal words of a text are not one word.
-    text = token_strings(passages.patient(name), ids)
+    text = token_strings(subject, ids)
     words = [f"{place} {plain(word)}" for place, word in enumerate(text)]
     panels = [
         {
@@ -325,7 +341,7 @@ def by_head(part: Arrays, quantity: str, title: str) -> Picture:
         "z": values.round(4).tolist(),
         "zmin": 0,
     }
-    return heat(quantity, f"{title} ({MODELS[0]}, mean over passages)", [panel], x="", y="layer")
+    return heat(quantity, title, [panel], x="", y="layer")
 
 
 def lengths(parts: Mapping[str, Arrays]) -> Picture:
@@ -357,7 +373,7 @@ def _plot(
             kind=place,
             style=style,
         )
-        for (name, part), style in zip(parts.items(), ("solid", "dash"), strict=True)
+        for (name, part), style in zip(parts.items(), cycle(("solid", "dash", "dot")), strict=False)
         for place, label in enumerate(labels)
     ]
     return curves(key, title, lines, x="layer", y=y, log="y" if key == "norms" else "")
@@ -370,6 +386,9 @@ STUDY = Study(
     claim="Attention with many heads is the sum of its heads, each through its part of W_O.",
     cost="1 minute",
     draws=200,
+    models=MODELS,
+    passage=TOKENS,
+    attention=True,
     scale=BUILT_IN,
     run=run,
     # With fewer, attention in llama is too near to what was asked for.

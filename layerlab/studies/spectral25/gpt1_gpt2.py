@@ -1,33 +1,36 @@
 """GPT-1 against GPT-2 in spectral25, on a matched pair; what padding and length do to it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab import builtin
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
-from layerlab.studies.engine.scale import BUILT_IN, short
+from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
+from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each, within
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
-from layerlab.validation import Constraint
+from layerlab.studies.support.passages import NONE, PASSAGES, excerpts, overlap
+from layerlab.system.offload import running_device
 
 # Tokens of a text, as the source has them: its padded batches are as long as the longest.
 LENGTHS = {"short": (1, 5), "long": (12, 18)}
 PAD = 0
-# By placement of the norm, the option that names a model.
-NAMED = {"pre-norm": "pre", "post-norm": "post"}
-HUB = "layerlab study gpt-curves --option pre=gpt2 --option post=openai-gpt"
+# The placements of the norm that are compared: what each of the two models stands for.
+NAMED = ("pre-norm", "post-norm")
+HUB = "layerlab study gpt-curves --model gpt2 --model openai-gpt"
 # Of a norm between 1 and 4: what is nearer to nothing no figure would show.
 EFFECT = 0.01
 ArraysByCase = Mapping[tuple[str, str], Arrays]
+# A model of a user computes its matrices for one batch at a time.
+_ALONE = Lock()
 
 
 def norms(draw: Sampler, name: str, texts: str) -> dict[str, Tensor]:
@@ -40,7 +43,7 @@ def norms(draw: Sampler, name: str, texts: str) -> dict[str, Tensor]:
 
     fewest, most = LENGTHS[texts]
     lengths = torch.randint(fewest, most + 1, (draw.count,), generator=draw.generator)
-    layers = matrices(name, excerpts(draw, name, most), lengths)
+    layers = matrices(name, excerpts(draw, name, most), lengths, draw.given)
     real = torch.arange(most) < lengths[:, None]
     # Rows and columns of zeros leave the norm of a text's own part as it is.
     inside = (real[:, None, :, None] & real[:, None, None, :]).double()
@@ -66,38 +69,68 @@ def eager(name: str) -> Any:
     return model
 
 
-def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
+@contextmanager
+def as_matrices(name: str, given: GivenModels) -> Iterator[Any]:
+    """Hold a model while its attention returns its matrices; one of a user is left as it was."""
+    if name not in given:
+        yield eager(name)
+        return
+    model = given[name].subject.model
+    with _ALONE:
+        before = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        try:
+            yield model
+        finally:
+            model.set_attn_implementation(before)
+
+
+def matrices(name: str, ids: Tensor, lengths: Tensor, given: GivenModels = NONE) -> list[Tensor]:
     """Return the attention of every layer on texts padded at their end, as the script has it.
 
     A causal mask keeps padding from the rows of the text, which are what they are without it.
     """
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    given = torch.where(mask.bool(), ids, PAD)
-    with torch.no_grad():
-        found = eager(name)(given, attention_mask=mask, output_attentions=True).attentions
-    return [layer.double() for layer in found]
+    padded = torch.where(mask.bool(), ids, PAD)
+    with as_matrices(name, given) as model, torch.no_grad():
+        place = running_device(model)
+        found = model(
+            padded.to(place),
+            attention_mask=mask.to(place),
+            output_attentions=True,
+            use_cache=False,
+        ).attentions
+    return check_matrices(found, name)
+
+
+def check_matrices(found: Sequence[Tensor | None] | None, name: str) -> list[Tensor]:
+    """Return the attention of all layers that have some, in float64 on the processor.
+
+    Raises:
+        NotApplicable: there is none.
+    """
+    layers = [layer.double().cpu() for layer in found or () if layer is not None]
+    if not layers:
+        raise NotApplicable(f"the code of {name} does not return its attention")
+    return layers
 
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(name, texts) for name in NAMED for texts in LENGTHS]
-    asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
+    models = dict(zip(NAMED, work.models, strict=True))
+    asked = [{"name": models[name], "texts": texts} for name, texts in cases]
     gathered = work.sample(norms, asked, batch=32)
-    parts = dict(zip(cases, gathered, strict=True))
-    depths = {name: parts[name, "short"]["own"].shape[1] for name in NAMED}
-    if len(set(depths.values())) > 1:
-        told = " and ".join(
-            f"{work.options[NAMED[name]]} has {n} layers" for name, n in depths.items()
-        )
-        raise UserError(f"study gpt-curves: {told}; expected two models of one depth: {HUB}")
-    if not set(work.options.values()) <= set(builtin.NAMES):
-        work.judged = {"scale": name_models(work.options)}
+    every = dict(zip(cases, gathered, strict=True))
+    depths = {name: every[name, "short"]["own"].shape[1] for name in NAMED}
+    least = min(depths.values())
+    parts = {case: resample(found, least) for case, found in every.items()}
     rows = [
         summary(
             found[quantity][:, layer],
             {"model": name, "texts": texts, "quantity": quantity, "layer": layer + 1},
         )
-        for (name, texts), found in parts.items()
+        for (name, texts), found in every.items()
         for quantity in ("own", "padded")
         for layer in range(found[quantity].shape[1])
     ]
@@ -111,7 +144,7 @@ def run(work: StudyContext) -> Outcome:
         frames={"norms": table(rows)},
         pictures=tuple(plot(parts, texts) for texts in LENGTHS),
         remarks=(
-            pair(work.options),
+            pair(work, depths),
             "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
             "number is the mean over heads of the spectral norm of the attention matrix.",
             "Intervals are over texts, and there is one model of each placement. What another seed "
@@ -119,31 +152,45 @@ def run(work: StudyContext) -> Outcome:
             "general. Models of several seeds, at one loss: same-loss.",
             f"Norms lie between 1 and 4 here: less than {EFFECT:g} would be within the line of the "
             "figure.",
-            overlap(LENGTHS["long"][1]),
+            overlap(LENGTHS["long"][1], work.given),
         ),
     )
 
 
-def name_models(options: Mapping[str, Any]) -> str:
-    """Describe the models that a user gave, with their parameters.
+def resample(found: Arrays, layers: int) -> Arrays:
+    """Return curves at the relative depths layer / (L - 1) of a model of fewer layers.
 
-    They do not say what they were trained on.
+    Between two layers of the deeper model a straight line stands.
     """
-    sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
-    return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
+    asked = np.linspace(0, 1, layers)
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        own = np.linspace(0, 1, rows.shape[1])
+        return np.array([np.interp(asked, own, row) for row in rows])
+
+    same = found["own"].shape[1] == layers
+    return found if same else {**found, **{name: read(found[name]) for name in ("own", "padded")}}
 
 
-def pair(options: Mapping[str, Any]) -> str:
+def pair(work: StudyContext, depths: Mapping[str, int]) -> str:
     """Describe which models these are, and what differs between them."""
-    if all(options[NAMED[name]] == name for name in NAMED):
+    if not work.given:
         return (
             "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
             "from the same numbers: nothing but the placement of the norm, and the final norm, "
             "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; with "
             f"their weights, from the Hub: {HUB}."
         )
-    named = ", ".join(f"{name} is {options[NAMED[name]]}" for name in NAMED)
-    return f"{named}: more may differ between them than the placement of the norm."
+    named = ", ".join(f"{name} is {one}" for name, one in zip(NAMED, work.models, strict=True))
+    told = f"{named}: more may differ between them than the placement of the norm."
+    if len(set(depths.values())) == 1:
+        return told
+    layers = " and ".join(f"{depth}" for depth in depths.values())
+    return (
+        f"{told} They have {layers} layers: the deeper one is read at the relative depths "
+        "layer / (L - 1) of the other's layers, on a straight line between its own; the table "
+        "has its own layers."
+    )
 
 
 def _gaps(parts: ArraysByCase, texts: str, quantity: str = "own") -> np.ndarray:
@@ -273,8 +320,10 @@ STUDY = Study(
     cost="10 seconds",
     draws=512,
     scale=BUILT_IN,
-    options={option: name for name, option in NAMED.items()},
-    domains=dict.fromkeys(NAMED.values(), Constraint(kind=str)),
+    models=NAMED,
+    roles=NAMED,
+    passage=LENGTHS["long"][1],
+    attention=True,
     run=run,
     fast={"draws": 24},
     unit=PASSAGES,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
@@ -107,27 +108,30 @@ def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Te
 def residual_by_dose(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the relative residual behind the last block, by dose, for one batch."""
     ids = excerpts(draw, name, PASSAGE)
-    return {"residual": torch.stack([_dose(name, ids, dose) for dose in TRAINED_DOSES], 1)}
+    subject = patient(name, draw.given)
+    return {"residual": torch.stack([_dose(subject, ids, dose) for dose in TRAINED_DOSES], 1)}
 
 
-def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
+def _dose(subject: Any, ids: Tensor, dose: float) -> Tensor:
     from layerlab.measures.quantities.diversity import relative_residual
     from layerlab.observe.architecture.structure import first_tensor
 
-    subject: Any = patient(name)
     kept: list[Tensor] = []
 
     def keep(module: Any, given: Any, output: Any) -> None:
         kept.append(first_tensor(output))
 
+    def scale(module: Any, given: Any, output: Any) -> Any:
+        return (dose * output[0], *output[1:]) if isinstance(output, tuple) else dose * output
+
+    feeding = [block.mlp for block in subject.stack.blocks if hasattr(block, "mlp")]
+    if len(feeding) < len(subject.stack.blocks):
+        raise NotApplicable("its blocks have no feed-forward that is called mlp")
     with _ALONE, torch.no_grad():
-        hooks = [
-            block.mlp.register_forward_hook(lambda _, given, output: dose * output)
-            for block in subject.stack.blocks
-        ]
+        hooks = [module.register_forward_hook(scale) for module in feeding]
         hooks.append(subject.stack.blocks[-1].register_forward_hook(keep))
         with temporary_hooks(hooks):
-            subject.model(ids, use_cache=False)
+            subject.model(ids.to(subject.device), use_cache=False)
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 
@@ -136,8 +140,9 @@ def run(work: StudyContext) -> Outcome:
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
     gathered = work.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    passages = work.sample(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
-    models = {n: one["residual"] for n, one in zip(builtin.NAMES, passages, strict=True)}
+    read = [{"name": name} for name in work.models]
+    passages = work.sample(residual_by_dose, read, batch=32)
+    models = {n: one["residual"] for n, one in zip(work.models, passages, strict=True)}
     rows = [
         summary(found["residual"][:, place], {"stack": _label(case), "dose": dose})
         for case, found in parts.items()
@@ -185,7 +190,8 @@ def run(work: StudyContext) -> Outcome:
             f"In the picture, residuals below {SHOWN:g} stand at {SHOWN:g}. "
             "The relative residual is the share of the features that differs between tokens: it "
             "does not grow when all features do.",
-            f"Built-in models keep their skips; passages of {PASSAGE} tokens. {overlap(PASSAGE)}",
+            f"{'Models' if work.given else 'Built-in models'} keep their skips; passages of "
+            f"{PASSAGE} tokens. {overlap(PASSAGE, work.given)}",
         ),
     )
 
@@ -245,7 +251,7 @@ def _ends(slope: Interval, parts: Mapping[tuple[str, bool], Arrays], case: tuple
 
 def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the response of trained models to one dose of all feed-forwards, below 1 and above."""
-    usual = TRAINED_DOSES.index(1.0)
+    usual, draws = TRAINED_DOSES.index(1.0), len(next(iter(models.values())))
     weaker, stronger = (
         {
             name: _slope(one[:, part], np.tile(TRAINED_DOSES[part], (len(one), 1)), seed, count)
@@ -268,9 +274,9 @@ def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
         f"dose 1 and from there on: {numbers}; above 0 was asked for in both, and no size: the "
         f"least is {10**least - 1:.1%} a doubling. At doses "
         f"{' '.join(f'{dose:g}' for dose in TRAINED_DOSES)} it is {middles} (median of "
-        f"{len(models['pre-norm'])} passages)",
+        f"{draws} passages)",
         source="Own, after spectral25, section 1.3",
-        unit=f"{len(models['pre-norm'])} {PASSAGES}",
+        unit=f"{draws} {PASSAGES}",
     )
 
 
@@ -316,6 +322,8 @@ STUDY = Study(
     "it slows rank collapse.",
     cost="30 seconds",
     draws=500,
+    models=builtin.NAMES,
+    passage=PASSAGE,
     scale=random_networks(DEPTHS[True], WIDTH),
     run=run,
     fast={"draws": 48},

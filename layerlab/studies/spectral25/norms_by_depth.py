@@ -1,6 +1,7 @@
 """36 layers in spectral25: norms of attention by depth where they can be had, at initialisation."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.scale import random_networks
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
+from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
     bootstrap,
@@ -19,7 +20,9 @@ from layerlab.studies.engine.statistics import (
     table,
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
-from layerlab.studies.engine.verdict import above, decide, each
+from layerlab.studies.engine.verdict import above, below, decide, each
+from layerlab.studies.spectral25.gpt1_gpt2 import matrices
+from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 
 DEPTH, WIDTH, HEADS, VOCAB, TOKENS = 36, 64, 4, 64, 18
 TEXTS = 8
@@ -58,6 +61,18 @@ def _one(placement: str, seed: int, ids: Tensor) -> dict[str, Tensor]:
         products = norm_of_product(matrices[:, 0, 0])
         found |= {f"{scores} {name}": number for name, number in products.items()}
     return found
+
+
+def norms_of_given(draw: Sampler, name: str) -> dict[str, Tensor]:
+    """Return, for one batch, the same of a model that the user named, on passages of its text."""
+    rows = []
+    for _ in range(draw.count):
+        ids = excerpts(replace(draw, count=1), name, TOKENS, TEXTS)
+        every = matrices(name, ids, torch.full((TEXTS,), TOKENS), draw.given)
+        norm = torch.stack([torch.linalg.matrix_norm(layer, 2).mean() for layer in every])
+        products = norm_of_product(torch.stack([layer[0, 0] for layer in every]))
+        rows.append({"norm": norm, **products})
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
 
 
 def norm_of_product(matrices: Tensor) -> dict[str, Tensor]:
@@ -101,6 +116,8 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     from layerlab.measures.quantities.spectrum import uniform_norm
 
+    if work.given:
+        return read_given(work, uniform_norm(TOKENS, TOKENS))
     gathered = work.sample(norms, [{"placement": place} for place in VARIANTS], batch=8)
     parts = {
         (place, scores): {name: found[f"{scores} {name}"] for name in ("norm", "product", "norms")}
@@ -122,9 +139,9 @@ def run(work: StudyContext) -> Outcome:
         frames={"norms": table(rows)},
         pictures=(plot(parts, uniform_norm(TOKENS, TOKENS)),),
         remarks=(
-            "GPT-2-large is on the Hub: type layerlab inspect openai-community/gpt2-large "
-            "--measures spectrum for its own curve. What is judged here is what the source makes "
-            "of it: that the placement of the norm is why the curve stays flat.",
+            "GPT-2-large is on the Hub: type layerlab study deep-curve --model "
+            "openai-community/gpt2-large for its own curve. What is judged here is what the source "
+            "makes of it: that the placement of the norm is why the curve stays flat.",
             f"Random stacks of {DEPTH} layers, width {WIDTH}, {HEADS} heads, {TOKENS} random "
             f"tokens, {TEXTS} texts for each. Queries and keys have entries of variance "
             f"1 / inputs, so that scores are of size 1 behind a norm, or {SHARPNESS['sharp']:g} "
@@ -133,6 +150,118 @@ def run(work: StudyContext) -> Outcome:
             f"Norms lie between 1 and sqrt({TOKENS}) = {TOKENS**0.5:.3g}, and the source reads "
             f"differences of 0.1 and more from its figures: less than {EFFECT:g} is no rise there.",
         ),
+    )
+
+
+def read_given(work: StudyContext, uniform: float) -> Outcome:
+    """Read and judge the models that the user named, in place of random stacks."""
+    cases = [{"name": name} for name in work.models]
+    parts = dict(zip(work.models, work.sample(norms_of_given, cases, batch=8), strict=True))
+    rows = [
+        summary(found["norm"][:, layer], {"model": name, "layer": layer + 1})
+        for name, found in parts.items()
+        for layer in range(found["norm"].shape[1])
+    ]
+    lines = [
+        interval_band(
+            name,
+            np.linspace(0, 1, found["norm"].shape[1]).tolist(),
+            [bootstrap(column, np.mean) for column in found["norm"].T],
+            kind=kind,
+        )
+        for kind, (name, found) in enumerate(parts.items())
+    ]
+    flat = Curve(name="uniform attention", x=[0.0, 1.0], y=[uniform] * 2, kind=6, style="dot")
+    title = "Norm of attention by depth (mean, 95 % interval)"
+    x, y = "depth: 0 is the first layer, 1 the last", "spectral norm, mean over heads"
+    return Outcome(
+        verdicts=(
+            judge_flat(parts, work.seed),
+            judge_curve(parts, work.seed),
+            judge_bounded_product(parts),
+        ),
+        frames={"norms": table(rows)},
+        pictures=(curves("depth", title, [*lines, flat], x=x, y=y, log=""),),
+        remarks=(
+            f"A draw is {TEXTS} passages of {TOKENS} tokens. Layers 2 to 10, 20 to 32 and 34 to 36 "
+            f"of the source's {DEPTH} are those at the same relative depth (layer - 1) / (L - 1) "
+            "of a model of another depth, the nearest where none is in between.",
+            f"Norms lie between 1 and sqrt({TOKENS}) = {TOKENS**0.5:.3g}, and the source reads "
+            f"differences of 0.1 and more from its figures: less than {EFFECT:g} is no rise there. "
+            "Whether the placement of the norm is why takes stacks that differ in nothing else: "
+            "type the study without --model.",
+            overlap(TOKENS, work.given),
+        ),
+    )
+
+
+def at_depth(found: np.ndarray, layers: slice) -> np.ndarray:
+    """Return the mean over the layers at the relative depth of some of 36, draw by draw."""
+    scale = (found.shape[1] - 1) / (DEPTH - 1)
+    first, last = (round(place * scale) for place in (layers.start, layers.stop - 1))
+    return np.asarray(found[:, first : last + 1].mean(1))
+
+
+def judge_flat(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
+    """Judge whether the norm stays where it is after its first rise."""
+    gaps = {
+        name: at_depth(one["norm"], PLATEAU) - at_depth(one["norm"], RISE)
+        for name, one in parts.items()
+    }
+    found = bootstrap_each(gaps, np.mean, seed)
+    said = ", ".join(f"{gap} in {name}" for name, gap in found.items())
+    return StudyVerdict(
+        claim=f"The norm of attention does not grow over the layers of {' and '.join(parts)}.",
+        word=each(below(gap, EFFECT) for gap in found.values()),
+        number=max(gap.value for gap in found.values()),
+        said=f"the mean norm at the depth of layers 20 to 32 less that of layers 2 to 10 is {said} "
+        f"(mean of {len(next(iter(gaps.values())))} draws); below {EFFECT:g}, the least that the "
+        "source reads from its figures, was asked for in each",
+        unit=f"{len(next(iter(gaps.values())))} sets of {PASSAGES}",
+        scale=BUILT_IN,
+    )
+
+
+def judge_curve(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
+    """Judge the rise over the first layers, and the fall over the last."""
+    steps = {
+        (name, step): at_depth(one["norm"], PLATEAU) - away
+        for name, one in parts.items()
+        for step, away in (("up", one["norm"][:, 0]), ("down", at_depth(one["norm"], FALL)))
+    }
+    found = bootstrap_each(steps, np.mean, seed)
+    told = ", ".join(f"{found[n, 'up']} up and {found[n, 'down']} down in {n}" for n in parts)
+    return StudyVerdict(
+        claim="The curve rises from its first layer to a plateau, and falls in the last.",
+        word=each(above(one, EFFECT) for one in found.values()),
+        number=min(one.value for one in found.values()),
+        said=f"from the first layer to the depth of layers 20 to 32, and from there to the last "
+        f"three of 36, it goes {told}; above {EFFECT:g} was asked for in each. The source sees "
+        "GPT-2-large fall by about 0.5",
+        source="spectral25, section 2.3, third figure",
+        unit=f"{len(next(iter(steps.values())))} sets of {PASSAGES}",
+        scale=BUILT_IN,
+    )
+
+
+def judge_bounded_product(parts: Mapping[str, Arrays]) -> StudyVerdict:
+    """Judge the norm of the product over all layers, of the first heads."""
+    found = {name: maximum(one["product"]) for name, one in parts.items()}
+    told = ", ".join(
+        f"{norm} in {name}, where the product of the norms is "
+        f"{np.median(parts[name]['norms']):.2g} in the median"
+        for name, norm in found.items()
+    )
+    most = TOKENS**0.5
+    return StudyVerdict(
+        claim="Attention with norms above 1, multiplied layer after layer, explodes.",
+        word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
+        number=max(one.value for one in found.values()),
+        said=f"the product of the attention of all layers has at most the norm {told}; its rows "
+        f"sum to 1, so that it cannot exceed sqrt(n) = {most:.3g}",
+        source="spectral25, section 2.1",
+        unit=f"{len(next(iter(parts.values()))['product'])} sets of {PASSAGES}",
+        scale=BUILT_IN,
     )
 
 
@@ -262,6 +391,9 @@ STUDY = Study(
     claim="Pre-norm keeps the norm of attention from growing over 36 layers.",
     cost="2 minutes",
     draws=100,
+    models=("pre-norm", "post-norm"),
+    passage=TOKENS,
+    attention=True,
     scale=random_networks(DEPTH, WIDTH),
     run=run,
     fast={"draws": 4},

@@ -4,118 +4,65 @@ With its attention weights, norms and gates held at what they are on a passage, 
 its embedding, so its output is a sum over paths that pass some attention sublayers and skip others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.spectral25.linear_paths import Piece, paths
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
-    from layerlab.numerics.theory.modules import TheoryAttention, TheoryFFN, TheoryNorm
+    from layerlab.loading.model import LoadedModel
+    from layerlab.studies.given_models import GivenModel
 
 MODEL = "llama"
 TOKENS = 64
 WIDTH, HEADS, DEPTH = 64, 4, 8
 CAUSAL, OPEN = "random, causal", "random, no mask"
-CASES = (MODEL, CAUSAL, OPEN)
+RANDOM = (CAUSAL, OPEN)
+CASES = (MODEL, *RANDOM)
 LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
 # Half of the layers: read off the draws of seed 0, and found again with seed 1.
 FALLING = 4
-LinearMap = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One layer x + attention(norm x), then y + feedforward(norm y) if it has one; no biases."""
-
-    norm: "TheoryNorm"
-    attention: "TheoryAttention"
-    second: "TheoryNorm | None" = None
-    feedforward: "TheoryFFN | None" = None
-
-
-def attending(piece: Piece, x: Tensor) -> LinearMap:
-    """Return attention as a linear map on any features, its weights and norm held as at x."""
-    read = piece.norm.value(x)
-    scale = _hold(piece.norm, x)
-    matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
-    joined = piece.attention.joined_output()
-    assert joined is not None
-
-    def apply(y: Tensor) -> Tensor:
-        z = y * scale
-        heads = enumerate(matrices)
-        return torch.cat([m @ piece.attention.values(z, head) for head, m in heads], -1) @ joined.mT
-
-    return apply
-
-
-def feeding(piece: Piece, x: Tensor) -> LinearMap:
-    """Return the feed-forward as a linear map on any features, its gate and norm held as at x."""
-    parts, norm = piece.feedforward, piece.second
-    if parts is None or norm is None:
-        return torch.zeros_like
-    read, scale = norm.value(x), _hold(norm, x)
-    inward = functional.linear(read, parts.inward)
-    # A gate multiplies what comes in; without one the activation does, as f(u) / u.
-    gate = torch.where(inward == 0, 0.0, parts.hidden_units(read) / inward)
-
-    def apply(y: Tensor) -> Tensor:
-        return functional.linear(gate * functional.linear(y * scale, parts.inward), parts.outward)
-
-    return apply
-
-
-def _hold(norm: "TheoryNorm", x: Tensor) -> Tensor:
-    """Return the factor by which an RMS norm multiplies the features of each token."""
-    assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
-    gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
-    return gain / norm.radius(x)
-
-
-def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
-    """Return what the paths of each length carry to the output, length x token x width.
-
-    They sum to the output.
-
-    Y_k <- Y_k + F(Y_(k-1)) in every layer, F its attention; a feed-forward acts on each alike.
-
-    Source: dong21, section 3.
-    """
-    parts = start[None]
-    for piece in pieces:
-        attend = attending(piece, parts.sum(0))
-        none = torch.zeros_like(parts[:1])
-        parts = torch.cat([parts, none]) + torch.cat([none, attend(parts)])
-        parts = parts + feeding(piece, parts.sum(0))(parts)
-    return parts
 
 
 @once
-def trained_layers() -> tuple[Piece, ...]:
-    """Return the built-in llama's layers in float64, checked against what the model computes."""
-    subject, found = patient(MODEL), list[Piece]()
+def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, ...]:
+    """Return a model's layers in float64, checked against what the model computes.
+
+    Raises:
+        NotApplicable: with what is held on a passage they are no linear maps of its embedding.
+    """
+    given = {} if own is None else {name: own}
+    subject, found = patient(name, given), list[Piece]()
+    ids = tokens_of(name, given)[:TOKENS]
 
     def read(layer: Any) -> None:
         if layer.block is None:
             return
         known = theory_of(layer, subject)
-        assert known.block is not None, known.refused
         block = known.block
+        if block is None:
+            raise NotApplicable("; ".join(dict.fromkeys(known.refused.values())))
+        biases = (block.attention.value_bias, block.attention.output_bias)
+        inner = block.feedforward
+        if any(one is not None for one in (*biases, inner.inward_bias, inner.outward_bias)):
+            raise NotApplicable("its biases are no part of a sum over paths")
+        if not found and not torch.allclose(known.entered, embed(subject, ids), rtol=1e-5):
+            raise NotApplicable("what its first block reads is more than an embedding")
         found.append(
             Piece(
                 norm=block.attention_norm,
@@ -125,14 +72,14 @@ def trained_layers() -> tuple[Piece, ...]:
             )
         )
 
-    for_each_layer(subject, tokens_of(MODEL)[None, :TOKENS], read)
+    for_each_layer(subject, ids[None], read)
     return tuple(found)
 
 
-def embed(ids: Tensor) -> Tensor:
-    """Return the embedding output of the built-in llama."""
-    embedding: Any = patient(MODEL).model.get_input_embeddings()
-    return torch.as_tensor(embedding.weight.detach().double()[ids])
+def embed(subject: "LoadedModel", ids: Tensor) -> Tensor:
+    """Return the embedding of some tokens in a model."""
+    embedding: Any = subject.model.get_input_embeddings()
+    return torch.as_tensor(embedding.weight.detach()[ids.to(subject.device)].double())
 
 
 def random(draw: Sampler, causal: bool) -> tuple[Piece, ...]:
@@ -164,8 +111,10 @@ def random(draw: Sampler, causal: bool) -> tuple[Piece, ...]:
 
 def one(draw: Sampler, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
-    if case == MODEL:
-        found = [paths(embed(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
+    if case not in RANDOM:
+        layers = trained_layers(case, draw.given.get(case))
+        subject, passages = patient(case, draw.given), excerpts(draw, case, TOKENS)
+        found = [paths(embed(subject, ids), layers) for ids in passages]
     else:
         found = []
         for _ in range(draw.count):
@@ -199,26 +148,34 @@ def residual(parts: Tensor) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.sample(one, [{"case": case} for case in CASES], batch=16)
-    parts = dict(zip(CASES, gathered, strict=True))
+    cases = (*work.models, *RANDOM)
+    gathered = work.sample(one, [{"case": case} for case in cases], batch=16)
+    parts = dict(zip(cases, gathered, strict=True))
+    labels = LABELS | {name: name for name in work.given}
+    every = sum(found["residual"].shape[1] - 1 for found in parts.values())
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
         for case, found in parts.items()
         for quantity in ("share", "apart", "residual")
-        for length in range(DEPTH + 1)
+        for length in range(found[quantity].shape[1])
     ]
-    found = {case: steps(one["residual"], work.seed) for case, one in parts.items()}
+    found = {case: steps(one["residual"], work.seed, every) for case, one in parts.items()}
     return Outcome(
         verdicts=(
-            judge_short({case: found["share"] for case, found in parts.items()}, work.seed),
-            judge_ranked(found),
-            judge_nearer(found, len(parts[MODEL]["share"])),
-            judge_differing(parts, work.seed),
+            judge_short({case: one["share"] for case, one in parts.items()}, work.seed, labels),
+            judge_ranked(found, labels),
+            judge_nearer(found, work.draws),
+            judge_differing(parts, work.seed, labels),
         ),
         frames={"paths": table(rows), "steps": table(list(_step(found)))},
         pictures=(
-            plot("share", "Share of the output by path length", parts, "share of the output"),
-            plot("residual", "Rank of what paths carry", parts, "relative residual"),
+            *(
+                plot(quantity, title, parts, labels, y)
+                for quantity, title, y in (
+                    ("share", "Share of the output by path length", "share of the output"),
+                    ("residual", "Rank of what paths carry", "relative residual"),
+                )
+            ),
         ),
         remarks=(
             "A path's length is the number of attention sublayers that it passes. Attention "
@@ -229,14 +186,20 @@ def run(work: StudyContext) -> Outcome:
             "and can be negative, where paths cancel.",
             f"A step is the median over draws of what a part's relative residual is, over that of "
             f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. The "
-            f"intervals of the {DEPTH * len(CASES)} steps hold together.",
+            f"intervals of the {every} steps hold together.",
             f"That the steps fall up to length {FALLING} was read off the draws of seed 0; those "
             "of seed 1 say the same.",
-            f"The built-in llama has {DEPTH} layers and no biases; passages of {TOKENS} tokens. "
+            f"Trained stacks: {_depths(work, parts)} and no biases; passages of {TOKENS} tokens. "
             f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
-            f"heads, on random features. {overlap(TOKENS)}",
+            f"heads, on random features. {overlap(TOKENS, work.given)}",
         ),
     )
+
+
+def _depths(work: StudyContext, parts: Mapping[str, Arrays]) -> str:
+    depths = {name: parts[name]["share"].shape[1] - 1 for name in work.models}
+    told = [f"{work.called(name)} has {depth} layers" for name, depth in depths.items()]
+    return ", ".join(told)
 
 
 def length(shares: np.ndarray) -> np.ndarray:
@@ -244,27 +207,34 @@ def length(shares: np.ndarray) -> np.ndarray:
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
-def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
+def judge_short(
+    shares: dict[str, np.ndarray], seed: int, labels: Mapping[str, str] = LABELS
+) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
-    middle = DEPTH / 2
-    numbers = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
-    least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
+    depths = {case: one.shape[1] - 1 for case, one in shares.items()}
+    said = ", ".join(f"{mean} in {labels[case]}" for case, mean in found.items())
+    first = next(iter(shares))
+    least, depth = bootstrap(shares[first][:, :2].sum(1), np.mean, seed), depths[first]
+    layers = " or ".join(f"{one}" for one in dict.fromkeys(depths.values()))
+    middle = " or ".join(f"{one / 2:g}" for one in dict.fromkeys(depths.values()))
     return StudyVerdict(
         claim=STUDY.claim,
-        word=each(below(one, middle) for one in found.values()),
-        number=found[MODEL].value,
-        said=f"weighed by its share of the output, a path passes {numbers} of {DEPTH} attention "
-        f"sublayers; below {middle:g}, which is what all paths alike would "
-        f"make, was asked for. Lengths 0 and 1 carry "
-        f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
+        word=each(below(one, depths[case] / 2) for case, one in found.items()),
+        number=found[first].value,
+        said=f"weighed by its share of the output, a path passes {said} of {layers} attention "
+        f"sublayers; below {middle}, which is what all paths alike would "
+        f"make, was asked for. Lengths 0 and 1 carry {least} of the output in {labels[first]}, and "
+        f"are {(1 + depth) / 2**depth:.1%} of all paths",
     )
 
 
-def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
+def steps(
+    residuals: np.ndarray, seed: int, comparisons: int = DEPTH * len(CASES)
+) -> list[Interval]:
     """Return the residual's median factor from each length to the next."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
-    return [bootstrap(one, np.median, seed, comparisons=DEPTH * len(CASES)) for one in quotients.T]
+    return [bootstrap(one, np.median, seed, comparisons=comparisons) for one in quotients.T]
 
 
 def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
@@ -273,16 +243,19 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
             yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
 
 
-def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
+def judge_ranked(
+    found: Mapping[str, Sequence[Interval]], labels: Mapping[str, str] = LABELS
+) -> StudyVerdict:
     """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
+    steps_of = " or ".join(dict.fromkeys(f"{len(one)}" for one in found.values()))
     told = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
-        f"{LABELS[case]}"
+        f"{labels[case]}"
         for case, one in found.items()
     )
     rises = "; ".join(
-        f"{step} from {place} to {place + 1} in {LABELS[case]}"
+        f"{step} from {place} to {place + 1} in {labels[case]}"
         for case, one in found.items()
         for place, step in enumerate(one)
         if step.low > 1
@@ -292,7 +265,7 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
         word=each(below(step, 1) for step in every),
         number=max(step.value for step in every),
         said=f"from each length to the next the relative residual is multiplied by {told}; below 1 "
-        f"was asked for in each of {DEPTH} steps. It rises: {rises or 'nowhere'}",
+        f"was asked for in each of {steps_of} steps. It rises: {rises or 'nowhere'}",
         source="spectral25, section 1.3; dong21, section 3",
     )
 
@@ -313,33 +286,41 @@ def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> StudyVe
     )
 
 
-def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
+def judge_differing(parts: dict[str, Any], seed: int, labels: Mapping[str, str]) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    numbers = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    said = ", ".join(f"{gap} in {labels[case]}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
         word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
-        f"itself, is {numbers} sublayers; below 0 was asked for in random stacks (mean of "
-        f"{len(parts[MODEL]['share'])} draws)",
+        f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
+        f"{len(parts[OPEN]['share'])} draws)",
         source="Own, after spectral25, section 1.3",
     )
 
 
-def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
+def plot(
+    quantity: str, title: str, parts: dict[str, Any], labels: Mapping[str, str], y: str
+) -> Picture:
     """Plot one line per stack over the length of paths."""
-    places = list(range(DEPTH + 1))
+    most = max(found[quantity].shape[1] for found in parts.values())
     lines = [
-        band(LABELS[case], places, (low, np.median(found[quantity], 0), high), kind=kind)
+        band(
+            labels[case],
+            list(range(len(low))),
+            (low, np.median(found[quantity], 0), high),
+            kind=kind,
+        )
         for kind, (case, found) in enumerate(parts.items())
         for low, high in [np.percentile(found[quantity], [5, 95], axis=0)]
     ]
     if quantity == "share":
-        alike = [comb(DEPTH, place) / 2**DEPTH for place in places]
+        places = list(range(most))
+        alike = [comb(most - 1, place) / 2 ** (most - 1) for place in places]
         lines.append(Curve(name="all paths alike", x=places, y=alike, kind=6, style="dot"))
     return curves(
         quantity,
@@ -358,6 +339,10 @@ STUDY = Study(
     claim="With skip connections the output is carried by short paths, around most of attention.",
     cost="20 seconds",
     draws=200,
+    models=(MODEL,),
+    few=16,
+    passage=TOKENS,
+    attention=True,
     scale=f"{BUILT_IN}, and {random_networks(DEPTH, WIDTH)}",
     run=run,
     fast={"draws": 120},

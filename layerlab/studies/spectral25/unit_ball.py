@@ -1,6 +1,6 @@
 """spectral25's teaching pictures from trained models: a unit ball's image, queries and keys."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import Curve, band, curves, plane
-from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
+from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, each, within
 from layerlab.studies.support.passages import (
+    NONE,
     PASSAGES,
     excerpts,
     for_each_layer,
@@ -67,13 +69,15 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
             entered = layer.sublayers["attention"].entered.double()
             found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
 
-    for_each_layer(patient(name), excerpts(draw, name, TOKENS), read)
+    for_each_layer(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
 
 
 def _head(attended: Any, head: int) -> dict[str, Tensor]:
     from layerlab.measures.quantities.diversity import cosine
 
+    if attended.query is None or attended.key is None:
+        raise NotApplicable("its attention hands over neither queries nor keys")
     query, key = attended.query[head].double(), attended.key[attended.kv_head(head)].double()
     allowed = attended.allowed_keys()[0]
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
@@ -106,18 +110,32 @@ def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
     return _cosines(query, key)[allowed].mean()
 
 
-def maps(name: str) -> Tensor:
-    """Return the value-output map of every head of a built-in model, head x width x width."""
-    subject = patient(name)
+def slices(name: str, given: GivenModels = NONE) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the output and value matrices of every head of a model, layer by layer."""
+    subject = patient(name, given)
     assert not isinstance(subject.stack, str), subject.stack
-    found = []
     for part in subject.stack.attentions:
         weights = weights_of(part, subject)
-        assert weights.value is not None and weights.output is not None
+        if weights.value is None or weights.output is None:
+            raise NotApplicable(f"{name}: {'; '.join(dict.fromkeys(weights.refused.values()))}")
         group = len(weights.output) // len(weights.value)
         value = weights.value.double().repeat_interleave(group, 0)
-        found.append(weights.output.double() @ value)
-    return torch.cat(found)
+        yield weights.output.double(), value
+
+
+def maps(name: str) -> Tensor:
+    """Return the value-output map of every head of a built-in model, head x width x width."""
+    return torch.cat([output @ value for output, value in slices(name)])
+
+
+def axes_of(name: str, given: GivenModels) -> Tensor:
+    """Return the semi-axes of every head's map, which has no more rank than the head is wide."""
+    found = []
+    for output, value in slices(name, given):
+        inner = torch.linalg.qr(output).R @ torch.linalg.qr(value.mT).R.mT
+        semi = torch.linalg.svdvals(inner)
+        found.append(torch.nn.functional.pad(semi, (0, output.shape[1] - semi.shape[1])))
+    return torch.cat(found).cpu()
 
 
 def axes(mapped: Tensor) -> Tensor:
@@ -125,36 +143,51 @@ def axes(mapped: Tensor) -> Tensor:
     return torch.linalg.svdvals(mapped)
 
 
-def choose_head(name: str) -> ChosenHead:
+def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     """Choose the head whose map has the largest norm, at the beginning of the text."""
-    every = maps(name)
-    head = int(torch.linalg.matrix_norm(every, 2).argmax())
-    left, values, _ = torch.linalg.svd(every[head])
+    subject = patient(name, given)
+    assert not isinstance(subject.stack, str), subject.stack
+    head = int(axes_of(name, given)[:, 0].argmax())
+    output, value = (torch.cat(found) for found in zip(*slices(name, given), strict=True))
+    chosen = output[head] @ value[head]
+    left, values, _ = torch.linalg.svd(chosen)
+    heads = len(output) // len(subject.stack.attentions)
     found: dict[str, Tensor] = {}
+    places: list[int] = []
 
     def read(layer: Any) -> None:
-        if layer.attention is None or layer.attention.layer != head // layer.attention.heads:
+        if layer.attention is None:
+            return
+        place = len(places)
+        places.append(layer.layer)
+        if place != head // heads:
             return
         own = head % layer.attention.heads
         entered = layer.sublayers["attention"].entered.double()
         units = entered / entered.norm(dim=1, keepdim=True)
-        found["images"] = units @ every[head].mT @ left[:, :2]
+        found["images"] = units @ chosen.mT @ left[:, :2]
         found["query"] = layer.attention.query[own].double()
         found["key"] = layer.attention.key[layer.attention.kv_head(own)].double()
         found["layer"] = torch.tensor(1 + layer.layer)
 
-    for_each_layer(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
+    for_each_layer(subject, tokens_of(name, given)[None, : 2 * TOKENS], read)
     layer = int(found.pop("layer"))
-    own = head % (len(every) // len(patient(name).stack.attentions))  # type: ignore[union-attr]
-    return ChosenHead(name=f"{name}, layer {layer}, head {own}", values=values, **found)
+    cpu = {key: one.cpu() for key, one in found.items()}
+    called = f"{name}, layer {layer}, head {head % heads}"
+    return ChosenHead(name=called, values=values.cpu(), **cpu)
 
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.sample(angles, [{"name": name} for name in MODELS], batch=16)
-    parts = dict(zip(MODELS, gathered, strict=True))
-    semi = {name: axes(maps(name)).numpy() for name in MODELS}
-    one = choose_head(MODELS[0])
+    gathered = work.sample(angles, [{"name": name} for name in work.models], batch=16)
+    parts = dict(zip(work.models, gathered, strict=True))
+    semi = {
+        name: (axes_of(name, work.given) if work.given else axes(maps(name))).numpy()
+        for name in work.models
+    }
+    one = choose_head(work.models[0], work.given)
+    widths = [patient(name, work.given).config.hidden_size for name in work.models]
+    text = next((one.source for one in work.given.values()), "the built-in text")
     rows = [
         summary(values.ravel(), {"model": name, "quantity": quantity})
         for name, found in parts.items()
@@ -170,18 +203,18 @@ def run(work: StudyContext) -> Outcome:
             judge_cones(parts, work.seed),
             judge_ball(semi, work.seed),
             judge_ordered(parts, work.seed),
-            judge_sphere(parts, work.seed),
+            judge_sphere(parts, widths, work.seed),
         ),
         frames={"heads": table(rows)},
         pictures=(plot_ball(one), plot_angles(one), plot_axes(semi)),
         remarks=(
             f"Pictures: the head whose value-output map has the largest norm ({one.name}), on the "
-            f"first {2 * TOKENS} tokens of the built-in text.",
+            f"first {2 * TOKENS} tokens of {text}.",
             f"Of order 1 is below {ONE:g}: such a score weighs its key 20 times one of score 0. "
             f"Semi-axes or radii within a factor of {ROUND:g} would look like a ball and like 1; "
             f"cones whose mean cosines are less than {APART:g} apart would look like one.",
             f"Passages of {TOKENS} tokens; queries and keys as they meet, behind rotary positions "
-            f"where a model has them. {overlap(TOKENS)}",
+            f"where a model has them. {overlap(TOKENS, work.given)}",
         ),
     )
 
@@ -194,11 +227,11 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, MOST) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said=f"the key with the largest score is the one with the smallest angle in {numbers} "
         f"(rows of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, "
-        "was asked for. In all other rows a longer key wins: that a key of the same direction gets "
-        "the attention is no rule",
+        "was asked for. In all other rows a longer key wins: that a key of the same direction gets the "
+        "attention is no rule",
     )
 
 
@@ -223,7 +256,7 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="Queries and keys of a head lie in different cones.",
         word=each(above(gap, APART, 0) for gap in gaps.values()),
-        number=gaps[MODELS[0]].value,
+        number=next(iter(gaps.values())).value,
         said=f"the mean cosine is {'; '.join(told)}. The mean of the first two less the third is "
         f"{apart}; above {APART:g} was asked for",
         source="Own, after spectral25, section 1.2.2, second figure",
@@ -239,18 +272,19 @@ def ratios(values: np.ndarray) -> np.ndarray:
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the semi-axes of the image of the unit ball."""
     found = bootstrap_each({name: ratios(values) for name, values in semi.items()}, np.median, seed)
-    numbers = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
-    rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
-    width = semi[MODELS[0]].shape[1]
+    said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
+    first = next(iter(semi.values()))
+    rank = int((first > 1e-6 * first[:, :1]).sum(1).max())
+    width = first.shape[1]
     return StudyVerdict(
         claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
         word=each(above(one, ROUND, 1) for one in found.values()),
-        number=found[MODELS[0]].value,
-        said=f"its longest semi-axis is {numbers} times the shortest of those that are not 0, and "
+        number=next(iter(found.values())).value,
+        said=f"its longest semi-axis is {said} times the shortest of those that are not 0, and "
         f"above {ROUND:g} was asked for (median and interval over heads); {rank} of {width} are "
         "not 0",
         source="spectral25, section 2.1, fourth figure",
-        unit=f"{len(semi[MODELS[0]])} heads of one model of each kind",
+        unit=f"{len(first)} heads of one model of each kind",
     )
 
 
@@ -263,7 +297,7 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     return StudyVerdict(
         claim="Behind a layer norm scores are always of order 1.",
         word=each(below(one, ONE) for one in found.values()),
-        number=found[MODELS[0]].value,
+        number=next(iter(found.values())).value,
         said=f"the largest score of a passage is {numbers}, and below {ONE:g} was asked for "
         "(median over passages): it grows with the norms of W_q and W_k, which no layer norm "
         "limits",
@@ -271,18 +305,17 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     )
 
 
-def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
+def judge_sphere(parts: Mapping[str, Arrays], widths: Sequence[int], seed: int) -> StudyVerdict:
     """Judge the length of what attention reads."""
     found = bootstrap_each({name: one["radius"] for name, one in parts.items()}, np.mean, seed)
-    numbers = ", ".join(f"{radius} in {name}" for name, radius in found.items())
-    width = patient(MODELS[0]).config.hidden_size
+    said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
+    roots = ", ".join(dict.fromkeys(f"{width**0.5:g}" for width in widths))
     return StudyVerdict(
         claim="A layer norm projects tokens onto a sphere of radius 1.",
         word=each(within(one, 1 / ROUND, ROUND) for one in found.values()),
-        number=found[MODELS[0]].value,
-        said=f"what attention reads has the mean length {numbers}, and within a factor of "
-        f"{ROUND:g} of 1 was asked for: the radius is sqrt(d) = {width**0.5:g} before the gain of "
-        "the norm",
+        number=next(iter(found.values())).value,
+        said=f"what attention reads has the mean length {said}, and within a factor of {ROUND:g} "
+        f"of 1 was asked for: the radius is sqrt(d) = {roots} before the gain of the norm",
         source="spectral25, section 1.2.1",
     )
 
@@ -355,6 +388,9 @@ STUDY = Study(
     claim="A key gets the attention of a query whose direction it has, in most rows.",
     cost="20 seconds",
     draws=200,
+    models=MODELS,
+    passage=2 * TOKENS,
+    attention=True,
     scale=BUILT_IN,
     run=run,
     fast={"draws": 8},

@@ -1,7 +1,11 @@
-"""Passages of the built-in text, cut where a draw says, and what a model does with them."""
+"""Passages of a text, cut where a draw says, and what a model does with them.
+
+A model is the built-in one of that name, unless the user has given one, with a text of its own.
+"""
 
 from collections.abc import Callable
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +13,8 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.once import once
-from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.engine.sampling import GivenModels, Sampler
+from layerlab.studies.engine.scale import PASSAGES as PASSAGES
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -17,14 +22,21 @@ if TYPE_CHECKING:
 
 # Tokens of the built-in text, as the built-in models read it.
 WHOLE = 7526
-# What a draw is where this text goes through the built-in models: more draws are not more models.
-PASSAGES = "passages of one text, one trained model of each kind"
 # A trace listens to one model, and batches are computed side by side.
 _ALONE = Lock()
+NONE: GivenModels = MappingProxyType({})
 
 
-def overlap(length: int) -> str:
+def overlap(length: int, given: GivenModels = NONE) -> str:
     """Describe what the intervals apply to, where passages of so many tokens are drawn."""
+    if given:
+        text = next(iter(given.values())).source
+        fewest = min(len(one.tokens) for one in given.values())
+        return (
+            f"Passages are cut at random places of {text}, {fewest:,} tokens of it at least. "
+            "Intervals are right for this text and these models; of other text they tell no more "
+            f"than {fewest // length} passages of {length} tokens would, as many as do not overlap."
+        )
     return (
         f"Passages are cut at random places of one text ({WHOLE:,} tokens of the built-in models). "
         "Intervals are right for this text and these models; of other text they tell no more than "
@@ -32,26 +44,34 @@ def overlap(length: int) -> str:
     )
 
 
+def patient(name: str, given: GivenModels = NONE) -> "LoadedModel":
+    """Return the model of this name, loaded once: the given one, else the built-in one."""
+    return given[name].subject if name in given else _built_in(name)
+
+
 @once
-def patient(name: str) -> "LoadedModel":
-    """Return a built-in model, loaded once."""
+def _built_in(name: str) -> "LoadedModel":
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
     return subject(name)
 
 
+def tokens_of(name: str, given: GivenModels = NONE) -> Tensor:
+    """Return the text as a model reads it: the given text, else the built-in one."""
+    return given[name].tokens if name in given else _built_in_tokens(name)
+
+
 @once
-def tokens_of(name: str) -> Tensor:
-    """Return the built-in text as a built-in model reads it."""
-    tokenizer: Any = patient(name).tokenizer
+def _built_in_tokens(name: str) -> Tensor:
+    tokenizer: Any = _built_in(name).tokenizer
     found = tokenizer(builtin.SAMPLE.read_text("utf-8"), verbose=False)["input_ids"]
     return torch.tensor(found)
 
 
 def excerpts(draw: Sampler, name: str, length: int, each: int = 1) -> Tensor:
-    """Return token ids for a built-in model: `each` passages per draw, one below the other."""
-    whole = tokens_of(name)
+    """Return token ids for a model: `each` passages per draw, one below the other."""
+    whole = tokens_of(name, draw.given)
     starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)
     return torch.stack([whole[start : start + length] for start in starts.tolist()])
 
@@ -66,4 +86,4 @@ def for_each_layer(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"]
 
     assert not isinstance(subject.stack, str), subject.stack
     with _ALONE:
-        trace(subject.model, subject.stack, list(ids), read)
+        trace(subject.model, subject.stack, list(ids.to(subject.device)), read)

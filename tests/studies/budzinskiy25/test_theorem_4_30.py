@@ -55,4 +55,4 @@ def test_planted_bounds_are_judged():
     assert judge_size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)
     for error, word in ((10.0, "fails"), (0.1, "holds")):
         model = {"errors": np.full((4, 8), error), "factors": np.full((4, 8), np.inf)}
-        assert judge_speaking(model, 0).word == word
+        assert judge_speaking(model, "it", 0).word == word

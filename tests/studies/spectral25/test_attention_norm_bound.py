@@ -17,8 +17,8 @@ from layerlab.studies.spectral25.attention_norm_bound import (
     judge_corrected,
     judge_near_one,
     random_heads,
-    scale_weights,
 )
+from layerlab.studies.spectral25.drawn_heads import scale_weights
 
 
 def draw(count=3):

@@ -42,7 +42,7 @@ def test_a_head_that_is_left_out_is_missed(name):
             found.append((layer.attention, layer.sublayers["attention"].left.double()))
 
     for_each_layer(patient(name), tokens_of(name)[None, :TOKENS], read)
-    for known, (attended, left) in zip(weights(name), found, strict=True):
+    for known, (attended, left) in zip(weights(name).values(), found, strict=True):
         added = contributions(attended, known)
         bias = 0 if known.output_bias is None else known.output_bias.double()
         assert (added.sum(0) + bias - left).norm() < ROUNDING * left.norm()

@@ -1,14 +1,10 @@
 """Norms of texts and of padded batches: what a trace finds, planted gaps, the verdicts."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from layerlab import UserError
 from layerlab.measures.quantities.spectrum import spectrum
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.gpt1_gpt2 import (
     LENGTHS,
@@ -19,7 +15,6 @@ from layerlab.studies.spectral25.gpt1_gpt2 import (
     norms,
 )
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
-from layerlab.tokenization.load import train_tokenizer
 
 
 def draw(count=6):
@@ -82,40 +77,3 @@ def test_a_growth_like_that_of_uniform_attention_is_all_explained():
     verdict = judge_length(planted(0.0), 0)
     assert verdict.word == "holds" and verdict.number == pytest.approx(1.2)
     assert "uniform attention explains 1 of" in verdict.said
-
-
-@pytest.fixture
-def pair(tiny, tmp_path: Path):
-    """The settings that name two models of a user's own, with so many layers."""
-
-    def built(pre: int = 2, post: int = 2) -> dict[str, str]:
-        words = train_tokenizer(["Any words of any text at all."], 300)
-        folders = {name: str(tmp_path / name) for name in ("pre", "post")}
-        for family, folder, layers in zip(
-            ("gpt2", "openai-gpt"), folders.values(), (pre, post), strict=True
-        ):
-            tiny(family, n_layer=layers, vocab_size=300).save_pretrained(folder)
-            words.save_pretrained(folder)
-        return folders
-
-    return built
-
-
-def test_a_user_names_another_pair(pair):
-    given = pair()
-    found = study("gpt-curves", **given, draws=4, progress=False, threads=1)
-    assert set(found.frame("norms")["layer"]) == {1, 2}
-    assert f"pre-norm is {given['pre']}, post-norm is {given['post']}" in " ".join(
-        found.to_dict()["remarks"]
-    )
-
-
-def test_a_pair_has_one_depth(pair):
-    given = pair(pre=1)
-    with pytest.raises(UserError) as told:
-        study("gpt-curves", **given, draws=4, progress=False, threads=1)
-    assert str(told.value) == (
-        f"study gpt-curves: {given['pre']} has 1 layers and {given['post']} has 2 "
-        "layers; expected two models of one depth: layerlab study gpt-curves "
-        "--option pre=gpt2 --option post=openai-gpt"
-    )

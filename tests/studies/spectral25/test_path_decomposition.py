@@ -42,7 +42,7 @@ def draw():
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
     ids, streams = tokens_of("llama")[100 : 100 + TOKENS], []
     for_each_layer(patient("llama"), ids[None], lambda layer: streams.append(layer.stream.double()))
-    parts = paths(embed(ids), trained_layers())
+    parts = paths(embed(patient("llama"), ids), trained_layers("llama"))
     assert len(parts) == DEPTH + 1
     # The model computes in float32, through eight layers.
     assert (parts.sum(0) - streams[-1]).norm() < 1e-5 * streams[-1].norm()

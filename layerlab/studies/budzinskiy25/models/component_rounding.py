@@ -1,4 +1,4 @@
-"""Passages side by side through a built-in model in a low format, its components one by one."""
+"""Passages side by side through a model in a low format, its components one by one."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from layerlab.studies.support.passages import patient
+from layerlab.studies.engine.sampling import GivenModels
+from layerlab.studies.support.passages import NONE, patient
 
 if TYPE_CHECKING:
     from layerlab.numerics.emulation.emulate import Emulation
@@ -22,11 +23,13 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "scores and softmax": ("*attn:[!c]*",),
     "weighted sum": ("*attn:c*",),
     "queries, keys, values": ("*attn.c_attn", "*.[qkv]_proj"),
-    "attention output": ("attn.c_proj", "*.o_proj"),
+    "attention output": ("attn.c_proj", "*.o_proj", "*attn.out_proj"),
     "norms": ("ln_*", "*layernorm", "*norm", "*.ln_f"),
     "feed-forward": ("mlp*",),
     "logits": ("lm_head",),
 }
+# What a model of a user has besides.
+OTHER = "other places"
 # An emulated model is changed while it runs, and batches are computed side by side.
 ALONE = Lock()
 
@@ -52,21 +55,30 @@ class Trials:
         places: those that round, by component.
     """
 
-    def __init__(self, model: str, ids: Tensor, format: str, mode: str) -> None:
+    def __init__(
+        self, model: str, ids: Tensor, format: str, mode: str, given: GivenModels = NONE
+    ) -> None:
         # Late: the list of studies needs no transformers.
         from layerlab.numerics.emulation.arithmetic import exact, regime
         from layerlab.numerics.emulation.attribution import SiteIndex
         from layerlab.numerics.emulation.emulate import Emulation
 
-        self.model: Any = patient(model).model
-        self.ids = ids
+        subject = patient(model, given)
+        self.model: Any = subject.model
+        self.ids = ids.to(subject.device)
         self._run = Emulation(self.model, regime(format, mode))
         self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
         self.whole = self._error()
         grouped = SiteIndex(self.model, self._run.roundings)
         self.places: dict[str, set[OpSite]] = {}
         for place in grouped.places:
-            self.places.setdefault(component(grouped.kind(place)), set()).add(place)
+            try:
+                name = component(grouped.kind(place))
+            except ValueError:
+                if model not in given:
+                    raise
+                name = OTHER
+            self.places.setdefault(name, set()).add(place)
 
     def _logits(self, run: "Emulation") -> Tensor:
         from layerlab.numerics.emulation.attribution import outputs

@@ -25,6 +25,11 @@ VARIANCE, SAMPLED, BOUND = range(3)
 KINDS = ("variances carried along", "drawn errors", "worst case carried along")
 TWICE = 2.0
 NEAR = 1.25
+ABOUT_GPT1 = (
+    "The post-norm model's code (GPT-1) divides scores by a power of two and multiplies "
+    "and adds masks of 1 and 0: what was rounded stays so, yet errors are drawn anew each "
+    "time, so that drawn errors come out too large there."
+)
 
 
 def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
@@ -39,10 +44,10 @@ def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     from layerlab.numerics.prediction.monte_carlo import sample_errors
     from layerlab.numerics.prediction.predict import spreads
 
-    subject = patient(model)
+    subject = patient(model, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
     blocks, kind = subject.stack.blocks, regime(format)
-    ids = excerpts(draw, model, TOKENS)
+    ids = excerpts(draw, model, TOKENS).to(subject.device)
 
     def call() -> object:
         return subject.model(input_ids=ids, use_cache=False)
@@ -74,7 +79,7 @@ def length(x: Tensor) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     formats = work.options["formats"].split("+")
-    cases = [{"model": model, "format": name} for model in builtin.NAMES for name in formats]
+    cases = [{"model": model, "format": name} for model in work.models for name in formats]
     parts = work.sample(one, cases)
     labels = [(case["model"], case["format"]) for case in cases]
     ratios = {label: part["ratios"] for label, part in zip(labels, parts, strict=True)}
@@ -102,18 +107,18 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_near(ratios, VARIANCE, TWICE, STUDY.claim, work.seed),
+            judge_near(ratios, VARIANCE, TWICE, STUDY.claim, work),
             judge_near(
                 ratios,
                 SAMPLED,
                 NEAR,
                 "Errors drawn at random for every operation come within a quarter of it.",
-                work.seed,
+                work,
             ),
             judge_telling(bounds),
         ),
         frames={"ratios": table(rows)},
-        pictures=(plot(ratios, formats[0]),),
+        pictures=(plot(ratios, formats[0], work.models),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens; errors are norms over all its tokens, "
             "behind each block and of the logits. The model's own code runs in the format, and "
@@ -121,13 +126,11 @@ def run(work: StudyContext) -> Outcome:
             "Variances are carried along to first order; the rounding of weights is computed and "
             "not foretold. Drawn errors replace every rounding by a random part of the gap between "
             "neighbours. The worst case is a bound at every entry.",
-            "The post-norm model's code (GPT-1) divides scores by a power of two and multiplies "
-            "and adds masks of 1 and 0: what was rounded stays so, yet errors are drawn anew each "
-            "time, so that drawn errors come out too large there.",
+            *([] if work.given else [ABOUT_GPT1]),
             f"A factor of {TWICE:g} is one binary digit, near enough to choose a format by; a "
             f"factor of {NEAR:g} is a third of a digit.",
             LOOKED,
-            overlap(TOKENS),
+            overlap(TOKENS, work.given),
         ),
     )
 
@@ -153,13 +156,17 @@ def medians(
 
 
 def judge_near(
-    ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
+    ratios: dict[tuple[str, str], np.ndarray],
+    kind: int,
+    factor: float,
+    claim: str,
+    work: StudyContext,
 ) -> StudyVerdict:
     """Judge whether all medians are within a factor of the prediction."""
-    found = medians(ratios, kind, seed)
+    found = medians(ratios, kind, work.seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
     models = []
-    for model in builtin.NAMES:
+    for model in work.models:
         every = [one.value for key, one in found.items() if key[0] == model]
         models.append(f"{min(every):.2f} to {max(every):.2f} ({model})")
     return StudyVerdict(
@@ -192,10 +199,10 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> StudyVerdict:
     )
 
 
-def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
+def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequence[str]) -> Picture:
     """Plot observed over predicted errors along the blocks of each model."""
     lines = []
-    for kind, model in enumerate(builtin.NAMES):
+    for kind, model in enumerate(models):
         found = ratios[model, format]
         for column, name, style in ((VARIANCE, "variances", "solid"), (SAMPLED, "drawn", "dash")):
             ends = bands(found[..., column]) if column == VARIANCE else {}
@@ -234,6 +241,8 @@ STUDY = Study(
     "within a factor of two.",
     cost="2 minutes",
     draws=128,
+    models=builtin.NAMES,
+    passage=TOKENS,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

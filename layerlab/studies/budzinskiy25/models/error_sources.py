@@ -1,13 +1,15 @@
 """Where the rounding error of the built-in models comes from: each component rounded alone."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
+from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, OTHER, Trials
 from layerlab.studies.engine.pictures import gap, gaps
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -16,9 +18,12 @@ from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
 
 TOKENS = 32
-NAMES = (*COMPONENTS, "everything")
 ATTENTION = ("scores and softmax", "weighted sum")
 STEPWISE = "post-norm"
+ABOUT_FUSED = (
+    "The pre-norm model and the llama ask for a fused attention, whose scores and softmax "
+    "stay in float32; the post-norm model computes them step by step in the format."
+)
 HALF = 0.5
 # By how much the shares may miss 1 before they are said not to add up.
 CLOSED = 0.25
@@ -29,24 +34,32 @@ def one(draw: Sampler, model: str, format: str, mode: str) -> dict[str, Tensor]:
 
     The last column is of all components together.
     """
-    trials = Trials(model, excerpts(draw, model, TOKENS), format, mode)
+    trials = Trials(model, excerpts(draw, model, TOKENS), format, mode, draw.given)
     alone = [
         trials.rounding([name]) if name in trials.places else torch.full_like(trials.whole, 0.0)
-        for name in COMPONENTS
+        for name in components(draw.given)
     ]
     return {"errors": torch.stack([*alone, trials.whole], 1)}
 
 
+def components(given: GivenModels) -> tuple[str, ...]:
+    """Return the components that are rounded; what no built-in model has comes last."""
+    return (*COMPONENTS, OTHER) if given else tuple(COMPONENTS)
+
+
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"model": name, **work.options} for name in builtin.NAMES]
+    cases, parted = (
+        [{"model": name, **work.options} for name in work.models],
+        components(work.given),
+    )
     parts = work.sample(one, cases)
-    errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
+    errors = {name: part["errors"] for name, part in zip(work.models, parts, strict=True)}
     found = {
-        (model, name): share_of(every, [name], work.seed)
+        (model, name): share_of(every, [name], parted, work)
         for model, every in errors.items()
-        for name in COMPONENTS
-        if every[:, NAMES.index(name)].any()
+        for name in parted
+        if every[:, parted.index(name)].any()
     }
     rows = [
         summary(
@@ -58,48 +71,50 @@ def run(work: StudyContext) -> Outcome:
             },
         )
         for model, every in errors.items()
-        for place, name in enumerate(NAMES)
+        for place, name in enumerate((*parted, "everything"))
         if every[:, place].any()
     ]
     format = work.options["format"]
     return Outcome(
         verdicts=(
-            judge_attention(errors, work.seed, format),
-            judge_stepwise(found),
-            judge_dominant(found),
-            judge_adding(errors, work.seed),
+            judge_attention(errors, work, format),
+            *([] if work.given else [judge_stepwise(found)]),
+            judge_dominant(found, work.models),
+            judge_adding(errors, work),
         ),
         frames={"components": table(rows)},
-        pictures=(plot(found),),
+        pictures=(plot(found, work.models),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens. The model's own code runs in {format}, "
             f"{work.options['mode']}: one component is rounded at a time and all others are in "
             "float64. A share is the squared error of the logits that this gives, over that with "
             "everything rounded.",
-            "The pre-norm model and the llama ask for a fused attention, whose scores and softmax "
-            "stay in float32; the post-norm model computes them step by step in the format.",
+            *([] if work.given else [ABOUT_FUSED]),
             f"Most is more than half. Shares within {CLOSED:g} of 1 add up to within an eighth of "
             "the error itself, which is the root.",
             LOOKED,
-            overlap(TOKENS),
+            overlap(TOKENS, work.given),
         ),
     )
 
 
-def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
+def share_of(
+    errors: np.ndarray, names: Sequence[str], parted: Sequence[str], work: StudyContext
+) -> Interval:
     """Return the share of the squared error that some components give, each rounded alone."""
-    places = [NAMES.index(name) for name in names]
+    places = [parted.index(name) for name in names]
     return bootstrap(
         errors,
         lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()),
-        seed,
-        comparisons=len(builtin.NAMES),
+        work.seed,
+        comparisons=len(work.models),
     )
 
 
-def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> StudyVerdict:
+def judge_attention(errors: dict[str, np.ndarray], work: StudyContext, format: str) -> StudyVerdict:
     """Judge whether the error comes from attention's core, as the source's advice supposes."""
-    found = {model: share_of(every, list(ATTENTION), seed) for model, every in errors.items()}
+    parted = components(work.given)
+    found = {model: share_of(every, ATTENTION, parted, work) for model, every in errors.items()}
     numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
     return StudyVerdict(
@@ -127,10 +142,10 @@ def judge_stepwise(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
     )
 
 
-def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
+def judge_dominant(found: dict[tuple[str, str], Interval], models: Sequence[str]) -> StudyVerdict:
     """Judge whether one component is the largest in every model."""
     largest = {}
-    for model in builtin.NAMES:
+    for model in models:
         own = {name: one for (where, name), one in found.items() if where == model}
         first, second = sorted(own, key=lambda name: -own[name].value)[:2]
         largest[model] = (first, own[first], second, own[second])
@@ -149,9 +164,10 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
     )
 
 
-def judge_adding(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
+def judge_adding(errors: dict[str, np.ndarray], work: StudyContext) -> StudyVerdict:
     """Judge whether the shares add up to the whole."""
-    found = {model: share_of(every, list(COMPONENTS), seed) for model, every in errors.items()}
+    parted = components(work.given)
+    found = {model: share_of(every, parted, parted, work) for model, every in errors.items()}
     numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",
@@ -163,9 +179,9 @@ def judge_adding(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     )
 
 
-def plot(found: dict[tuple[str, str], Interval]) -> Picture:
+def plot(found: dict[tuple[str, str], Interval], models: Sequence[str]) -> Picture:
     """Plot the shares, model by model."""
-    ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
+    ordered = sorted(found, key=lambda key: (models.index(key[0]), -found[key].value))
     shares = [gap(f"{model}: {name}", found[model, name]) for model, name in ordered]
     return gaps(
         "shares",
@@ -183,6 +199,9 @@ STUDY = Study(
     "attention.",
     cost="30 seconds",
     draws=256,
+    models=builtin.NAMES,
+    passage=TOKENS,
+    attention=True,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

@@ -1,5 +1,7 @@
 """Advice on precision, followed: what is left of the error when one component is kept exact."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,19 +42,20 @@ STEPWISE = "post-norm"
 def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     """Return the squared error of the logits with each part kept, for each passage of one batch."""
     ids = excerpts(draw, model, TOKENS)
-    trials = Trials(model, ids, format, "flat")
+    trials = Trials(model, ids, format, "flat", draw.given)
     kept = [trials.keeping(*names) for names in KEPT.values()]
-    run = Trials(model, ids, format, "as-run").whole
+    run = Trials(model, ids, format, "as-run", draw.given).whole
     return {"errors": torch.stack([*kept, run, trials.whole], 1)}
 
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"model": name, **work.options} for name in builtin.NAMES]
+    names = work.models
+    cases = [{"model": name, **work.options} for name in names]
     parts = work.sample(one, cases)
-    errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
+    errors = {name: part["errors"] for name, part in zip(names, parts, strict=True)}
     found = {
-        (model, name): share_left(every, name, work.seed)
+        (model, name): share_left(every, name, work.seed, len(names))
         for model, every in errors.items()
         for name in NAMES[:-1]
     }
@@ -69,16 +72,18 @@ def run(work: StudyContext) -> Outcome:
         for place, name in enumerate(NAMES)
     ]
     format = work.options["format"]
+    # Of a user's models none is known to compute attention step by step.
+    fused = names if work.given else [name for name in names if name != STEPWISE]
     return Outcome(
         verdicts=(
-            judge_advised(found, format),
-            judge_stepwise(found),
-            judge_most(found),
+            judge_advised(found, format, fused),
+            *([] if work.given else [judge_stepwise(found)]),
+            judge_most(found, names),
             judge_together(found),
-            judge_islands(found),
+            judge_islands(found, fused),
         ),
         frames={"kept": table(rows)},
-        pictures=(plot(found, format),),
+        pictures=(plot(found, format, names),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens. As in the source, the result of every "
             f"operation is rounded to {format}, norms, softmax and rotary tables among them; what "
@@ -86,24 +91,24 @@ def run(work: StudyContext) -> Outcome:
             "is the squared error of the logits over that with nothing kept; above 1 an error that "
             "is gone had cancelled others.",
             f"'{AS_RUN}' keeps what transformers' code itself has in float32: a fused softmax, the "
-            "inside of norms, rotary tables. The post-norm model, in GPT-1's code, has none of "
-            "them.",
+            "inside of norms, rotary tables. "
+            + ("" if work.given else "The post-norm model, in GPT-1's code, has none of them."),
             f"{WORTH:.0%} of the squared error, 13 % of the error itself, is about what somebody "
             "would change code for; a third is 18 % of the error.",
             LOOKED,
-            overlap(TOKENS),
+            overlap(TOKENS, work.given),
         ),
     )
 
 
-def share_left(errors: np.ndarray, name: str, seed: int) -> Interval:
+def share_left(errors: np.ndarray, name: str, seed: int, models: int) -> Interval:
     """Return the share of the squared error that is left, over all passages."""
     place = NAMES.index(name)
     return bootstrap(
         errors,
         lambda draws: float(draws[:, place].sum() / draws[:, -1].sum()),
         seed,
-        comparisons=len(builtin.NAMES),
+        comparisons=models,
     )
 
 
@@ -118,16 +123,16 @@ def _describe(found: dict[str, Interval]) -> str:
     return ", ".join(f"{one} ({model})" for model, one in found.items())
 
 
-def judge_advised(found: KeptIntervals, format: str) -> StudyVerdict:
+def judge_advised(found: KeptIntervals, format: str, fused: Sequence[str]) -> StudyVerdict:
     """Judge the source's advice on models whose attention is one fused call."""
-    kept = {model: one for model, one in _of(found, SOFTMAX).items() if model != STEPWISE}
+    kept = {model: one for model, one in _of(found, SOFTMAX).items() if model in fused}
     least = max(kept.values(), key=lambda one: one.value)
     return StudyVerdict(
         claim=STUDY.claim,
         word=_lower(kept, 1 - WORTH),
         number=least.value,
         said=f"with scores and softmax exact, of the squared error in {format} are left "
-        f"{_describe(kept)}; below {1 - WORTH:g} was asked for in both",
+        f"{_describe(kept)}; below {1 - WORTH:g} was asked for in {_all(kept)}",
         looked=True,
     )
 
@@ -146,10 +151,10 @@ def judge_stepwise(found: KeptIntervals) -> StudyVerdict:
     )
 
 
-def judge_most(found: KeptIntervals) -> StudyVerdict:
+def judge_most(found: KeptIntervals, models: Sequence[str]) -> StudyVerdict:
     """Judge whether the part that is advised is the one that helps most."""
     best, own = {}, {}
-    for model in builtin.NAMES:
+    for model in models:
         others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
         name = min(others, key=lambda name: others[name].value)
         best[model], own[model] = (name, others[name]), found[model, SOFTMAX]
@@ -184,17 +189,21 @@ def judge_together(found: KeptIntervals) -> StudyVerdict:
     )
 
 
-def judge_islands(found: KeptIntervals) -> StudyVerdict:
+def judge_islands(found: KeptIntervals, fused: Sequence[str]) -> StudyVerdict:
     """Judge what code in use gains by what it keeps in float32 already."""
-    kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
+    kept = {model: one for model, one in _of(found, AS_RUN).items() if model in fused}
     return StudyVerdict(
         claim="What fused code keeps in float32 by itself removes some of the squared error.",
         word=_lower(kept, 1.0),
         number=max(one.value for one in kept.values()),
         said=f"squared error of the code as it runs, over that with every result rounded: "
-        f"{_describe(kept)}; below 1 was asked for in both, and no size",
+        f"{_describe(kept)}; below 1 was asked for in {_all(kept)}, and no size",
         source="Own",
     )
+
+
+def _all(found: dict[str, Interval]) -> str:
+    return "both" if len(found) == 2 else "each"
 
 
 def _lower(found: dict[str, Interval], limit: float) -> Word:
@@ -202,13 +211,9 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
     return each(below(one, limit) for one in found.values())
 
 
-def plot(found: KeptIntervals, format: str) -> Picture:
+def plot(found: KeptIntervals, format: str, models: Sequence[str]) -> Picture:
     """Plot the error that is left, part by part and model by model."""
-    shown = [
-        gap(f"{model}: {name}", found[model, name])
-        for name in NAMES[:-1]
-        for model in builtin.NAMES
-    ]
+    shown = [gap(f"{model}: {name}", found[model, name]) for name in NAMES[:-1] for model in models]
     return gaps(
         "left",
         f"Squared error left in {format} when a part is kept exact (95 % interval); left is better",
@@ -225,6 +230,9 @@ STUDY = Study(
     "error, or more.",
     cost="30 seconds",
     draws=256,
+    models=builtin.NAMES,
+    passage=TOKENS,
+    attention=True,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

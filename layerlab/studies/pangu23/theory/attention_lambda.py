@@ -1,6 +1,7 @@
 """The largest eigenvalue lambda of A^T (I - e e^T) A, which pangu23 takes to be below 1."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
+if TYPE_CHECKING:
+    from layerlab.loading.model import LoadedModel
+
 MODEL = "llama"
 LENGTHS = (8, 16, 32, 64, 128, 256)
 TRAINED, CAUSAL, DOUBLY = "trained heads, causal", "random scores, causal", "doubly stochastic"
@@ -33,15 +37,15 @@ TURNS = 60
 ROUNDING = 1e-9
 
 
-def one(draw: Sampler, tokens: int) -> dict[str, Tensor]:
-    """Return, for one batch, lambda of every head of a model and of random matrices."""
+def one(draw: Sampler, tokens: int, models: Sequence[str]) -> dict[str, Tensor]:
+    """Return, for one batch, lambda of every head of some models and of random matrices."""
     scores = draw.normal(tokens, tokens)
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     causal = torch.softmax(scores.masked_fill(future, -torch.inf), -1)
     return {
         CAUSAL: largest(causal)[:, None],
         DOUBLY: largest(balance(scores.exp()))[:, None],
-        TRAINED: heads(excerpts(draw, MODEL, tokens)),
+        **{name: heads(patient(name, draw.given), excerpts(draw, name, tokens)) for name in models},
     }
 
 
@@ -63,7 +67,7 @@ def balance(matrices: Tensor) -> Tensor:
     return matrices
 
 
-def heads(ids: Tensor) -> Tensor:
+def heads(subject: "LoadedModel", ids: Tensor) -> Tensor:
     """Return lambda of all heads in all layers, passage by passage."""
     found: list[Tensor] = []
 
@@ -71,7 +75,7 @@ def heads(ids: Tensor) -> Tensor:
         if seen.attention is not None:
             found.append(contraction(seen.attention, exact=True).square())
 
-    for_each_layer(patient(MODEL), ids, read)
+    for_each_layer(subject, ids, read)
     return torch.cat(found).view(len(ids), -1)
 
 
@@ -92,10 +96,12 @@ def blocks(tokens: int) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
-    parts = work.sample(one, [{"tokens": tokens} for tokens in lengths], batch=4)
+    cases = [{"tokens": tokens, "models": work.models} for tokens in lengths]
+    parts = work.sample(one, cases, batch=4)
+    labels = {f"heads of {name}, causal" if work.given else TRAINED: name for name in work.models}
     found = {
-        name: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
-        for name in (TRAINED, CAUSAL, DOUBLY)
+        label: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
+        for label, name in {**labels, CAUSAL: CAUSAL, DOUBLY: DOUBLY}.items()
     }
     fixed = {
         name: [float(largest(made(tokens))) for tokens in lengths]
@@ -124,7 +130,10 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            judge_real(found[TRAINED], work.seed),
+            *(
+                judge_real(found[label], work.seed, label.removesuffix(", causal"))
+                for label in labels
+            ),
             judge_doubly(found[DOUBLY]),
             judge_running(lengths, fixed[UNIFORM]),
             judge_unbounded(lengths, fixed[BLOCKS]),
@@ -141,15 +150,15 @@ def run(work: StudyContext) -> Outcome:
         },
         pictures=(picture,),
         remarks=(
-            "Trained heads are all heads of all layers of the built-in llama. Lemma 1 itself, with "
-            "whatever lambda is, holds for every attention whose rows sum to 1.",
+            f"Trained heads are all heads of all layers of {work.all_called()}. Lemma 1 itself, "
+            "with whatever lambda is, holds for every attention whose rows sum to 1.",
             "'Usually' is more than half of the heads.",
-            overlap(work.options["tokens"]),
+            overlap(work.options["tokens"], work.given),
         ),
     )
 
 
-def judge_real(found: dict[int, np.ndarray], seed: int) -> StudyVerdict:
+def judge_real(found: dict[int, np.ndarray], seed: int, whose: str) -> StudyVerdict:
     """Judge how many heads of a model contract, at the longest passages."""
     tokens = max(found)
     values = found[tokens]
@@ -159,7 +168,7 @@ def judge_real(found: dict[int, np.ndarray], seed: int) -> StudyVerdict:
         claim=STUDY.claim,
         word=above(share, 0.5),
         number=share.value,
-        said=f"at {tokens} tokens lambda is below 1 in {_share(share)} trained heads, more than "
+        said=f"at {tokens} tokens lambda is below 1 in {_share(share)} {whose}, more than "
         f"half of which was asked for, and it is {middle} in the median; the largest is "
         f"{values.max():.3g} ({len(values)} passages). A causal mask makes attention far from "
         "doubly stochastic",
@@ -229,6 +238,9 @@ STUDY = Study(
     "attention brings tokens closer.",
     cost="30 seconds",
     draws=40,
+    models=(MODEL,),
+    passage="tokens",
+    attention=True,
     scale=BUILT_IN,
     unit=PASSAGES,
     run=run,

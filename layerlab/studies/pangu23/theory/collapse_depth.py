@@ -22,12 +22,13 @@ EACH = 4
 SMALL = 0.02
 QUANTITIES = ("relative residual", "d(0.8) / width")
 TRAINED = ("llama", "pre-norm")
+CLAIM = "The features of {model} collapse with depth: its tokens become alike."
 
 
 def trained_depths(draw: Sampler, name: str) -> dict[str, Tensor]:
-    """Return both quantities by layer in a built-in model, for one batch."""
+    """Return both quantities by layer in a trained model, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
-    return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
+    return {"layers": torch.stack([depths(patient(name, draw.given), one) for one in ids])}
 
 
 def random_depths(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
@@ -35,7 +36,7 @@ def random_depths(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
     from layerlab.loading.model import subject
     from layerlab.model.build import build
 
-    ids = excerpts(draw, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
+    ids = excerpts(draw.built_in, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
     seeds = torch.randint(2**31, (draw.count,), generator=draw.generator).tolist()
     small, ordinary = [], []
     for seed, one in zip(seeds, ids, strict=True):
@@ -64,14 +65,11 @@ def scale_weights(model: torch.nn.Module, factor: float) -> None:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     layers, width = work.options["layers"], work.options["width"]
-    found = {
-        f"{name}, trained": part["layers"]
-        for name, part in zip(
-            TRAINED,
-            work.sample(trained_depths, [{"name": name} for name in TRAINED], batch=4),
-            strict=True,
-        )
-    }
+    cases = [{"name": name} for name in work.models]
+    parts = work.sample(trained_depths, cases, batch=4)
+    trained = {name: part["layers"] for name, part in zip(work.models, parts, strict=True)}
+    found = {name if work.given else f"{name}, trained": one for name, one in trained.items()}
+    judged = work.models if work.given else TRAINED[:1]
     (random,) = work.sample(random_depths, [work.options], batch=2)
     small, ordinary = f"random, deviation {SMALL:g}", "random, deviation 1/sqrt(width)"
     found |= {small: random["small"], ordinary: random["ordinary"]}
@@ -84,8 +82,7 @@ def run(work: StudyContext) -> Outcome:
     deep = f"of {layers} layers and width {width}"
     return Outcome(
         verdicts=(
-            judge_alike(STUDY.claim, found["llama, trained"], work.seed, "in the built-in llama,"),
-            judge_narrow(found["llama, trained"], work.seed),
+            *(verdict for name in judged for verdict in judge_trained(name, trained[name], work)),
             judge_alike(
                 f"A deep Llama whose matrices start with a deviation of {SMALL:g} collapses.",
                 found[small],
@@ -104,11 +101,31 @@ def run(work: StudyContext) -> Outcome:
         remarks=(
             f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
             "and the dimension is that of all others together. A random model is drawn with them.",
-            overlap(TOKENS),
-            "The trained models have 8 layers of width 64; the models of the source have 29 of "
+            overlap(TOKENS, work.given),
+            f"The trained models have {sizes(work)}; the models of the source have 29 of "
             "4096. Collapse stands for less than half of what there was behind the embedding.",
         ),
     )
+
+
+def sizes(work: StudyContext) -> str:
+    """Describe the shapes of the trained models."""
+    shapes = []
+    for name in work.models:
+        subject = patient(name, work.given)
+        assert not isinstance(subject.stack, str), subject.stack
+        shapes.append(f"{len(subject.stack.blocks)} layers of width {subject.config.hidden_size}")
+    return " and ".join(dict.fromkeys(shapes))
+
+
+def judge_trained(name: str, found: np.ndarray, work: StudyContext) -> list[StudyVerdict]:
+    """Judge one trained model: whether its tokens become alike, and its features narrow."""
+    called = work.called(name)
+    claim = CLAIM.format(model=name) if work.given else STUDY.claim
+    return [
+        judge_alike(claim, found, work.seed, f"in {called},", trained=True),
+        judge_narrow(found, work.seed, called),
+    ]
 
 
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
@@ -117,13 +134,14 @@ def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
     return bootstrap(last, np.mean, seed)
 
 
-def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> StudyVerdict:
+def judge_alike(
+    claim: str, found: np.ndarray, seed: int, where: str, *, trained: bool = False
+) -> StudyVerdict:
     """Judge whether tokens become alike, in what differs of their size."""
-    trained = claim == STUDY.claim
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
     start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
     return StudyVerdict(
-        scale=BUILT_IN if claim == STUDY.claim else "",
+        scale=BUILT_IN if trained else "",
         claim=claim,
         word=below(left, HALF, 1),
         number=left.value,
@@ -135,7 +153,7 @@ def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> StudyVe
     )
 
 
-def judge_narrow(found: np.ndarray, seed: int) -> StudyVerdict:
+def judge_narrow(found: np.ndarray, seed: int, called: str) -> StudyVerdict:
     """Judge whether the features use ever fewer directions."""
     left = ratio(found, DIMENSION, seed)
     means = found[..., DIMENSION].mean(0)
@@ -147,7 +165,7 @@ def judge_narrow(found: np.ndarray, seed: int) -> StudyVerdict:
         claim="The effective dimension of its features falls with depth.",
         word=decide(holds=falls, fails=risen.low > 1),
         number=risen.value,
-        said=f"d(0.8) in the built-in llama is {means[0]:.2f} of the width behind the embedding "
+        said=f"d(0.8) in {called} is {means[0]:.2f} of the width behind the embedding "
         f"and {risen} times that in layer {widest}, where it is largest; behind the last layer it "
         f"is {left} times that of the beginning (mean of {len(found)} draws)",
         source="pangu23, section 5.2",
@@ -184,6 +202,8 @@ STUDY = Study(
     "tokens become alike.",
     cost="2 minutes",
     draws=100,
+    models=TRAINED,
+    passage=TOKENS,
     scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with passages of one text",
     run=run,

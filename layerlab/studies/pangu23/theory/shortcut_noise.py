@@ -1,6 +1,6 @@
 """Noise through nonlinear and linear shortcuts of pangu23: what each lets through, and keeps."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyV
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
 
+if TYPE_CHECKING:
+    from layerlab.loading.model import LoadedModel
+
 MODEL = "llama"
 TOKENS = 64
 WIDTH = 64
@@ -25,33 +28,53 @@ SMALL = LEVELS.index(0.1)
 NAMES = ("gelu", "silu", "relu")
 KNOWN = {one.name: one for one in ACTIVATIONS if one.name in NAMES}
 # Gaussian features, or what attention reads in a layer of a trained model.
-FEATURES: dict[str, int] = {"Gaussian": 0, "layer 1": 1, "layer 4": 4, "layer 8": 8}
+GAUSSIAN = "Gaussian"
+LAYERS = (1, 4, 8)
 NOISE, SIGNAL, EVEN = range(3)
 COLUMNS = ("noise over that of L Z Theta", "signal over that of L Z Theta", "equality of Eq. 6")
 
 
-def one(draw: Sampler, layer: int) -> dict[str, Tensor]:
+def one(draw: Sampler, layer: int, name: str = MODEL) -> dict[str, Tensor]:
     """Return every activation's effect on features and noise, for one batch of draws."""
-    features = draw.normal(TOKENS, WIDTH)
-    weights = draw.normal(WIDTH, WIDTH, deviation=WIDTH**-0.5)
-    noise = draw.normal(TOKENS, WIDTH)
+    width = patient(name, draw.given).config.hidden_size if layer else WIDTH
+    features = draw.normal(TOKENS, width)
+    weights = draw.normal(width, width, deviation=width**-0.5)
+    noise = draw.normal(TOKENS, width)
     noise -= noise.mean(1, keepdim=True)
     if layer:
-        features = attention_inputs(excerpts(draw, MODEL, TOKENS), layer)
+        features = attention_inputs(patient(name, draw.given), excerpts(draw, name, TOKENS), layer)
     rows = [noise_and_signal(*parts) for parts in zip(features, weights, noise, strict=True)]
     return {"gains": torch.stack(rows)}
 
 
-def attention_inputs(ids: Tensor, layer: int) -> Tensor:
+def attention_inputs(subject: "LoadedModel", ids: Tensor, layer: int) -> Tensor:
     """Return what attention reads in one layer, passage by passage."""
     found: list[Tensor] = []
 
     def read(seen: Any) -> None:
         if seen.layer == layer - 1:  # 0 stands for the drawn features
-            found.append(seen.sublayers["attention"].entered.double())
+            found.append(seen.sublayers["attention"].entered.double().cpu())
 
-    for_each_layer(patient(MODEL), ids, read)
+    for_each_layer(subject, ids, read)
     return torch.stack(found)
+
+
+def chosen_layers(work: StudyContext) -> dict[str, dict[str, Any]]:
+    """Return the features that are read: Gaussian ones, and three layers of each model.
+
+    Of a model of another depth than the built-in one they are the first, the middle and the last.
+    """
+    found: dict[str, dict[str, Any]] = {GAUSSIAN: {"layer": 0}}
+    if not work.given:
+        return found | {f"layer {layer}": {"layer": layer} for layer in LAYERS}
+    for name in work.models:
+        stack = patient(name, work.given).stack
+        assert not isinstance(stack, str), stack
+        # A block may have no attention.
+        numbers = sorted({1 + part.block for part in stack.attentions})
+        for layer in dict.fromkeys(numbers[at] for at in (0, (len(numbers) - 1) // 2, -1)):
+            found[f"{name}, layer {layer}"] = {"layer": layer, "name": name}
+    return found
 
 
 def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
@@ -86,9 +109,10 @@ def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.sample(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
+    chosen = chosen_layers(work)
+    parts = work.sample(one, [*chosen.values()], batch=16)
     # features -> draw x activation x level x column
-    gains = {name: found["gains"] for name, found in zip(FEATURES, parts, strict=True)}
+    gains = {name: found["gains"] for name, found in zip(chosen, parts, strict=True)}
     rows = [
         summary(
             found[:, row, place, column],
@@ -112,9 +136,9 @@ def run(work: StudyContext) -> Outcome:
         pictures=plot(gains, ratios),
         remarks=(
             f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
-            "a layer of the built-in llama on as many tokens of text; Theta and the noise are "
+            f"a layer of {work.all_called()} on as many tokens of text; Theta and the noise are "
             "Gaussian, and the noise has no mean over tokens, as the source supposes.",
-            overlap(TOKENS),
+            overlap(TOKENS, work.given),
             "Whether a network trains better with one or the other shortcut is another question.",
         ),
     )
@@ -256,6 +280,9 @@ STUDY = Study(
     "the bound of the linear one.",
     cost="30 seconds",
     draws=500,
+    models=(MODEL,),
+    passage=TOKENS,
+    attention=True,
     scale=f"features of {BUILT_IN}, and Gaussian ones",
     run=run,
     fast={"draws": 12},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.gain import spectral_bound
 from layerlab.numerics.theory.activations import activation
@@ -97,8 +98,8 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[CaseLayer]:
     def read(layer: Any) -> None:
         if layer.block is not None:
             known = theory_of(layer, subject)
-            assert known.attention is not None, "a known attention"
-            assert known.feedforward is not None, "a known feed-forward"
+            if known.attention is None or known.feedforward is None:
+                raise NotApplicable("; ".join(dict.fromkeys(known.refused.values())))
             found.append(part(known))
 
     for_each_layer(subject, ids[None], read)

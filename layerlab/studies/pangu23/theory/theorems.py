@@ -30,6 +30,7 @@ from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
+    from layerlab.studies.given_models import GivenModel
 
 # Float64 sums of a few thousand terms are that near.
 ROUNDING = 1e-9
@@ -45,9 +46,10 @@ CaseReadings = dict[str, dict[str, np.ndarray]]
 
 def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tensor]:
     """Evaluate every statement on every layer, and on the stack, for one batch."""
-    ids = excerpts(draw, model, tokens)
+    ids = excerpts(draw if trained else draw.built_in, model, tokens)
     if trained:
-        subject, layers = patient(model), trace_layers(model, tokens)
+        subject = patient(model, draw.given)
+        layers = trace_layers(model, tokens, draw.given.get(model))
     else:
         subject = twin(model, int(torch.randint(2**31, (), generator=draw.generator)))
         layers = parts(subject, ids[0])
@@ -64,9 +66,9 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
 
 
 @once
-def trace_layers(name: str, tokens: int) -> list[CaseLayer]:
-    """Trace the layers of a built-in model."""
-    return parts(patient(name), torch.arange(tokens))
+def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> list[CaseLayer]:
+    """Trace the layers of a model."""
+    return parts(patient(name, {} if own is None else {name: own}), torch.arange(tokens))
 
 
 def twin(name: str, seed: int) -> "LoadedModel":
@@ -99,35 +101,39 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [
         {"model": name, "trained": trained, **work.options}
-        for trained in (True, False)
-        for name in builtin.NAMES
+        for trained, names in ((True, work.models), (False, builtin.NAMES))
+        for name in names
     ]
     gathered = work.sample(one, cases, batch=4)
     found = {
         f"{case['model']}, {'trained' if case['trained'] else 'random'}": split(part)
         for case, part in zip(cases, gathered, strict=True)
     }
+    models = " and ".join(work.given) or "the built-in models"
+    shape = "the built-in models'" if work.given else "their"
+    if work.given:
+        work.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
     rows = [row for name, ratios in found.items() for row in tightness(name, ratios)]
     return Outcome(
         verdicts=(
             judge_printed(found, work.seed),
             judge_corrected(found),
-            judge_gated(found),
+            *([judge_gated(found, work)] if _has(found, GATED) else []),
             judge_strict(),
             judge_scales(),
             judge_ceiling(),
             judge_usual(found, work.seed),
-            judge_telling(found, work.seed),
+            judge_telling(found, work.seed, "all" if work.given else "8"),
         ),
         frames={"statements": table(rows)},
         pictures=(plot(found),),
         remarks=(
-            "Features, attention and weights are those of the built-in models and of random models "
-            "of their shape, in float64. Shortcuts, further terms and noise are random: these "
+            f"Features, attention and weights are those of {models} and of random models "
+            f"of {shape} shape, in float64. Shortcuts, further terms and noise are random: these "
             "models have none. Noise is a tenth of the features' diversity.",
             "In depth, the layers' own maps are stacked without norms and shortcuts, as the "
             "theorems have it; models are not built so.",
-            overlap(work.options["tokens"]),
+            overlap(work.options["tokens"], work.given),
         ),
     )
 
@@ -161,6 +167,11 @@ def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]
             }
         )
     return rows
+
+
+def _has(found: CaseReadings, name: str) -> bool:
+    """Tell whether some trained model has a statement."""
+    return any(name in ratios and model.endswith("trained") for model, ratios in found.items())
 
 
 def pool_cases(found: CaseReadings, name: str, trained: bool | None = None) -> np.ndarray:
@@ -218,14 +229,15 @@ def judge_corrected(found: CaseReadings) -> StudyVerdict:
     )
 
 
-def judge_gated(found: CaseReadings) -> StudyVerdict:
+def judge_gated(found: CaseReadings, work: StudyContext) -> StudyVerdict:
     """Judge Theorem 3 for the gated feed-forward of the source's own models."""
+    whose = f"{' and '.join(work.given)}'s" if work.given else "the trained llama's"
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return StudyVerdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
         word=decide(holds=False, fails=far.value > 1),
         number=far.value,
-        said="on the trained llama's features, made 1000 times as large, the gain of diversity is "
+        said=f"on {whose} features, made 1000 times as large, the gain of diversity is "
         f"up to {far} times L s v2 of gate and output: a product of two linear maps has no "
         f"Lipschitz constant. Behind its norm, where features are bounded, it is up to {near}",
         source="pangu23, Theorem 3 and section 5",
@@ -297,16 +309,20 @@ def judge_usual(found: CaseReadings, seed: int) -> StudyVerdict:
     )
 
 
-def judge_telling(found: CaseReadings, seed: int) -> StudyVerdict:
+def judge_telling(found: CaseReadings, seed: int, depth: str) -> StudyVerdict:
     """Judge whether the bounds in depth are near the observed values."""
-    middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
-    numbers = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
+    middle = {
+        name: bootstrap(pool_cases(found, name, True), np.median, seed)
+        for name in STACKED
+        if _has(found, name)
+    }
+    said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return StudyVerdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),
-        said=f"after 8 trained layers the diversity is {numbers} (median); below {VACUOUS:g} "
+        said=f"after {depth} trained layers the diversity is {said} (median); below {VACUOUS:g} "
         "a bound is vacuous",
         source="pangu23, Theorems 2, 3, 8 and 9",
     )
@@ -322,7 +338,8 @@ def _below(values: np.ndarray) -> float:
 
 def plot(found: CaseReadings) -> Picture:
     """Plot how near every statement comes to its bound."""
-    names = [name for name in SINGLE if name not in (*CONSTANTS, EQUALITY, FAR)]
+    left_out = (*CONSTANTS, EQUALITY, FAR)
+    names = [name for name in SINGLE if name not in left_out and _has(found, name)]
     shown = []
     for name in names:
         values = pool_cases(found, name, trained=True)
@@ -343,6 +360,9 @@ STUDY = Study(
     claim="Lemmas 1 to 4 and Theorems 1 to 9 hold as they are printed.",
     cost="1 minute",
     draws=64,
+    models=builtin.NAMES,
+    passage="tokens",
+    attention=True,
     scale=f"{BUILT_IN}, and the same before training",
     unit=PASSAGES,
     run=run,

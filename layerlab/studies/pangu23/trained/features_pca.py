@@ -11,14 +11,25 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
+from layerlab.studies.pangu23.trained.feature_pictures import (
+    APART,
+    COLUMNS,
+    COSINE,
+    FIRST,
+    KEPT,
+    SECOND,
+    THIRD,
+    cloud,
+    cosines,
+    shares,
+)
 from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
@@ -41,8 +52,6 @@ OUTLIER = 1.5
 WORDS, POINTS = 5, 60
 DRAWN = (16 / 29, 21 / 29, 26 / 29)
 DIGITS = 4
-COLUMNS = ("first", "second", "third", "cosine", "apart", "kept")
-FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
 
 
 def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -73,10 +82,10 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     drawn: dict[str, Any] = {"words": named, "drawn": {}}
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
-    for place, (layer, cloud) in enumerate(sorted(clouds.items())):
-        known = components(cloud.pool)
-        marks = torch.tensor([word for word, _ in cloud.marks])
-        points = coordinates(torch.cat(cloud.features), known)
+    for place, (layer, seen) in enumerate(sorted(clouds.items())):
+        known = components(seen.pool)
+        marks = torch.tensor([word for word, _ in seen.marks])
+        points = coordinates(torch.cat(seen.features), known)
         rest = [
             torch.stack(cosines[layer]).mean(),
             apartness(points, marks),
@@ -92,9 +101,9 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
 
 def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
-    """Return the quantities of a built-in model by layer, for one batch."""
+    """Return the quantities of a model by layer, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
-    return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
+    return {"layers": torch.stack([read(patient(name, draw.given), one)[0] for one in ids])}
 
 
 def of_twin(one: small_models.Twin) -> dict[str, Any]:
@@ -113,7 +122,9 @@ READING = small_models.ModelReading(
 
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    names = builtin.NAMES
+    names = work.models
+    if work.given:
+        return read_given(work)
     models = work.sample(ours, [{"name": name} for name in names], batch=10)
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
@@ -128,8 +139,8 @@ def run(work: StudyContext) -> Outcome:
             judge_spreads(parts),
             *(judge_gathers(parts, arm) for arm in ABLATED),
             judge_distinct(parts),
-            judge_along(built["llama"], work.seed),
-            judge_outlying(built["llama"], work.seed),
+            judge_along(built["llama"], "the built-in llama", work.seed),
+            judge_outlying(built["llama"], "the built-in llama", work.seed),
         ),
         frames={"layers": table([*rows(parts), *rows_of(built)])},
         pictures=(
@@ -147,6 +158,36 @@ def run(work: StudyContext) -> Outcome:
             "at the same depth.",
             overlap(TOKENS),
             *notes,
+        ),
+    )
+
+
+def read_given(work: StudyContext) -> Outcome:
+    """Read and judge the models that the user named, without twins beside them."""
+    cases = [{"name": name} for name in work.models]
+    models = work.sample(ours, cases, batch=10)
+    built = {name: one["layers"] for name, one in zip(work.models, models, strict=True)}
+    clouds = []
+    for name in work.models:
+        generator = torch.Generator().manual_seed(work.seed)
+        draw = Sampler(count=1, generator=generator, given=work.given)
+        found, drawn = read(patient(name, work.given), excerpts(draw, name, TOKENS, EACH))
+        seen = {"layers": found.tolist(), **drawn}
+        clouds += [cloud(name, seen, layer) for layer in seen["drawn"]]
+    return Outcome(
+        verdicts=tuple(
+            judge(built[name], name, work.seed)
+            for name in work.models
+            for judge in (judge_along, judge_outlying)
+        ),
+        frames={"layers": table(rows_of(built))},
+        pictures=(shares({}, built), cosines({}, built), *clouds),
+        remarks=(
+            f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out. "
+            f"Clouds show the {WORDS} most frequent tokens of one draw, up to {POINTS} of each. "
+            "What the study judges of PanGu-pi and its ablations is judged on twins that it "
+            "trains: type it without --model.",
+            overlap(TOKENS, work.given),
         ),
     )
 
@@ -264,7 +305,7 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     )
 
 
-def judge_along(found: np.ndarray, seed: int) -> StudyVerdict:
+def judge_along(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
     """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
@@ -273,14 +314,14 @@ def judge_along(found: np.ndarray, seed: int) -> StudyVerdict:
         claim="The features of a trained Llama lie along one axis.",
         word=above(share, AXIS),
         number=share.value,
-        said=f"in the built-in llama the first component holds {share} of the variance behind "
+        said=f"in {called} the first component holds {share} of the variance behind "
         f"block {layer}, where it holds most (mean of {len(found)} draws); above {AXIS:g} was "
         "asked for",
         source="Own, after pangu23, section 5.2",
     )
 
 
-def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
+def judge_outlying(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
@@ -290,7 +331,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
         claim="Tokens at the beginning are outliers, which would take the first direction.",
         word=above(ratio, OUTLIER),
         number=ratio.value,
-        said=f"with the first token of each passage the first component of the built-in llama "
+        said=f"with the first token of each passage the first component of {called} "
         f"holds {ratio} times as much behind block {layer + 1}, where it matters most; above "
         f"{OUTLIER:g} was asked for",
         source="pangu23, section 5.2",
@@ -320,69 +361,6 @@ def _name_columns(values: np.ndarray) -> dict[str, float]:
     return dict(zip(COLUMNS, values.tolist(), strict=True))
 
 
-def _lines(
-    parts: small_models.Parts, built: Mapping[str, np.ndarray], columns: list[int]
-) -> list[Curve]:
-    lines = []
-    every = {f"{arm}, twin": part["layers"] for arm, part in parts.items()} | dict(built)
-    for kind, (name, layers) in enumerate(every.items()):
-        values = layers[..., columns].sum(-1)
-        depth = values.shape[1] - 1
-        lines.append(
-            Curve(
-                name=name,
-                x=[layer / depth for layer in range(depth + 1)],
-                y=values.mean(0).tolist(),
-                kind=kind,
-                style="solid" if "twin" in name else "dash",
-            )
-        )
-    return lines
-
-
-def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Plot the share of three components together."""
-    return curves(
-        "shares",
-        "Share of the variance in three components (mean of seeds, of draws)",
-        _lines(parts, built, [FIRST, SECOND, THIRD]),
-        x="depth: 0 behind the embedding, 1 behind the last layer",
-        y="share of the variance",
-        log="",
-    )
-
-
-def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Plot the isotropy, as the mean cosine between tokens."""
-    return curves(
-        "cosine",
-        "Mean cosine between tokens (mean of seeds, of draws)",
-        _lines(parts, built, [COSINE]),
-        x="depth: 0 behind the embedding, 1 behind the last layer",
-        y="cosine",
-        log="",
-    )
-
-
-def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
-    """Plot the most frequent tokens in one layer of a twin."""
-    from layerlab.report.figures.export import plain
-
-    share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
-    points = [
-        Curve(name=plain(repr(word)), x=places[0], y=places[1], kind=kind)
-        for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
-    ]
-    return plane(
-        f"{arm}-{layer}",
-        f"Frequent tokens behind block {layer} of {arm}; three components hold {share:.1%}",
-        [],
-        points,
-        x="first component",
-        y="second component",
-    )
-
-
 STUDY = Study(
     name="features-pca",
     title="Principal components of features",
@@ -391,6 +369,8 @@ STUDY = Study(
     "its variance than without one of its modules, or of a Llama's.",
     cost="8 minutes",
     draws=60,
+    models=builtin.NAMES,
+    passage=TOKENS,
     unit=f"sets of {PASSAGES}",
     run=run,
     fast={"draws": 6},

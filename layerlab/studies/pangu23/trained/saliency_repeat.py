@@ -5,7 +5,6 @@ Predicted: the built-in models look back at the name; twins as small as these do
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +21,14 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, combine, each
+from layerlab.studies.pangu23.trained.saliency_texts import NAMES, STORIES, case, texts
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
-    from layerlab.measures.support.saliency_prompt import Prompt
 
-# All cut into several tokens by the tokenizer of these models, as "che|ster" is.
-NAMES = (
-    *("Harriet", "Ottoline", "Winifred", "Barnaby", "Leopold", "Rosalind"),
-    *("Thaddeus", "Geraldine", "Cuthbert", "Philippa", "Augustin", "Marigold"),
-)
-STORIES = (
-    "The lamp was kept by {name}. At dusk {name} lit it, and at dawn they thanked {name}",
-    "We wrote to {name} twice. No word came from {name}, so we rang the house of {name}",
-    "The key is with {name}. Ask {name} for it, and give it back to {name}",
-    "A parcel came for {name}. Nobody here was called {name}. It was sent on to {name}",
-    "First sang {name}, then the choir, and then {name} again: the prize went to {name}",
-    "The goat of {name} ate the hat that {name} had bought. How they laughed at {name}",
-)
 FULL, PLAIN = "pangu-pi", small_models.PLAIN
 MODELS = builtin.NAMES
 # A tenth more or less is what a reader of the heat map would not see.
@@ -56,31 +42,15 @@ CHANCE = 1 / len(NAMES)
 SMALL = "Models of so few updates decide nothing."
 LIFT, SURE, RIGHT, COSINE = range(4)
 QUANTITIES = ("lift", "log probability", "right", "cosine")
+ABOUT = (
+    "A name comes three times; all of its last coming but the end is given, and the end is "
+    "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
+    "the mean over layers, that falls on the tokens of its first two comings, over their "
+    "share of the tokens: at 1 they are looked at as any other. What has come of the last "
+    "name is left out. Tokens that are near weigh more than others in any model, and the "
+    "name is not near."
+)
 _ALONE = Lock()
-
-
-def texts(draw: Sampler) -> list[tuple[str, str]]:
-    """Return different texts that end in a name, each with its name."""
-    every = list(product(STORIES, NAMES))
-    chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
-    return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
-
-
-def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[int], int]:
-    """Return the prompt, where the name stood before, and where it begins for the last time."""
-    from layerlab.measures.support.saliency_prompt import Prompt
-
-    tokenizer: Any = subject.tokenizer
-    ids, word = (
-        tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
-        for one in (text, f" {name}")
-    )
-    last = len(ids) - len(word)
-    assert ids[last:] == word, f"{name} is cut otherwise in its text"
-    starts = [at for at in range(last) if ids[at : at + len(word)] == word]
-    places = [at + step for at in starts for step in range(len(word))]
-    asked = Prompt(tokens=torch.tensor(ids[:-1]), position=len(ids) - 2, target=(ids[-1],))
-    return asked, places, last
 
 
 def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
@@ -104,8 +74,8 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
 
 
 def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
-    """Return the quantities of a built-in model on one batch of texts."""
-    return _read(patient(name), draw)
+    """Return the quantities of a model on one batch of texts."""
+    return _read(patient(name, draw.given), draw)
 
 
 def _read(subject: "LoadedModel", draw: Sampler) -> dict[str, Tensor]:
@@ -157,6 +127,8 @@ def stand_ins(work: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
 
 def run(work: StudyContext) -> Outcome:
     """Train, ask, judge and draw."""
+    if work.given:
+        return ask_given(work)
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
@@ -179,12 +151,7 @@ def run(work: StudyContext) -> Outcome:
         frames={"models": table(_rows(parts, work.seed))},
         pictures=(plot(parts, work.seed), plot_text(parts, first(work))),
         remarks=(
-            "A name comes three times; all of its last coming but the end is given, and the end is "
-            "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
-            "the mean over layers, that falls on the tokens of its first two comings, over their "
-            "share of the tokens: at 1 they are looked at as any other. What has come of the last "
-            "name is left out. Tokens that are near weigh more than others in any model, and the "
-            "name is not near.",
+            ABOUT,
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
             f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
             "word is said where every pair says it. Intervals are over texts.",
@@ -200,6 +167,28 @@ def run(work: StudyContext) -> Outcome:
             *[SMALL] * small,
         ),
         used=small_models.FAST if small else {},
+    )
+
+
+def ask_given(work: StudyContext) -> Outcome:
+    """Ask and judge the models that the user named, without twins beside them."""
+    cases = [{"name": name} for name in work.models]
+    models = work.sample(ours, cases, batch=work.draws)
+    parts = dict(zip(work.models, models, strict=True))
+    # Others may cut the text into other tokens.
+    lone = {work.models[0]: models[0]}
+    return Outcome(
+        verdicts=(judge_back(parts, work.seed),),
+        frames={"models": table(_rows(parts, work.seed))},
+        pictures=(plot(parts, work.seed), plot_text(lone, first(work))),
+        remarks=(
+            ABOUT,
+            f"{work.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
+            "Intervals are over texts. A model decides something where its likeliest end is the "
+            f"right one in more than {CHANCE:.0%} of them, which is what a guess among the names "
+            "would be. What the study judges of PanGu-pi is judged on twins that it trains: type "
+            "it without --model.",
+        ),
     )
 
 
@@ -303,6 +292,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
     return StudyVerdict(
         scale=BUILT_IN,
+        unit=f"{len(next(iter(lifts.values())))} texts, {len(lifts)} models",
         claim="A trained model looks back at a name that is due again.",
         word=word,
         number=min(one.value for one in found.values()),
@@ -349,7 +339,7 @@ def first(work: StudyContext) -> list[str]:
     """Return the tokens of the first text before its last name, those of the name in bold."""
     from layerlab.loading.token_text import token_strings
 
-    subject = patient(MODELS[0])
+    subject = patient(work.models[0], work.given)
     draw = Sampler(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
     words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
@@ -387,6 +377,7 @@ STUDY = Study(
     "two modules does.",
     cost="4 minutes",
     draws=48,
+    models=MODELS,
     unit="texts, 3 models",
     run=run,
     fast={"draws": 16},

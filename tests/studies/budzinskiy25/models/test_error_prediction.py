@@ -18,7 +18,11 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     name_places,
     one,
 )
-from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.engine.sampling import Sampler, StudyContext
+
+WORK = StudyContext(
+    study="x", draws=6, seed=0, options={}, threads=1, code="", models=builtin.NAMES
+)
 
 
 def planted(factor, places=2):
@@ -31,9 +35,11 @@ def planted(factor, places=2):
 def test_planted_factors_are_found_and_judged():
     found = medians(planted(0.7), VARIANCE, 0)
     assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
-    words = [judge_near(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
+    words = [
+        judge_near(planted(factor), SAMPLED, TWICE, "", WORK).word for factor in (0.7, 3.0, 0.3)
+    ]
     assert words == ["holds", "fails", "fails"]
-    assert judge_near(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
+    assert judge_near(planted(NEAR), SAMPLED, NEAR, "", WORK).word == "not decided"
 
 
 def test_a_bound_of_one_says_nothing():

@@ -7,12 +7,18 @@ import torch
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials, component
 from layerlab.studies.budzinskiy25.models.error_sources import (
-    NAMES,
+    components,
     judge_adding,
     judge_attention,
     share_of,
 )
+from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.support.passages import tokens_of
+
+NAMES = (*COMPONENTS, "everything")
+WORK = StudyContext(
+    study="x", draws=6, seed=0, options={}, threads=1, code="", models=builtin.NAMES
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,9 @@ def planted(**shares):
 def test_a_planted_share_is_found_and_judged():
     for share, word in ((0.8, "holds"), (0.1, "fails")):
         errors = planted(scores_and_softmax=share, norms=0.1)
-        assert share_of(errors["llama"], ["scores and softmax"], 0).value == pytest.approx(share)
-        assert judge_attention(errors, 0, "bf16").word == word
-    assert judge_adding(planted(norms=0.5, logits=0.45), 0).word == "holds"
-    assert judge_adding(planted(norms=0.5, logits=0.9), 0).word == "fails"
+        assert share_of(
+            errors["llama"], ["scores and softmax"], components({}), WORK
+        ).value == pytest.approx(share)
+        assert judge_attention(errors, WORK, "bf16").word == word
+    assert judge_adding(planted(norms=0.5, logits=0.45), WORK).word == "holds"
+    assert judge_adding(planted(norms=0.5, logits=0.9), WORK).word == "fails"

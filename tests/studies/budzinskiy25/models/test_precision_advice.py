@@ -20,6 +20,8 @@ from layerlab.studies.budzinskiy25.models.precision_advice import (
 )
 from layerlab.studies.support.passages import tokens_of
 
+FUSED = ("pre-norm", "llama")
+
 
 def test_what_is_kept_is_a_component_and_keeping_all_leaves_nothing():
     assert {name for names in KEPT.values() for name in names} <= set(COMPONENTS)
@@ -35,15 +37,15 @@ def planted(**shares):
     errors = np.outer(np.linspace(1, 2, 6), np.ones(len(NAMES)))
     for name, share in shares.items():
         errors[:, NAMES.index({"softmax": SOFTMAX, "code": AS_RUN}.get(name, name))] *= share
-    found = {name: share_left(errors, name, 0) for name in NAMES[:-1]}
+    found = {name: share_left(errors, name, 0, 3) for name in NAMES[:-1]}
     return {(model, name): one for model in builtin.NAMES for name, one in found.items()}
 
 
 def test_planted_shares_are_judged():
     assert planted(softmax=0.4)["llama", SOFTMAX].value == pytest.approx(0.4)
-    assert judge_advised(planted(softmax=0.4), "bf16").word == "holds"
-    assert judge_advised(planted(softmax=0.95), "bf16").word == "fails"
-    assert judge_most(planted(softmax=0.4, norms=0.8)).word == "holds"
-    assert judge_most(planted(softmax=0.8, norms=0.4)).word == "fails"
+    assert judge_advised(planted(softmax=0.4), "bf16", FUSED).word == "holds"
+    assert judge_advised(planted(softmax=0.95), "bf16", FUSED).word == "fails"
+    assert judge_most(planted(softmax=0.4, norms=0.8), builtin.NAMES).word == "holds"
+    assert judge_most(planted(softmax=0.8, norms=0.4), builtin.NAMES).word == "fails"
     assert judge_together(planted(**{ALL: 0.9})).word == "fails"
-    assert judge_islands(planted(code=1.1)).word == "fails"
+    assert judge_islands(planted(code=1.1), FUSED).word == "fails"

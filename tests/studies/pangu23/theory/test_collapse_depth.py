@@ -64,5 +64,5 @@ def test_words_follow_what_is_left():
     assert judge_alike("x", planted(0.8, flat), 0, "").word == "smaller than asked"
     assert judge_alike("x", planted(1.2, flat), 0, "").word == "fails"
     assert judge_alike("x", planted(0.5, flat), 0, "").word == "not decided"
-    assert judge_narrow(planted(1, np.linspace(1, 0.5, 5)), 0).word == "holds"
-    assert judge_narrow(planted(1, np.linspace(0.5, 1, 5)), 0).word == "fails"
+    assert judge_narrow(planted(1, np.linspace(1, 0.5, 5)), 0, "it").word == "holds"
+    assert judge_narrow(planted(1, np.linspace(0.5, 1, 5)), 0, "it").word == "fails"

@@ -159,10 +159,10 @@ def drawn_shares(first, kept):
 
 
 def test_a_built_in_model_is_judged_where_it_is_most_so():
-    assert judge_along(drawn_shares(0.7, 0.7), 0).word == "holds"
-    assert judge_along(drawn_shares(0.2, 0.2), 0).word == "fails"
-    assert judge_outlying(drawn_shares(0.2, 0.6), 0).number == pytest.approx(3)
-    assert judge_outlying(drawn_shares(0.2, 0.2), 0).word == "fails"
+    assert judge_along(drawn_shares(0.7, 0.7), "it", 0).word == "holds"
+    assert judge_along(drawn_shares(0.2, 0.2), "it", 0).word == "fails"
+    assert judge_outlying(drawn_shares(0.2, 0.6), "it", 0).number == pytest.approx(3)
+    assert judge_outlying(drawn_shares(0.2, 0.2), "it", 0).word == "fails"
 
 
 def test_what_is_kept_of_a_twin_is_all_that_is_drawn():

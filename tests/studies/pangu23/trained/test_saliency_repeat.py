@@ -1,5 +1,6 @@
 """A name that comes back: where it stands, what a model's gradient says, and the words for it."""
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -164,7 +165,7 @@ def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
     work = StudyContext(
         study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code=""
     )
-    words = saliency_repeat.first(work)
+    words = saliency_repeat.first(replace(work, models=saliency_repeat.MODELS))
     text, name = saliency_repeat.texts(
         Sampler(count=2, generator=small_models.generator_of(work, 0))
     )[0]

@@ -1,0 +1,189 @@
+"""Models that a user names for a study, in place of the built-in ones, and the text they read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.known_names import VARIANTS, refuse_models, unknown_variant
+from layerlab.loading.options import check_device, is_random
+from layerlab.loading.text_input import TextInput, read_file, sample
+from layerlab.model.preset import presets
+from layerlab.studies.engine.scale import short
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerlab.loading.model import LoadedModel
+    from layerlab.studies.engine.study import Study
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenModel:
+    """A model and all tokens of the text that it reads.
+
+    Attributes:
+        device: as the user named it; None is where models are loaded otherwise.
+    """
+
+    subject: "LoadedModel"
+    tokens: "Tensor"
+    text: TextInput
+    device: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Return what a sentence calls the text."""
+        return "the built-in text" if self.text.source == sample().source else self.text.source
+
+    @property
+    def parameters(self) -> int:
+        return int(self.subject.model.num_parameters())
+
+    @cached_property
+    def state(self) -> list[str | None]:
+        """Return what a study's numbers depend on: weights, text and device."""
+        # Late: the list of studies needs no torch.
+        from layerlab.loading.weights_hash import weights_hash
+
+        weights = weights_hash(self.subject.folder, self.subject.model)
+        return [weights, self.text.hash, self.device]
+
+
+def load_given(
+    study: "Study",
+    options: Mapping[str, Any],
+    *,
+    model: Any = None,
+    tokenizer: Any = None,
+    text: Any = None,
+    device: str | None = None,
+) -> dict[str, GivenModel]:
+    """Load the models that a user named for a study, as `layerlab inspect` does; by their names.
+
+    With a text or a device alone they are the study's own.
+
+    Raises:
+        UserError: the study takes none, or another number of them; a model or the text cannot be
+            read; the text or what a model can read is shorter than the study's passages.
+    """
+    if model is None and text is None and device is None:
+        return {}
+    if not study.models:
+        raise refuse_models(study.name)
+    # Late: they need transformers.
+    from layerlab.loading.checkpoint_series import expand_runs
+    from layerlab.loading.model import check_named, label_models, list_models
+
+    named = expand_runs(list_models(model)) if model is not None else list(study.models)
+    if study.roles and len(named) != len(study.roles):
+        raise UserError(
+            f"study {study.name} compares {len(study.roles)} models, first {study.roles[0]}, then "
+            f"{study.roles[1]}, and got {len(named)}: type --model twice"
+        )
+    if text is not None and not study.passage:
+        raise UserError(f"study {study.name} reads texts of its own; leave --text out")
+    if text is not None and not isinstance(text, str | PathLike):
+        raise UserError(f"text is {short_repr(text)}; expected the path of a text file, or -")
+    read = sample() if text is None else read_file(str(text))
+    check_device(device)
+    check_named(one for one in named if not is_random(one))
+    found = {}
+    for one, name in zip(named, label_models(named), strict=True):
+        loaded = _load(one, name, tokenizer, device)
+        tokens = _tokens(loaded, read)
+        _check_reads(study, options, loaded, tokens, read)
+        found[loaded.name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
+    return found
+
+
+def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedModel":
+    """Load a model, or build the one that a name with a colon behind it stands for."""
+    from layerlab.loading.model import LoadedModel, subject
+
+    if not is_random(one):
+        loaded = subject(one if hasattr(one, "config") else str(one), tokenizer, device=device)
+        loaded.name = name
+        return loaded
+    from layerlab.latency.candidates import build_candidate
+    from layerlab.loading.weights import tokenizer_of
+    from layerlab.model.build import assemble
+
+    found = build_candidate(one).design
+    if found is None:
+        raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
+    model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
+    words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
+    named = f"random {one.rstrip(':')}"
+    return LoadedModel(name=named, source=one, model=model, tokenizer=words)
+
+
+def _tokens(loaded: "LoadedModel", read: TextInput) -> "Tensor":
+    from layerlab.loading.inputs import check_ids, tokenize
+
+    (ids,) = tokenize(read, loaded)
+    check_ids(ids, loaded, "the text")
+    return ids
+
+
+def _check_reads(
+    study: "Study",
+    options: Mapping[str, Any],
+    loaded: "LoadedModel",
+    tokens: "Tensor",
+    read: TextInput,
+) -> None:
+    """Refuse a model or a text that is too short for a study, or a model that it cannot look at."""
+    if isinstance(loaded.stack, str):
+        raise UserError(f"study {study.name} cannot look into {loaded.name}: {loaded.stack}")
+    if study.attention and not loaded.stack.attentions:
+        raise UserError(
+            f"study {study.name} looks at attention, and {loaded.name} "
+            f"({loaded.model.config.model_type}) has none; give a model that has attention"
+        )
+    if not len(tokens):
+        raise UserError(
+            f"the tokenizer of {loaded.name} makes no token of the text; put its tokenizer files "
+            "into the folder"
+        )
+    needed = options[study.passage] if isinstance(study.passage, str) else study.passage
+    if loaded.context is not None and loaded.context < needed:
+        raise UserError(
+            f"study {study.name} reads passages of {needed} tokens, and {loaded.name} can read "
+            f"{loaded.context}; give a model that reads more"
+        )
+    if len(tokens) <= needed:
+        raise UserError(
+            f"the text ({read.source}) has {len(tokens)} tokens for {loaded.name}, and study "
+            f"{study.name} cuts passages of {needed} from it: give at least {needed + 1} tokens "
+            "with --text FILE"
+        )
+
+
+def describe_scale(given: Mapping[str, GivenModel]) -> str:
+    """Describe the models that a verdict is on, with their parameters.
+
+    They do not say what they were trained on.
+    """
+    return " and ".join(
+        f"{name} of {short(one.parameters)} parameters" for name, one in given.items()
+    )
+
+
+def describe_unit(given: Mapping[str, GivenModel]) -> str:
+    """Describe the unit of replication of what such models do with a text."""
+    return f"passages of {next(iter(given.values())).source}, one model of each name"
+
+
+def describe_settings(given: Mapping[str, GivenModel]) -> dict[str, str]:
+    """Return the models, the text and the device for a study's settings."""
+    one = next(iter(given.values()), None)
+    if one is None:
+        return {}
+    models = "; ".join(f"{name} ({each.state[0]})" for name, each in given.items())
+    found = {"models": models, "text": f"{one.text.source} ({one.text.hash})"}
+    return found if one.device is None else {**found, "device": one.device}

@@ -1,0 +1,279 @@
+"""Studies on models and texts that a user names: numbers by hand, words, keys, and refusals."""
+
+import re
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+from layerlab import UserError
+from layerlab.known_names import OF_MODELS
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.given_models import load_given
+from layerlab.studies.pangu23.theory import attention_lambda
+from layerlab.studies.spectral25 import unit_ball
+from layerlab.studies.spectral25.gpt1_gpt2 import resample
+from layerlab.studies.support.passages import excerpts, patient
+
+QUICK = {"fast": True, "progress": False, "threads": 1}
+LLAMA = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+GPT = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}
+FAMILIES = {
+    "gpt2": GPT,
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen3": {**LLAMA, "head_dim": 8},
+    "gptj": {**GPT, "rotary_dim": 4},
+    "openai-gpt": {**GPT, "n_layer": 2},
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
+}
+# What a study cannot say of a family, in the words of the refusal; all else it judges.
+THEORY = {
+    "qwen3": "QK-norm are not in the theory",
+    "gptj": "not one that the theory of rounding knows",
+}
+REFUSED = {
+    "bounds-table": THEORY,
+    "bound-depth": THEORY,
+    "pangu-theorems": THEORY,
+    "path-length": {**THEORY, "gpt2": "its biases are no part"},
+    "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
+    "unit-ball": {"gptj": "neither queries nor keys"},
+    "block-anatomy": {"gptj": "hands over no values"},
+}
+# Words that are true of the built-in models alone.
+BUILT_IN = re.compile(r"built-in (llama|models:|pair)|trained llama|0\.45 M|(pre|post)-norm model")
+
+
+def made(family, **changes):
+    """A random model of a family, with as many entries as the built-in tokenizer has."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {"vocab_size": 512, "bos_token_id": 0, "eos_token_id": 0, **FAMILIES[family]}
+    config = AutoConfig.for_model(family, **{**options, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Give the folder of a saved model of a family, with a tokenizer beside it."""
+    place = tmp_path_factory.mktemp("models")
+
+    def give(family, name=None, words=True, **changes):
+        kept = place / (name or family)
+        if not kept.exists():
+            made(family, **changes).save_pretrained(kept)
+            if words:
+                patient("llama").tokenizer.save_pretrained(kept)
+        return str(kept)
+
+    return give
+
+
+def given_of(name, **given):
+    found = studies()[name]
+    return load_given(found, {**found.options, **found.fast}, **given)
+
+
+def said(record):
+    content = record.to_dict()
+    parts = [(one["claim"], one["said"], one["scale"], one["unit"]) for one in content["verdicts"]]
+    return [content["claim"], *content["remarks"], *(text for part in parts for text in part)]
+
+
+def test_lambda_of_a_model_of_a_user_is_what_a_hand_computes(folder):
+    given = given_of("attention-lambda", model=folder("llama"))
+    draws = [
+        Sampler(count=2, generator=torch.Generator().manual_seed(3), given=given) for _ in range(2)
+    ]
+    found = attention_lambda.one(draws[0], 16, ["llama"])["llama"]
+    draws[1].normal(16, 16)
+    ids = excerpts(draws[1], "llama", 16)
+    model = made("llama").double()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        layers = model(ids, output_attentions=True).attentions
+    a = torch.cat(layers, 1)
+    middle = torch.eye(16, dtype=torch.float64) - 1 / 16
+    hand = torch.linalg.eigvalsh(a.mT @ middle @ a)[..., -1]
+    assert found.shape == hand.shape == (2, 12)
+    # The model's own attention is in float32.
+    assert torch.allclose(found, hand, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention-lambda", "collapse-depth", "deep-curve"])
+def test_verdicts_speak_of_the_models_and_the_text_that_were_named(name, folder, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text("A few words of no great weight, said again and again. " * 60)
+    named = [folder("llama"), folder("gpt2")]
+    found = study(name, model=named, text=str(text), **QUICK)
+    texts = said(found)
+    assert [text for text in texts if BUILT_IN.search(text)] == []
+    content = found.to_dict()
+    judged = [one for one in content["verdicts"] if "random" not in one["scale"]]
+    judged = [one for one in judged if "constructed" not in one["scale"]]
+    assert judged
+    for one in judged:
+        assert re.fullmatch(r"llama of \d+ k parameters and gpt2 of \d+ k parameters", one["scale"])
+        assert f"passages of {text}, one model of each name" in one["unit"]
+    assert "llama" in texts[-1] or any("llama" in one["said"] for one in judged)
+    typed = shlex.split(content["command"])
+    assert [typed[at + 1] for at, word in enumerate(typed) if word == "--model"] == named
+    assert typed[typed.index("--text") + 1] == str(text)
+
+
+def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(folder, tmp_path):
+    name, plain = "layernorm-against-rmsnorm", {"draws": 4, "progress": False, "threads": 1}
+
+    def key(**given):
+        return study(name, **plain, **given).to_dict()["key"]
+
+    text = tmp_path / "words.txt"
+    text.write_text("Some other words. " * 80)
+    one, other = folder("llama"), folder("llama", "wider", intermediate_size=64)
+    # The same weights in another folder are other files of the same bytes.
+    keys = [
+        key(),
+        key(model="llama"),
+        key(model=one),
+        key(model=other),
+        key(model=one, text=str(text)),
+        key(model=one, device="cpu"),
+    ]
+    assert len({*keys}) == len(keys)
+    assert key(model=one) == keys[2] and key() == keys[0]
+
+
+def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():
+    own = study("collapse-depth", **QUICK).frame("layers")
+    found = study("collapse-depth", model=["llama", "pre-norm"], **QUICK).frame("layers")
+    own["model"] = own["model"].str.removesuffix(", trained")
+    assert found.equals(own)
+
+
+def test_a_model_in_memory_is_left_as_it_was():
+    model = made("gpt2").train()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    kind = model.config._attn_implementation
+    words = patient("llama").tokenizer
+    found = study("gpt-curves", model=[model, "post-norm"], tokenizer=words, **QUICK)
+    assert model.training
+    again = study("gpt-curves", model=[model.eval(), "post-norm"], tokenizer=words, **QUICK)
+    # No dropout.
+    assert found.frame("norms").equals(again.frame("norms"))
+    assert model.config._attn_implementation == kind
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_curves_of_unequal_depth_meet_at_their_relative_depths(folder):
+    rows = np.array([[1.0, 2.0, 3.0, 4.0, 5.0]])
+    kept = resample({"own": rows, "padded": rows, "uniform": np.ones(1)}, 3)
+    assert kept["own"].tolist() == [[1.0, 3.0, 5.0]]
+    assert resample({"own": rows, "padded": rows}, 2)["padded"].tolist() == [[1.0, 5.0]]
+    pair = [folder("gpt2"), folder("openai-gpt")]
+    found = study("gpt-curves", model=pair, **QUICK)
+    layers = found.frame("norms").groupby("model")["layer"].max().to_dict()
+    assert layers == {"pre-norm": 3, "post-norm": 2}
+    told = " ".join(found.to_dict()["remarks"])
+    assert "pre-norm is gpt2, post-norm is openai-gpt" in told
+    assert "They have 3 and 2 layers: the deeper one is read at the relative depths" in told
+
+
+def test_a_preset_with_a_colon_is_its_random_weights():
+    pair = ["gpt2:layers=3,width=32,heads=2,vocab=600,context=64", "gpt1:layers=2,width=32,heads=2"]
+    found = study("gpt-curves", model=pair, **QUICK)
+    told = found.to_dict()
+    assert "pre-norm is random gpt2:layers=3" in " ".join(told["remarks"])
+    assert shlex.split(told["command"])[-4:] == ["--model", pair[0], "--model", pair[1]]
+    with pytest.raises(UserError, match="no variant is called 'gtp2'; did you mean 'gpt2'"):
+        study("gpt-curves", model=["gtp2:", pair[1]], **QUICK)
+
+
+def test_axes_of_narrow_heads_are_those_of_the_whole_map():
+    given = given_of("unit-ball", model="llama")
+    whole = unit_ball.axes(unit_ball.maps("llama"))
+    assert torch.allclose(unit_ball.axes_of("llama", given), whole, rtol=1e-9, atol=1e-9)
+
+
+def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("Hardly a word.")
+    bare = folder("mamba", "bare", words=False)
+    narrow = folder("gpt2", "narrow", n_positions=16)
+    for name, given, words in (
+        (
+            "attention-lambda",
+            {"model": folder("mamba")},
+            r"looks at attention, and mamba \(mamba\)",
+        ),
+        ("rounding-depth", {"model": "llama"}, "reads no model and no text; leave --model"),
+        ("rounding-depth", {"text": str(short)}, "Those that do: attention-gain, "),
+        (
+            "attention-lambda",
+            {"text": str(short)},
+            r"tokens for llama, and study attention-lambda cuts passages of 64 from it: give at "
+            "least 65 tokens with --text FILE",
+        ),
+        ("collapse-depth", {"model": narrow}, "passages of 128 tokens, and narrow can read 16"),
+        (
+            "collapse-depth",
+            {"model": bare},
+            "of bare makes no token of the text; put its tokenizer",
+        ),
+        ("collapse-depth", {"model": made("gpt2")}, "has no tokenizer; put its tokenizer files"),
+        (
+            "gpt-curves",
+            {"model": "llama"},
+            "compares 2 models, first pre-norm, then post-norm, and got 1: type --model twice",
+        ),
+        ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
+        ("predictor", {"model": str(tmp_path)}, "has no config.json"),
+        ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),
+    ):
+        with pytest.raises(UserError) as told:
+            study(name, **QUICK, **given)
+        assert re.search(words, str(told.value)), told.value
+        assert "\n" not in str(told.value)
+
+
+def test_the_names_of_these_studies_are_known_before_torch():
+    assert [*OF_MODELS] == [one.name for one in studies().values() if one.models]
+    for one in studies().values():
+        assert not one.roles or len(one.roles) == len(one.models)
+        assert one.models or not (one.passage or one.roles or one.attention)
+        assert one.passage in one.options or isinstance(one.passage, int)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [*FAMILIES])
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_every_study_judges_every_family_or_says_in_a_line_why_not(name, family, folder):
+    found = studies()[name]
+    model = [folder(family)] * (len(found.roles) or 1)
+    if found.roles:
+        model[1] = folder("llama", "other")
+    refused = REFUSED.get(name, {}).get(family)
+    if family == "openai-gpt" and name in {"bound-depth", "path-length", "unit-ball"}:
+        refused = "does not apply to openai-gpt: "
+    if family == "openai-gpt" and name == "block-anatomy":
+        refused = "hands over no values"
+    if family == "mamba" and found.attention:
+        refused = "looks at attention, and mamba"
+    if refused is None:
+        record = study(name, model=model, draws=4, **QUICK)
+        assert record.verdicts and [text for text in said(record) if BUILT_IN.search(text)] == []
+        return
+    with pytest.raises(UserError, match=refused):
+        study(name, model=model, draws=4, **QUICK)
