@@ -33,7 +33,7 @@ FUNCTION = {
     "evaluate": {"model", "tokenizer"},
     "train": {"settings"},
     "compare": {"settings"},
-    "study": {"options"},
+    "study": {"options", "tokenizer"},
     "retrofit": {"options", "shared"},
     "precision": {"texts", "input_ids", "tokenizer"},
     "adapt recipe": {"settings"},

@@ -26,7 +26,7 @@ def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
         UserError: a token is gone that a model of this family cannot be without.
     """
     told: list[str] = []
-    for home, settings, name, value in _named(model):
+    for home, settings, name, value in _list_settings(model):
         now = _move(value, numbers.get)
         if now != value:
             try:
@@ -49,12 +49,12 @@ def list_ids(model: Any) -> set[int]:
         found.add(number)
         return number
 
-    for *_, value in _named(model):
+    for *_, value in _list_settings(model):
         _move(value, note)
     return found
 
 
-def _named(model: Any) -> list[tuple[str, Any, str, Any]]:
+def _list_settings(model: Any) -> list[tuple[str, Any, str, Any]]:
     """Return each setting that names tokens: its home in words, the home, its name, its value."""
     homes = {
         "config": model.config,

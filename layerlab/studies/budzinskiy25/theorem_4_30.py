@@ -128,7 +128,7 @@ def run(work: StudyContext) -> Outcome:
             judge_never(found),
             judge_size(found, RECURSION, TELLS, work.seed),
             judge_size(found, PRINTED, "So does it as it is printed.", work.seed),
-            *(judge_speaking(one, work.called(name), work.seed) for name, one in models.items()),
+            *(judge_speaking(one, work.describe(name), work.seed) for name, one in models.items()),
         ),
         frames={"bounds": table(rows)},
         pictures=(plot(found, "t = 24"),),
@@ -140,7 +140,7 @@ def run(work: StudyContext) -> Outcome:
             "takes its leading constants as our copy has them, 16 n + 23 d + 17 D and 4^L / 3, "
             "which cannot be read for sure. Neither is a bound where errors are not small: both "
             "are of first order.",
-            f"On {work.all_called()}, each draw is a passage of {TOKENS} tokens in bf16, sums in "
+            f"On {work.describe_all()}, each draw is a passage of {TOKENS} tokens in bf16, sums in "
             "float32; the printed form needs W_k^T W_q to be invertible, which no head narrower "
             "than the model can be.",
         ),

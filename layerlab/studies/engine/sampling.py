@@ -107,13 +107,13 @@ class StudyContext:
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
 
-    def called(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Return what a sentence calls a model."""
         return name if name in self.given else f"the built-in {name}"
 
-    def all_called(self) -> str:
+    def describe_all(self) -> str:
         """Return what a sentence calls the models, one after the other."""
-        return " and ".join(map(self.called, self.models))
+        return " and ".join(map(self.describe, self.models))
 
     def sample(
         self, part: StudyPart, cases: Sequence[StudyCase] = ({},), batch: int = 64

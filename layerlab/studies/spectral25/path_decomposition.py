@@ -198,7 +198,7 @@ def run(work: StudyContext) -> Outcome:
 
 def _depths(work: StudyContext, parts: Mapping[str, Arrays]) -> str:
     depths = {name: parts[name]["share"].shape[1] - 1 for name in work.models}
-    told = [f"{work.called(name)} has {depth} layers" for name, depth in depths.items()]
+    told = [f"{work.describe(name)} has {depth} layers" for name, depth in depths.items()]
     return ", ".join(told)
 
 

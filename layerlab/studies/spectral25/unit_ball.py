@@ -230,8 +230,8 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         number=next(iter(found.values())).value,
         said=f"the key with the largest score is the one with the smallest angle in {numbers} "
         f"(rows of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, "
-        "was asked for. In all other rows a longer key wins: that a key of the same direction gets the "
-        "attention is no rule",
+        "was asked for. In all other rows a longer key wins: that a key of the same direction gets "
+        "the attention is no rule",
     )
 
 

@@ -46,11 +46,11 @@ def overlap(length: int, given: GivenModels = NONE) -> str:
 
 def patient(name: str, given: GivenModels = NONE) -> "LoadedModel":
     """Return the model of this name, loaded once: the given one, else the built-in one."""
-    return given[name].subject if name in given else _built_in(name)
+    return given[name].subject if name in given else _load_built_in(name)
 
 
 @once
-def _built_in(name: str) -> "LoadedModel":
+def _load_built_in(name: str) -> "LoadedModel":
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -64,7 +64,7 @@ def tokens_of(name: str, given: GivenModels = NONE) -> Tensor:
 
 @once
 def _built_in_tokens(name: str) -> Tensor:
-    tokenizer: Any = _built_in(name).tokenizer
+    tokenizer: Any = _load_built_in(name).tokenizer
     found = tokenizer(builtin.SAMPLE.read_text("utf-8"), verbose=False)["input_ids"]
     return torch.tensor(found)
 

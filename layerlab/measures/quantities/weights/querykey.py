@@ -62,10 +62,10 @@ def factored_spectrum(query: QueryWeights, key: KeyWeights) -> HeadSpectra:
             f"{query.shape[0]} query heads cannot share {key.shape[0]} key heads; "
             "the first must be a multiple of the second"
         )
-    return _factored(query, key, query.device)
+    return _spectra_on_host(query, key, query.device)
 
 
-def _factored(query: QueryWeights, key: KeyWeights, device: torch.device) -> HeadSpectra:
+def _spectra_on_host(query: QueryWeights, key: KeyWeights, device: torch.device) -> HeadSpectra:
     """Return the spectra of weights on the host that came from a device."""
     shared = query.split(query.shape[0] // key.shape[0])
     return torch.cat(list(map_host(_group_spectrum, zip(shared, key, strict=True), device)))
@@ -255,12 +255,12 @@ def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> di
         return {}
     assert weights.query is not None and weights.key is not None
     query, key = precise(weights.query), precise(weights.key)
-    values = _factored(query, key, device)
+    values = _spectra_on_host(query, key, device)
     columns = {
         "norm": values[:, 0],
         "smallest": values[:, -1],
         "condition": values[:, 0] / values[:, -1],
-        "abs_norm": _factored(query.abs(), key.abs(), device)[:, 0],
+        "abs_norm": _spectra_on_host(query.abs(), key.abs(), device)[:, 0],
     }
     if weights.rotary is not None:
         product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))

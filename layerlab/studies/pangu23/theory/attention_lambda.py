@@ -150,7 +150,7 @@ def run(work: StudyContext) -> Outcome:
         },
         pictures=(picture,),
         remarks=(
-            f"Trained heads are all heads of all layers of {work.all_called()}. Lemma 1 itself, "
+            f"Trained heads are all heads of all layers of {work.describe_all()}. Lemma 1 itself, "
             "with whatever lambda is, holds for every attention whose rows sum to 1.",
             "'Usually' is more than half of the heads.",
             overlap(work.options["tokens"], work.given),

@@ -120,7 +120,7 @@ def sizes(work: StudyContext) -> str:
 
 def judge_trained(name: str, found: np.ndarray, work: StudyContext) -> list[StudyVerdict]:
     """Judge one trained model: whether its tokens become alike, and its features narrow."""
-    called = work.called(name)
+    called = work.describe(name)
     claim = CLAIM.format(model=name) if work.given else STUDY.claim
     return [
         judge_alike(claim, found, work.seed, f"in {called},", trained=True),

@@ -136,7 +136,7 @@ def run(work: StudyContext) -> Outcome:
         pictures=plot(gains, ratios),
         remarks=(
             f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
-            f"a layer of {work.all_called()} on as many tokens of text; Theta and the noise are "
+            f"a layer of {work.describe_all()} on as many tokens of text; Theta and the noise are "
             "Gaussian, and the noise has no mean over tokens, as the source supposes.",
             overlap(TOKENS, work.given),
             "Whether a network trains better with one or the other shortcut is another question.",
