@@ -26,7 +26,7 @@ SEQUENCES = [torch.arange(200) % 61, torch.arange(200) * 7 % 59]
 OPERATIONS = {
     "diversity": 300,
     "stream": 300,
-    "gain": 150,
+    "gain": 180,
     "lipschitz": 1500,
     "dimension": 40,
 }

@@ -101,7 +101,7 @@ def test_how_much_of_a_mean_is_saturated_is_told():
 
 def test_one_layer_is_no_layers():
     effects = {("spectral", depth, 16): Interval(2, 1, 3) for depth in (1, 8)}
-    one, eight = (condition_alone._describe_effect(key, effects) for key in effects)
+    one, eight = (condition_alone._name_effect(key, effects) for key in effects)
     assert "1 layer," in one and "8 layers," in eight
 
 

@@ -92,7 +92,7 @@ def of_table(file: BenchmarkFile) -> Iterator[FileRow]:
 
     Example:
         >>> table = b'\xef\xbb\xbfid,Question,A,B,C,D,Answer\n0,"1,2?",01,NA,1.50,None,a\n'
-        >>> [row.cells["a"] for row in of_table(File("x.csv", table))]
+        >>> [row.cells["a"] for row in of_table(BenchmarkFile("x.csv", table))]
         ['01']
     """
     records = _records(file)
@@ -117,11 +117,11 @@ def of_lines(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file with a JSON object on every line.
 
     Example:
-        >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 01.50, "no": null}'))]
+        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 01.50, "no": null}'))]
         Traceback (most recent call last):
         ...
         layerlab.errors.UserError: x.jsonl, line 1 is not JSON: Expecting ',' delimiter; ...
-        >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 1.50, "no": null}'))]
+        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 1.50, "no": null}'))]
         [{'label': '1.50', 'no': ''}]
     """
     for number, line in enumerate(decode_text(file).split("\n"), 1):
