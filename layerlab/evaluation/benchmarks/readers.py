@@ -117,12 +117,12 @@ def of_lines(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file with a JSON object on every line.
 
     Example:
-        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 01.50, "no": null}'))]
+        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 01.50}'))]
         Traceback (most recent call last):
         ...
         layerlab.errors.UserError: x.jsonl, line 1 is not JSON: Expecting ',' delimiter; ...
-        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 1.50, "no": null}'))]
-        [{'label': '1.50', 'no': ''}]
+        >>> [row.cells for row in of_lines(BenchmarkFile("x.jsonl", b'{"Label": 1.50, "n": null}'))]
+        [{'label': '1.50', 'n': ''}]
     """
     for number, line in enumerate(decode_text(file).split("\n"), 1):
         if line.strip():
