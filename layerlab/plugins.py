@@ -33,6 +33,7 @@ from layerlab.measures.naming import (
 from layerlab.measures.questions import SALIENCY, check_backward, saliency_options
 from layerlab.numerics.formats.formats import parse_formats
 from layerlab.records.parse import read_json
+from layerlab.system.files import File
 from layerlab.system.python_file import check_syntax, hash_imports, read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
@@ -65,7 +66,6 @@ ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
 FEATURES = "features"
 BUILDING = ("PARTS", "VARIANTS")
-File = str | PathLike[str]
 
 
 def list_measures() -> dict[str, Measure]:

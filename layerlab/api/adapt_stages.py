@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from layerlab.console.tables import note_printer
 from layerlab.data.sources import check_source, open_source, to_source
 from layerlab.errors import UserError
-from layerlab.plugins import File
 from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.report.i18n.language import language
-from layerlab.system.files import OnlyOwn, check_folder, write_folder
+from layerlab.system.files import File, OnlyOwn, check_folder, write_folder
 from layerlab.system.trust import trust
 from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_size
 from layerlab.validation import short_repr

@@ -36,9 +36,10 @@ from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, subject
-from layerlab.plugins import File, load_files, paths
+from layerlab.plugins import load_files, paths
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
+from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries

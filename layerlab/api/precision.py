@@ -18,7 +18,8 @@ from layerlab.loading.text_input import TextInput
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
-from layerlab.plugins import File, load_files
+from layerlab.plugins import load_files
+from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic

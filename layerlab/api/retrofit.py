@@ -10,8 +10,8 @@ from layerlab.loading.model import subject
 from layerlab.loading.weights import check_finite
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
-from layerlab.plugins import File, load_files
-from layerlab.system.files import Standing, write_folder
+from layerlab.plugins import load_files
+from layerlab.system.files import File, Standing, write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.trust import trust

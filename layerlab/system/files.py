@@ -19,6 +19,8 @@ from pathlib import Path
 from layerlab.errors import UserError
 from layerlab.system.write_errors import explain_write
 
+# What a user gives for a file or a folder.
+File = str | os.PathLike[str]
 Like = Callable[[Path], bool]
 # What stands under a name: a folder's device, number and last change; nothing where nothing does.
 Standing = tuple[int, ...]

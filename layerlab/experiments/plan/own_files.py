@@ -9,12 +9,12 @@ from layerlab import plugins
 from layerlab.recipes.arms import sides
 from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.system.files import read_whole
+from layerlab.system.files import File, read_whole
 from layerlab.training.run_spec import design_model
 from layerlab.variants.registry import find_needed
 
 LOAD = "model.load"
-Files = plugins.File | Iterable[plugins.File]
+Files = File | Iterable[File]
 
 
 def load_files(recipe: TrainingRecipe, files: Files) -> TrainingRecipe:
@@ -67,5 +67,5 @@ def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[s
     return {LOAD: [*side.model.load, *missing]} if missing else {}
 
 
-def _digest(path: plugins.File) -> str:
+def _digest(path: File) -> str:
     return hashlib.sha256(read_whole(Path(path))).hexdigest()
