@@ -19,15 +19,13 @@ from pathlib import Path
 from layerlab.errors import UserError
 from layerlab.system.write_errors import explain_write
 
-# What a user gives for a file or a folder.
 File = str | os.PathLike[str]
 Like = Callable[[Path], bool]
 # What stands under a name: a folder's device, number and last change; nothing where nothing does.
 Standing = tuple[int, ...]
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
-# In a folder that is written as a whole: what was written, with its hashes, so that nothing else
-# goes.
+# In a folder that is written as a whole: what was written, with its hashes: nothing else goes.
 OWN = ".written.json"
 
 
