@@ -144,7 +144,7 @@ def _try_suite(task: PreparedRecipe, name: str) -> dict[str, Any]:
     for limit in (WARM, max(2, TIMED // len(counts))):
         content = _evaluate(name, model, task.corpora[run.arm].tokenizer, limit)
     records = [*content["subjects"], *content.get("tasks", ())]
-    each = (one["seconds"] * counts[one["task"]] / len(one["scores"] or [0]) for one in records)
+    each = (one["seconds"] * counts[one["task"]] / one["n"] for one in records)
     return {**found, "seconds": sum(each)}
 
 

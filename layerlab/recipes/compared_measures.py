@@ -50,8 +50,10 @@ class ComparedMeasure:
     @property
     def key(self) -> str:
         """What a score is kept under: a task's file by its name, wherever it lies."""
-        file = self.kind == SUITE and "/" in self.name
-        return f"{self.kind}:{Path(self.name).name if file else self.name}"
+        if self.kind != SUITE:
+            return f"{self.kind}:{self.name}"
+        words = [word.strip() for word in self.name.split(",")]
+        return f"{SUITE}:{','.join(Path(one).name if '/' in one else one for one in words)}"
 
 
 def parse_measure(name: str) -> ComparedMeasure:

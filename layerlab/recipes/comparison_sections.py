@@ -199,6 +199,21 @@ class CompareSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_measures(self) -> "CompareSection":
+        """Check that no measure is named twice, and no two have one place for their scores."""
+        claimed = [one for one in self.scored if one not in self.measures]
+        seen: dict[str, str] = {}
+        for measure in (*self.measures, *claimed):
+            key = parse_measure(measure).key if is_scored(measure) else measure
+            if key in seen:
+                raise ValueError(
+                    f"compare has the measures {seen[key]!r} and {measure!r}, of which only one "
+                    f"can be kept as {key!r}; leave one out, or give its file another name"
+                )
+            seen[key] = measure
+        return self
+
+    @model_validator(mode="after")
     def _check_commands(self) -> "CompareSection":
         """Check that each command that is a measure is there."""
         for measure in self.scored:

@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from layerlab.system.files import is_there
 
 HUB = "hf:"
 SUITE = "suite:"
@@ -26,7 +29,8 @@ def nearby(content: Any, folder: Path) -> Any:
 
     Args:
         content: tables, lists and values; a `text` in a table is that of a source, a `suite:` of
-            the list `measures` a task's file, and what a command is to `run` has files in it too.
+            `measures`, or of a claim's `measure`, may be of tasks' files, and what a command is to
+            `run` has files in it too.
         folder: that the recipe lies in.
     """
     if isinstance(content, Mapping):
@@ -37,21 +41,33 @@ def nearby(content: Any, folder: Path) -> Any:
 def _near(key: str, value: Any, folder: Path) -> Any:
     if key == "text" and isinstance(value, str):
         return _write(value, folder)
-    if key in ("measures", "run") and isinstance(value, list):
+    if key == "measures" and isinstance(value, list):
+        return [_near("measure", one, folder) for one in value]
+    if key == "measure" and isinstance(value, str):
+        return _write_suite(value, folder)
+    if key == "run" and isinstance(value, list):
         return [_write_file(one, folder) if isinstance(one, str) else one for one in value]
     return nearby(value, folder)
 
 
+def _write_suite(measure: str, folder: Path) -> str:
+    """Write the files of a suite's tasks, between commas; other measures have none."""
+    if not measure.startswith(SUITE):
+        return measure
+    words = measure.removeprefix(SUITE).split(",")
+    return SUITE + ",".join(_write_file(word.strip(), folder) for word in words)
+
+
 def _write_file(word: str, folder: Path) -> str:
-    """Write the file that a word names, behind `suite:` or alone; a program is found elsewhere."""
-    head = SUITE if word.startswith(SUITE) else ""
-    given = word.removeprefix(head)
-    return head + _write(given, folder) if Path(given).suffix else word
+    """Write a word that is a file; a program is found elsewhere."""
+    return _write(word, folder) if Path(word).suffix else word
 
 
 def _write(text: str, folder: Path) -> str:
     if text in (DOCUMENTATION, *KEPT) or text.startswith(HUB):
         return text
-    path = Path(text).expanduser()
+    path = Path(text)
+    with suppress(RuntimeError):  # there is no such user
+        path = path.expanduser()
     near = folder / path
-    return text if path.exists() or not near.exists() else os.path.relpath(near)
+    return text if is_there(path) or not is_there(near) else os.path.relpath(near)

@@ -54,6 +54,12 @@ class ModelScore(BaseModel):
     seconds: Annotated[float, Field(ge=0, le=LARGEST)]
     parts: list[TaskPart] = Field(min_length=1)
 
+    @property
+    def questions(self) -> tuple[Any, ...]:
+        """What decides which scores may be compared: what was asked, and what each task weighs."""
+        parts = [(part.task, part.weight, *sorted(part.questions)) for part in self.parts]
+        return (self.asked, *parts)
+
     @model_validator(mode="after")
     def _check_sums(self) -> "ModelScore":
         for part in self.parts:

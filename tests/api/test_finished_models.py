@@ -270,12 +270,17 @@ def test_nothing_runs_unasked_nor_for_a_plan(copied: Path) -> None:
         ("suite:piqa", "PIQA is not here: expected"),
         ("suite:none.yaml", "cannot read none.yaml"),
         ("suite:arc_easy", "its questions are not here: cannot get"),
+        ("suite:words.yaml", "less is better, or no question has a score by itself, in all that "),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_any_run_starts(
     measure: str, said: str, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(copied))
+    words = TASK.replace("multiple_choice", "generate_until").replace(
+        "acc, aggregation: mean", "bleu"
+    )
+    (copied / "words.yaml").write_text(words.replace("forwards", "words"), encoding="utf-8")
     out = copied / "new"
     changed = {"compare.measures": [measure]}
     with pytest.raises(UserError, match=f"compare.measures has '{measure}': .*{said}"):

@@ -23,6 +23,8 @@ def test_every_form_is_read() -> None:
     assert parse_measure("spikes").kind == "spikes" and check_measure("gradient") == "gradient"
     assert parse_measure("suite:piqa").name == "piqa" and not is_watched("suite:piqa")
     assert parse_measure("suite: a/own.yaml").key == "suite:own.yaml"
+    assert parse_measure("suite:a/own.yaml, b/two.yaml,piqa").key == "suite:own.yaml,two.yaml,piqa"
+    assert parse_measure("command:a/own").key == "command:a/own"
     assert parse_measure("command:own").scored and not parse_measure("steps:2").scored
     assert is_scored("command:own") and not is_scored("loss") and not is_scored("peak:score")
     assert set(WORST) < set(PEAKS)  # what a monitor keeps the largest of
@@ -79,6 +81,18 @@ def test_a_command_that_is_a_measure_is_declared_and_told_its_model() -> None:
         recipe(measures=["command:own"], commands={"own": {**RUN, "better": "more"}})
 
 
+def test_two_measures_have_no_place_in_common() -> None:
+    claim = {"source": "Own", "statement": "a", "relation": "better", "arm": "gpt2"}
+    with pytest.raises(UserError, match=r"of which only one can be kept as 'suite:own.yaml'"):
+        recipe(measures=["suite:a/own.yaml", "suite:b/own.yaml"])
+    with pytest.raises(UserError, match=r"has the measures 'suite:a/own.yaml' and 'suite:b/own"):
+        recipe(measures=["suite:a/own.yaml"], claims=[{**claim, "measure": "suite:b/own.yaml"}])
+    with pytest.raises(UserError, match="'steps:2' and 'steps:2', of which only one"):
+        recipe(measures=["steps:2", "steps:2"])
+    both = recipe(measures=["suite:piqa"], claims=[{**claim, "measure": "suite:piqa"}])
+    assert both.compare.scored == ("suite:piqa",)
+
+
 def test_what_is_read_of_a_finished_model_needs_one() -> None:
     with pytest.raises(UserError, match=r"write \[run\] save_model = true"):
         recipe(measures=["suite:piqa"]).change({"run.save_model": False})
@@ -89,17 +103,23 @@ def test_files_of_scores_lie_beside_the_recipe(
 ) -> None:
     folder = tmp_path / "recipes"
     folder.mkdir()
-    for name in ("own.yaml", "score.py", "python"):
+    for name in ("own.yaml", "two.yaml", "score.py", "python"):
         (folder / name).write_text("")
     (folder / "a.toml").write_text(
         "[compare]\narms = ['llama', 'gpt2']\n"
-        "measures = ['suite:own.yaml', 'suite:piqa', 'command:own']\n"
-        "[compare.commands.own]\nrun = ['python', 'score.py', '{model}', '0.5']\n"
+        "measures = ['suite:own.yaml', 'suite:piqa', 'command:own', 'suite:two.yaml,own.yaml']\n"
+        "[compare.commands.own]\n"
+        "run = ['python', 'score.py', '{model}', '0.5', '~no.x', "
+        f"'-c', 'print(1.5) # {'x' * 9999}']\n"
+        "[[compare.claims]]\nsource = 'Own'\nstatement = 'a'\nrelation = 'better'\n"
+        "arm = 'gpt2'\nmeasure = 'suite:own.yaml'\n"
         "[train]\nmax_steps = 2\n"
     )
     monkeypatch.chdir(tmp_path)
     found = load_recipe("recipes/a.toml").compare
-    assert found.measures == ("suite:recipes/own.yaml", "suite:piqa", "command:own")
-    assert found.commands["own"].run == ("python", "recipes/score.py", "{model}", "0.5")
+    several = "suite:recipes/two.yaml,recipes/own.yaml"
+    assert found.measures == ("suite:recipes/own.yaml", "suite:piqa", "command:own", several)
+    assert found.claims[0].measure == "suite:recipes/own.yaml"
+    assert found.commands["own"].run[:4] == ("python", "recipes/score.py", "{model}", "0.5")
     monkeypatch.chdir(folder)
     assert load_recipe("a.toml").compare.measures[0] == "suite:own.yaml"

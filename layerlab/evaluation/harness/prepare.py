@@ -14,6 +14,9 @@ from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.lm_eval_tasks.request import check_tasks
 from layerlab.evaluation.tasks.configs import task_configs
 
+# Functions of lm-eval that make a score of all answers together, and of none alone.
+OF_ALL = ("bleu", "chrf", "chrfpp", "ter", "f1_score", "matthews_corrcoef", "brier_score")
+
 
 def engine() -> Any:
     """Import the part that needs lm-eval, which is an extra.
@@ -131,7 +134,8 @@ def load_whole(name: str) -> list[Any]:
     """Load the tasks that a name stands for, each with its questions.
 
     Raises:
-        UserError: as `check_whole`; a task cannot be loaded, or less is better in all it measures.
+        UserError: as `check_whole`; a task cannot be loaded, or measures nothing of each question
+            of which more is better.
     """
     (suite, tasks), harness = check_whole(name), engine()
     if suite is not None:
@@ -141,11 +145,13 @@ def load_whole(name: str) -> list[Any]:
         return found
     named, _ = harness.load_named(tasks)
     for one in named:
-        higher = one.task.higher_is_better()
-        if higher and not any(higher.values()):
+        higher, sums = one.task.higher_is_better(), one.task.aggregation()
+        single = [getattr(sums.get(name), "__name__", "") not in OF_ALL for name in higher]
+        if higher and not any(map(all, zip(higher.values(), single, strict=True))):
             raise UserError(
-                f"less is better in all that {one.task.task_name} measures ({', '.join(higher)}); "
-                "name a task of which more is better, or a command of your own: command:NAME"
+                f"less is better, or no question has a score by itself, in all that "
+                f"{one.task.task_name} measures ({', '.join(higher)}); name another task, or a "
+                "command of your own: command:NAME"
             )
     return [harness.LmEvalTask(one.task, one.groups) for one in named]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.interim import LOSS, Look
 from layerlab.experiments.analysis.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
@@ -110,7 +109,7 @@ def judge_claims(
     """
     rows, level = [], stages[-1].level
     for claim in section.claims:
-        found = [_pair(each, section, stages, family) for each in tests(claim, baselines, section)]
+        found = [_pair(each, stages, family) for each in tests(claim, baselines, section)]
         right, wrong = _chances(found)
         word: ClaimWord = "not decided"
         if min(right[1], wrong[1]) < level.alpha:
@@ -161,13 +160,10 @@ def pairs(claim: Claim, baselines: Mapping[str, str]) -> Iterator[tuple[str, str
             yield arm, claim.against or baselines[arm]
 
 
-def _pair(
-    asked: Sequence[SidedTest], section: CompareSection, stages: Sequence[Look], family: Family
-) -> ArmPair:
+def _pair(asked: Sequence[SidedTest], stages: Sequence[Look], family: Family) -> ArmPair:
     """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
-    sides = stage.sides[test.arm], stage.sides[test.baseline]
     return ArmPair(
         arm=test.arm,
         baseline=test.baseline,
@@ -176,7 +172,7 @@ def _pair(
             None if judged is stage else stage.difference(test.arm, test.baseline, test.measure)
         ),
         asked=[(family[one], side) for one, side in asked],
-        missing=sorted({seed for side in sides for seed in missing_seeds(section, side)}),
+        missing=stage.missing(test),
     )
 
 

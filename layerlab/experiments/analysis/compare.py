@@ -20,11 +20,11 @@ from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.judged_measures import judge_measures
 from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.analysis.verdict import (
-    Case,
     describe_scale,
     explain_uncounted,
     judge,
     number,
+    open_case,
     tabulate_test,
 )
 from layerlab.experiments.analysis.warnings import (
@@ -136,20 +136,14 @@ def _rows(
             continue
         test = PairTest(name, baseline)
         judged = stages[family[test].look]
-        case = Case(
-            arm=name,
-            baseline=baseline,
-            evidence=judged.evidence(test),
-            finding=family[test],
-            later=None if judged is stage else stage.difference(name, baseline),
-            level=stage.level,
-            planned=len(section.seeds),
+        case = open_case(
+            test,
+            stages,
+            family,
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[baseline].diverged,
-            missing=sorted({*missing_seeds(section, side), *missing_seeds(section, base)}),
             uncounted=[one.name for one in (side, base) if one.uncounted],
             differ=differ[name],
-            looked=family.looked,
             together=together(differs[name]),
             scale=describe_scale(side),
             unit=LOSS_UNITS[side.metric],

@@ -234,9 +234,9 @@ def without_unlike(
     found, remarks = list(records), []
     for measure in section.scored:
         key = parse_measure(measure).key
-        asked = Counter(one.scores[key].asked for one in found if key in one.scores)
-        usual = next((way for way, _ in asked.most_common(1)), None)
-        unlike = [one.name for one in found if key in one.scores and one.scores[key].asked != usual]
+        asked = {one.name: one.scores[key].questions for one in found if key in one.scores}
+        usual = next((way for way, _ in Counter(asked.values()).most_common(1)), None)
+        unlike = [name for name, way in asked.items() if way != usual]
         lacking = [
             one.name
             for one in found
@@ -247,7 +247,7 @@ def without_unlike(
             remarks.append(
                 f"{measure}: left out, because other questions or other code scored them than the "
                 f"rest: {', '.join(unlike)}; type layerlab compare without --judge, which scores "
-                "them anew"
+                "them anew; a command has to score the same questions of every model"
             )
         silent = {
             one.name: math.fsum(part.weight * part.abstained for part in one.scores[key].parts)

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
+from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.verdict import (
     Case,
@@ -20,9 +20,10 @@ from layerlab.experiments.analysis.verdict import (
     describe_evidence,
     describe_power,
     describe_scale,
-    judge,
+    explain_lack,
     number,
-    tabulate_test,
+    open_case,
+    tabulate_case,
 )
 from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
@@ -108,38 +109,28 @@ def judge_interactions(
 
 
 def _row(one: Interaction, stages: Sequence[Look], family: Family, unit: str) -> dict[str, Any]:
-    stage, finding = stages[-1], family[one.test]
-    judged = stages[finding.look]
+    stage, judged = stages[-1], stages[family[one.test].look]
     sides = [stage.sides[name] for name in one.test.arms]
     gains = [judged.difference(*pair).mean for pair in zip(one.base, one.block, strict=True)]
-    case = Case(
+    case = open_case(
+        one.test,
+        stages,
+        family,
         arm=one.block[0],
         baseline=one.base[0],
-        evidence=judged.evidence(one.test),
-        finding=finding,
-        later=None if judged is stage else stage.evidence(one.test).found,
-        level=stage.level,
-        planned=len(stage.section.seeds),
-        missing=sorted({seed for side in sides for seed in missing_seeds(stage.section, side)}),
         diverged={seed: why for side in sides for seed, why in side.diverged.items()},
-        looked=family.looked,
         together=_both(one, gains, unit),
         scale=describe_scale(sides[1]),
         unit=unit,
         words=("smaller", "larger"),
     )
-    verdict = judge(case, partial(_sentence, one=one, sides=sides))
-    found = case.difference
     return {
         "setting": one.setting,
         "values": list(one.values),
         "arms": list(one.block),
         "against": list(one.base),
         "gains": gains,
-        **tabulate_test(found, finding.corrected),
-        "missing": list(case.missing),
-        "verdict": verdict.word,
-        "said": verdict.said,
+        **tabulate_case(case, partial(_sentence, one=one, sides=sides)),
     }
 
 
@@ -163,23 +154,12 @@ def _sentence(
         return sentence + describe_power(case)
     if word == "identical":
         return f"the gain of {case.arm} over {case.baseline} is the same under {now} and {then}"
-    return (
-        f"no verdict on the gain of {case.arm} over {case.baseline} under {now} and {then}: "
-        f"{_lack(case, sides)}"
-    )
-
-
-def _lack(case: Case, sides: Sequence[ArmResults]) -> str:
-    """Say why there is no verdict."""
+    lack = explain_lack(case, "no seed has finished for all four arms")
     if lost := ", ".join(side.name for side in sides if side.diverged):
-        return f"runs of {lost} diverged, and which seeds are left is no chance"
-    if not case.looked:
-        return "the seeds of the first look have not all finished"
-    if case.difference.n == 1:
-        return "one seed cannot say how much of its change is chance"
-    if case.difference.flat:
-        return "every seed shows the same change, and tells nothing of chance"
-    return "no seed has finished for all four arms"
+        lack = f"runs of {lost} diverged, and which seeds are left is no chance"
+    return (
+        f"no verdict on the gain of {case.arm} over {case.baseline} under {now} and {then}: {lack}"
+    )
 
 
 def _both(one: Interaction, gains: Sequence[float | None], unit: str) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
+from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm, missing_seeds
 from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs, read_scores
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import (
@@ -106,6 +106,16 @@ class Look:
         ended = {seed: side.runs[seed] for seed in side.values}
         return {**side.diverged, **explain_unreached(measure, ended, side.metric)}
 
+    def missing(self, test: PairTest) -> list[int]:
+        """Return the planned seeds that an arm of a test has not finished, or not a score of."""
+        found: set[int] = set()
+        for side in (self.sides[name] for name in test.arms):
+            found.update(missing_seeds(self.section, side))
+            if is_scored(test.measure):
+                ended = {seed for seed, run in side.runs.items() if run.diverged is None}
+                found |= ended - read_scores(test.measure, side.runs).keys()
+        return sorted(found)
+
     def interaction(self, test: PairTest) -> Difference:
         """Return the difference of a pair less that of another, seed by seed."""
         signs = dict(zip(test.arms, (1, -1, -1, 1), strict=True))
@@ -179,7 +189,7 @@ def question_error(
         for scores, sign in zip(found, signs.values(), strict=True):
             for row, seed in enumerate(seeds):
                 own = scores[seed].parts[place].questions
-                if len(own) < 2 or own.keys() != part.questions.keys():
+                if len(own) < 2:
                     return None
                 table[row] += sign * np.array([own[key] for key in part.questions])
         parts.append((part.weight, table))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
+from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
@@ -13,9 +13,10 @@ from layerlab.experiments.analysis.verdict import (
     describe_evidence,
     describe_power,
     describe_scale,
-    judge,
+    explain_lack,
     number,
-    tabulate_test,
+    open_case,
+    tabulate_case,
 )
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
 from layerlab.recipes.compared_measures import is_scored
@@ -43,41 +44,28 @@ def judge_measures(
 
 
 def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, Any]:
-    stage, finding, measure = stages[-1], family[test], test.measure
-    judged = stages[finding.look]
-    arm, baseline = (stage.sides[name] for name in test.arms)
-    case = Case(
-        arm=test.arm,
-        baseline=test.baseline,
-        evidence=judged.evidence(test),
-        finding=finding,
-        later=None if judged is stage else stage.difference(test.arm, test.baseline, measure),
-        level=stage.level,
-        planned=len(stage.section.seeds),
-        missing=sorted(
-            {seed for side in (arm, baseline) for seed in missing_seeds(stage.section, side)}
-        ),
+    measure, stage = test.measure, stages[-1]
+    judged = stages[family[test].look]
+    case = open_case(
+        test,
+        stages,
+        family,
         diverged=judged.loss_reasons(test.arm, measure),
         base_diverged=judged.loss_reasons(test.baseline, measure),
-        looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
         words=_words(measure, stage.section),
         questions=is_scored(measure),
     )
-    verdict = judge(case, partial(_sentence, measure=measure))
     return {
         "measure": measure,
         "unit": case.unit,
         "arm": test.arm,
         "against": test.baseline,
-        "mean": _mean(measure, arm),
-        "against_mean": _mean(measure, baseline),
-        **tabulate_test(case.difference, finding.corrected),
+        "mean": _mean(measure, stage.sides[test.arm]),
+        "against_mean": _mean(measure, stage.sides[test.baseline]),
         "lost": sorted(case.diverged),
-        "missing": list(case.missing),
-        "verdict": verdict.word,
-        "said": verdict.said,
+        **tabulate_case(case, partial(_sentence, measure=measure)),
     }
 
 
@@ -112,7 +100,8 @@ def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
         )
     if word == "identical":
         return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
-    return f"no verdict on {measure} of {case.arm} and {case.baseline}: {_lack(case)}{told}"
+    lack = explain_lack(case, "no seed has it for both")
+    return f"no verdict on {measure} of {case.arm} and {case.baseline}: {lack}{told}"
 
 
 def _describe_lost(case: Case) -> str:
@@ -131,14 +120,3 @@ def _describe_lost(case: Case) -> str:
         return sentence
     left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
     return sentence + left + (f" ({describe_evidence(case)})" if found.interval else "")
-
-
-def _lack(case: Case) -> str:
-    """Say why there is no verdict."""
-    if not case.looked:
-        return "the seeds of the first look have not all finished"
-    if case.difference.n == 1:
-        return "one seed cannot say how much of the difference is chance"
-    if case.difference.flat:
-        return "every seed shows the same difference, and tells nothing of chance"
-    return "no seed has it for both"

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Evidence, PValue
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, PValue
 
 VerdictWord = Literal[
     "baseline",
@@ -87,6 +88,28 @@ class Verdict:
     said: str
 
 
+def open_case(test: PairTest, stages: Sequence[Look], family: Family, **beside: Any) -> Case:
+    """Return the case of a test: what the look that judged it says, and what has come since.
+
+    Args:
+        stages: the runs up to each look.
+        family: the tests of the recipe with their results.
+        beside: what else the case has.
+    """
+    stage, finding = stages[-1], family[test]
+    judged = stages[finding.look]
+    return Case(
+        evidence=judged.evidence(test),
+        finding=finding,
+        later=None if judged is stage else stage.evidence(test).found,
+        level=stage.level,
+        planned=len(stage.section.seeds),
+        missing=stage.missing(test),
+        looked=family.looked,
+        **{"arm": test.arm, "baseline": test.baseline, **beside},
+    )
+
+
 def judge(case: Case, say: Callable[[Case, VerdictWord], str] | None = None) -> Verdict:
     """Return the verdict on an arm.
 
@@ -103,6 +126,23 @@ def judge(case: Case, say: Callable[[Case, VerdictWord], str] | None = None) -> 
         _beside(case),
     ]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
+
+
+def tabulate_case(
+    case: Case, say: Callable[[Case, VerdictWord], str] | None = None
+) -> dict[str, Any]:
+    """Return a case and its verdict as they stand in `comparison.json`.
+
+    Args:
+        say: as for `judge`.
+    """
+    verdict = judge(case, say)
+    return {
+        **tabulate_test(case.difference, case.finding.corrected),
+        "missing": list(case.missing),
+        "verdict": verdict.word,
+        "said": verdict.said,
+    }
 
 
 def number(value: int | float, sign: bool = False) -> str:
@@ -135,12 +175,11 @@ def _word(case: Case) -> VerdictWord:
 
 
 def _sentence(case: Case, word: VerdictWord) -> str:
-    if not case.looked:
-        return f"no verdict on {case.arm}: the seeds of the first look have not all finished"
-    if case.diverged or case.base_diverged:
+    if case.looked and (case.diverged or case.base_diverged):
         return _divergence(case, word)
     if word == "no verdict":
-        return _nothing(case)
+        both = f"no seed has finished for it and {case.baseline} both"
+        return f"no verdict on {case.arm}: {explain_lack(case, both)}"
     if word == "identical":
         seeds = _seeds(case.difference.n)
         return f"{case.arm} is identical to {case.baseline}: a difference of exactly 0 at {seeds}"
@@ -176,16 +215,23 @@ def _divergence(case: Case, word: VerdictWord) -> str:
     return sentence
 
 
-def _nothing(case: Case) -> str:
+def explain_lack(case: Case, nothing: str) -> str:
+    """Say why there is no verdict.
+
+    Args:
+        nothing: what is said where no seed has a number for all arms.
+    """
+    if not case.looked:
+        return "the seeds of the first look have not all finished"
+    if case.difference.n == 1:
+        return "one seed cannot say how much of the difference is chance"
     if case.difference.flat:
         mean = number(case.difference.mean or 0, sign=True)
         return (
-            f"no verdict on {case.arm}: every seed shows the same difference of {mean} "
-            f"{case.unit}, so the seeds did not vary the runs and tell nothing of chance"
+            f"every seed shows the same difference of {mean} {case.unit}, and tells nothing of "
+            "chance"
         )
-    if case.uncounted:
-        return f"no verdict on {case.arm}: {explain_uncounted(case.uncounted, case.unit)}"
-    return f"no verdict on {case.arm}: no seed has finished for it and {case.baseline} both"
+    return explain_uncounted(case.uncounted, case.unit) if case.uncounted else nothing
 
 
 def explain_uncounted(arms: Sequence[str], unit: str) -> str:

@@ -2,22 +2,24 @@
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import end_group
 from layerlab.recipes.comparison_sections import MODEL, Command
+from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of
 from layerlab.records.scores import LARGEST, ModelScore, TaskPart
-from layerlab.system.files import read_whole
+from layerlab.system.files import is_there
 from layerlab.system.trust import check_command
 from layerlab.validation import short_repr
 
@@ -27,12 +29,21 @@ LONGEST = 1 << 24  # bytes of the last line
 
 
 def hash_command(command: Command) -> str:
-    """Return a digest of a command and of the files that it names."""
-    whole = hashlib.sha256(json.dumps(command.run).encode())
-    for word in command.run:
-        if Path(word).is_file():
-            whole.update(hashlib.sha256(read_whole(Path(word))).digest())
-    return whole.hexdigest()[:24]
+    """Return a digest of a command and of the files that it names, wherever they lie.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    try:
+        found = [
+            [file.name, hash_file(file)] if is_there(file) and file.is_file() else word
+            for word, file in ((word, Path(word)) for word in command.run)
+        ]
+    except OSError as error:
+        raise UserError(
+            f"cannot read a file that the command {shlex.join(command.run)} names: {error}"
+        ) from None
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:24]
 
 
 def run_command(name: str, command: Command, model: Path, run: str) -> ModelScore:
@@ -44,9 +55,11 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
         run: that it is of.
 
     Raises:
-        UserError: nobody has asked for it, it fails, takes too long, or prints no score.
+        UserError: nobody has asked for it, it fails, takes too long, prints no score, or was
+            changed meanwhile.
     """
     check_command(name, command.run)
+    asked = hash_command(command)
     words = [word.replace(MODEL, str(model.resolve())) for word in command.run]
     words[0] = sys.executable if words[0] == PYTHON else words[0]
     told, start = _Told(name, run, words), time.monotonic()
@@ -68,14 +81,16 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
         if code:
             raise told.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
         line = _last(out)
-    worth = list(_numbers(line, told))
+    if hash_command(command) != asked:
+        raise told.error("was changed while it ran")
+    found = _read(line, told)
     # A single number has no questions behind it; a list has one each.
-    single = not line.lstrip().startswith("[")
-    score = sum(worth) / len(worth)
-    questions = {} if single else {str(place): one for place, one in enumerate(worth)}
+    worth = found if isinstance(found, list) else [found]
+    score = math.fsum(worth) / len(worth)
+    questions = {str(place): one for place, one in enumerate(worth) if worth is found}
     return ModelScore(
         score=score,
-        asked=hash_command(command),
+        asked=asked,
         seconds=round(time.monotonic() - start, 3),
         parts=[TaskPart(task=name, weight=1.0, score=score, questions=questions)],
     )
@@ -95,8 +110,8 @@ class _Told:
         )
 
 
-def _numbers(line: str, told: _Told) -> Iterator[float]:
-    """Yield the numbers of the last line.
+def _read(line: str, told: _Told) -> float | list[float]:
+    """Read the last line: a number, or a list of them.
 
     Raises:
         UserError: it has none, or others than finite ones.
@@ -107,15 +122,14 @@ def _numbers(line: str, told: _Told) -> Iterator[float]:
         found = None
     if isinstance(found, dict):
         found = found.get("score")
-    several = found if isinstance(found, list) else [found]
-    for one in several:
+    if found == []:
+        raise told.error("printed an empty list")
+    for one in found if isinstance(found, list) else [found]:
         if isinstance(one, bool) or not isinstance(one, int | float):
             raise told.error(f"printed {short_repr(line)} last")
         if not abs(one) <= LARGEST:
             raise told.error(f"printed {short_repr(one)}, which is no finite score")
-        yield float(one)
-    if not several:
-        raise told.error("printed an empty list")
+    return [float(one) for one in found] if isinstance(found, list) else float(found)
 
 
 def _last(file: Any) -> str:

@@ -185,6 +185,28 @@ def test_scores_of_other_questions_do_not_count_and_those_that_lack_are_named() 
     assert found[-1].name in lacking and other.name not in lacking
 
 
+def test_scores_of_more_or_fewer_questions_do_not_count() -> None:
+    given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
+    found = made(given, questions(0.2), OWN)
+    fewer = replace(found[0], scores={OWN: score((1.0, np.ones(9)))})
+    told = compare_runs(given, [fewer, *found[1:]]).content
+    assert told["measures"][0]["n"] == 3 and told["measures"][0]["text_error"] is not None
+    (unlike,) = [one for one in told["remarks"] if "left out, because other questions" in one]
+    assert fewer.name in unlike and "the same questions of every model" in unlike
+
+
+def test_a_verdict_on_a_part_of_the_scores_is_not_final() -> None:
+    claim = {"source": "Own", "statement": "a", "relation": "better", "arm": "gpt2"}
+    given = recipe(seeds=SEEDS, measures=[SUITE], claims=[{**claim, "measure": SUITE}])
+    found = made(given, questions(0.2))
+    content = compare_runs(given, [*found[:-1], replace(found[-1], scores={})]).content
+    (row,), (judged_claim,) = content["measures"], content["claims"]
+    assert row["n"] == 3 and row["missing"] == [found[-1].seed]
+    assert "3 of 4 planned seeds: this verdict is not final" in row["said"]
+    assert "planned seeds are missing: this verdict is not final" in judged_claim["said"]
+    assert "not final" not in content["rows"][1]["said"], "the losses are all there"
+
+
 def test_questions_without_an_answer_are_told() -> None:
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = [

@@ -75,7 +75,7 @@ def test_identical_arms_and_one_seed_and_no_spread_are_told_apart() -> None:
     few = verdict([2.9])
     assert few.word == "too few seeds" and "type compare.seeds = [1, 2, 3]" in few.said
     assert verdict([2.9, 3.2, 3.0]).word == "no verdict"
-    assert "the seeds did not vary the runs" in verdict([2.9, 3.2, 3.0]).said
+    assert "every seed shows the same difference of -0.1000 nats" in verdict([2.9, 3.2, 3.0]).said
     assert verdict([]).said == ("no verdict on siaf: no seed has finished for it and llama both.")
 
 

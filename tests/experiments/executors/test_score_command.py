@@ -31,6 +31,8 @@ def test_a_number_a_table_and_a_list_are_scores(tmp_path: Path) -> None:
     assert scored(tmp_path, "print('{\"score\": 3}\\n')").score == 3.0
     found = scored(tmp_path, "print([1, 0, 0.5])")
     assert found.score == 0.5 and found.parts[0].questions == {"0": 1.0, "1": 0.0, "2": 0.5}
+    assert scored(tmp_path, "print('{\"score\": [1, 0]}')").parts[0].questions == {"0": 1, "1": 0}
+    assert scored(tmp_path, "print([1e12, 1e-5, -1e12])").score == pytest.approx(1e-5 / 3)
     assert scored(tmp_path, "print([0.25])").parts[0].questions == {"0": 0.25}
     assert scored(tmp_path, "print('no score'); print(7); print(file=sys.stderr)").score == 7.0
 
@@ -121,3 +123,24 @@ def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
     before = hash_command(given)
     assert hash_command(command(tmp_path, "print(1)")) == before
     assert hash_command(command(tmp_path, "print(2)")) != before
+
+
+def test_a_file_of_a_command_is_known_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = command(tmp_path, "print(1)")
+    monkeypatch.chdir(tmp_path)
+    here = Command(run=("python", "score.py", "{model}"))
+    assert hash_command(here) == hash_command(whole)
+
+
+def test_a_command_may_be_longer_than_a_path_can_be(tmp_path: Path) -> None:
+    code = f"print(2.5)  # {'long' * 2000}"
+    with trust(False, trust_recipe=True):
+        given = Command(run=("python", "-c", code, "{model}"))
+        assert run_command("own", given, tmp_path, "llama-s1").score == 2.5
+
+
+def test_one_that_is_changed_while_it_runs_gives_no_score(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="it was changed while it ran"):
+        scored(tmp_path, "open(__file__, 'a').write('print(3)'); print(2)")
