@@ -178,8 +178,8 @@ def _sentence(case: Case, word: VerdictWord) -> str:
     if case.looked and (case.diverged or case.base_diverged):
         return _divergence(case, word)
     if word == "no verdict":
-        both = f"no seed has finished for it and {case.baseline} both"
-        return f"no verdict on {case.arm}: {explain_lack(case, both)}"
+        lack = explain_lack(case, f"no seed has finished for it and {case.baseline} both")
+        return f"no verdict on {case.arm}: {lack}"
     if word == "identical":
         seeds = _seeds(case.difference.n)
         return f"{case.arm} is identical to {case.baseline}: a difference of exactly 0 at {seeds}"
