@@ -1,7 +1,7 @@
 """How many tokens, sequences and runs are timed, and of which twins; checked without torch."""
 
 from layerlab.errors import UserError
-from layerlab.validation import short_repr
+from layerlab.validation import Constraint, short_repr
 
 USUAL = {"batch": 1, "context": 128, "new": 32, "repetitions": 10, "threads": 1}
 LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
@@ -27,7 +27,9 @@ def check_sizes(**sizes: int | None) -> None:
         UserError: one is too small or too large.
     """
     for name, size in sizes.items():
-        if name in LEAST and size is not None and not LEAST[name] <= size <= MOST:
+        if name not in LEAST or size is None:
+            continue
+        if size not in Constraint(kind=int, least=LEAST[name], most=MOST):
             raise UserError(
                 f"{name} is {short_repr(size)}; expected a whole number from {LEAST[name]} to "
                 f"{MOST:,}: type --{name} {max(LEAST[name], USUAL[name])}"
@@ -50,7 +52,7 @@ def check_pair(accounting: str, shape: str, width: int | None) -> int:
             f"no shape is called {short_repr(shape)}; expected 1b or 7b: type --shape 7b"
         )
     wide = SHAPES[shape]["width"] if width is None else width
-    if wide < HEAD or wide % HEAD:
+    if wide not in Constraint(kind=int, least=HEAD) or wide % HEAD:
         raise UserError(
             f"width is {short_repr(wide)}; expected a multiple of {HEAD}, which a head takes: "
             "type --width 1024"
