@@ -118,7 +118,7 @@ def find_contamination(
 def change_vocabulary(
     tokenizer: File,
     corpus: File | Iterable[File],
-    size: str,
+    size: str | int,
     out: File,
     *,
     against: File | Iterable[File] = (),
@@ -133,7 +133,7 @@ def change_vocabulary(
     Args:
         tokenizer: a folder, tokenizer.json, a .model file, or a Hub name.
         corpus: text of the domain: files or folders.
-        size: "+1600" adds entries, "8000" leaves so many.
+        size: "+1600" adds entries, "8000" or 8000 leaves so many.
         out: new folder for the tokenizer, its check and its page.
         against: other text to verify it on, or "jec-qa".
         terms: a file with expressions of the domain, one a line.
@@ -146,7 +146,7 @@ def change_vocabulary(
         UserError: the tokenizer, a text, the size or the folder is none that can be used.
     """
     language(lang)
-    texts, others = _to_list(corpus), _to_list(against)
+    texts, others, size = _to_list(corpus), _to_list(against), str(size)
     check_folder(Path(out), WHAT, OnlyOwn())
     parse_size(size)
     for text in (*texts, *(one for one in others if one != JEC_QA)):

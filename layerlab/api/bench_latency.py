@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab.console.tables import note_printer
 from layerlab.errors import UserError
 from layerlab.latency.sizes import SHAPE, USUAL, check_pair, check_sizes
+from layerlab.system.files import File
 from layerlab.system.trust import trust
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench_latency(
-    models: str | Sequence[str] = (),
+    models: File | Sequence[File] = (),
     *,
     accounting: str | None = None,
     shape: str | None = None,
@@ -28,7 +29,7 @@ def bench_latency(
     context: int = USUAL["context"],
     new: int = USUAL["new"],
     repetitions: int = USUAL["repetitions"],
-    load: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -64,7 +65,7 @@ def bench_latency(
         >>> found.timed[0].decode.median > 0
         True
     """
-    named = [models] if isinstance(models, str) else list(models)
+    named = [str(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     _check(named, accounting, shape=shape, width=width)
     if accounting is not None:
         check_pair(accounting, shape or SHAPE, width)

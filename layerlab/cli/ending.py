@@ -123,6 +123,10 @@ def _run(app: Callable[..., Any]) -> int:
         if not sys.stdout.closed:
             raise
         return 1  # said when what waits is to be written
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # as pathlib says it
+            raise
+        return _say("a path begins with ~ and the name of no user here; write it out from / on")
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -6,8 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from layerlab.system.files import is_there
-
 HUB = "hf:"
 SUITE = "suite:"
 DOCUMENTATION = "python-docs"
@@ -71,3 +69,16 @@ def _write(text: str, folder: Path) -> str:
         path = path.expanduser()
     near = folder / path
     return text if is_there(path) or not is_there(near) else os.path.relpath(near)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a path leads to something; what is too long for one does not.
+
+    Example:
+        >>> is_there(Path("x" * 9999))
+        False
+    """
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

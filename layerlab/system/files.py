@@ -196,19 +196,6 @@ def check_regular(path: Path) -> None:
         raise UserError(f"{str(path)!r} is {kind}; expected a file: copy what it gives into one")
 
 
-def is_there(path: Path) -> bool:
-    """Return whether a path leads to something; what is too long for one does not.
-
-    Example:
-        >>> is_there(Path("x" * 9999))
-        False
-    """
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
 def check_size(path: Path) -> None:
     """Refuse a file that is too large to be read whole.
 

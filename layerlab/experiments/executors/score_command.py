@@ -16,10 +16,10 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import end_group
 from layerlab.recipes.comparison_sections import MODEL, Command
+from layerlab.recipes.paths import is_there
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of
 from layerlab.records.scores import LARGEST, ModelScore, TaskPart
-from layerlab.system.files import is_there
 from layerlab.system.trust import check_command
 from layerlab.validation import short_repr
 
