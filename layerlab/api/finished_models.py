@@ -19,7 +19,11 @@ from layerlab.evaluation.harness.prepare import check_whole, engine, load_whole
 from layerlab.evaluation.results.question_scores import score_whole
 from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
-from layerlab.experiments.executors.score_command import hash_command, run_command
+from layerlab.experiments.executors.score_command import (
+    check_program,
+    hash_command,
+    run_command,
+)
 from layerlab.experiments.session import PreparedRecipe
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_measure
@@ -42,8 +46,8 @@ def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
     """Load the tasks of each suite that finished models are scored by, before any run starts.
 
     Raises:
-        UserError: there is no such suite, its data is not here, or a command is to run that nobody
-            has asked for.
+        UserError: there is no such suite, its data is not here, or a command is to run that is not
+            here, or that nobody has asked for.
     """
     found: dict[str, list[Any]] = {}
     section = recipe.compare
@@ -55,6 +59,7 @@ def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
                 raise UserError(f"compare.measures has {measure!r}: {error}") from None
         elif section is not None:
             check_command(known.name, section.commands[known.name].run)
+            check_program(known.name, section.commands[known.name])
     return found
 
 

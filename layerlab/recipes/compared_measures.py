@@ -71,7 +71,7 @@ def parse_measure(name: str) -> ComparedMeasure:
         return ComparedMeasure("steps", loss=float(rest))
     if kind == "peak" and rest in PEAKS:
         return ComparedMeasure("peak", reading=rest)
-    if kind in _SCORED and rest.strip():
+    if kind in _SCORED and rest.strip() and rest.isprintable():
         return ComparedMeasure(cast(MeasureKind, kind), name=rest.strip())
     if name in _BARE:
         return ComparedMeasure(cast(MeasureKind, name))

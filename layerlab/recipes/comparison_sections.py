@@ -1,5 +1,8 @@
 """The sections of a comparison: arms, claims of sources, and what is held equal."""
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -112,6 +115,12 @@ class Command(Section):
     ]
     better: Literal["higher", "lower"] = "higher"
     timeout_minutes: Positive = 60.0
+
+    @property
+    def digest(self) -> str:
+        """What it is known by where its files are not: its words, without folders."""
+        words = json.dumps([Path(word).name for word in self.run])
+        return hashlib.sha256(words.encode()).hexdigest()[:12]
 
     @model_validator(mode="after")
     def _check_model(self) -> "Command":

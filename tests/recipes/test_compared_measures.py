@@ -44,6 +44,7 @@ def test_every_form_is_read() -> None:
         ("spikes:3", 'write "spikes"'),
         ("suite:", 'write its name, as "suite:piqa"'),
         ("suite: ", 'write its name, as "suite:piqa"'),
+        ("suite:a\0.yaml", 'write its name, as "suite:piqa"'),
         ("command:", 'write its name, as "command:NAME"'),
         ("suit:piqa", 'write "suite:piqa"'),
         ("loss", 'write "steps:2.5"'),

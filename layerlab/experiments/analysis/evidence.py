@@ -17,7 +17,7 @@ from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
 from layerlab.recipes.arms import arms
-from layerlab.recipes.compared_measures import parse_measure
+from layerlab.recipes.compared_measures import COMMAND, parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
@@ -233,10 +233,14 @@ def without_unlike(
     """
     found, remarks = list(records), []
     for measure in section.scored:
-        key = parse_measure(measure).key
-        asked = {one.name: one.scores[key].questions for one in found if key in one.scores}
+        known = parse_measure(measure)
+        key = known.key
+        # What a suite asks now nobody knows without its files; a command is in the recipe.
+        head = section.commands[known.name].digest if known.kind == COMMAND else ""
+        scores = {one.name: one.scores[key] for one in found if key in one.scores}
+        asked = {name: one.questions for name, one in scores.items() if one.asked.startswith(head)}
         usual = next((way for way, _ in Counter(asked.values()).most_common(1)), None)
-        unlike = [name for name, way in asked.items() if way != usual]
+        unlike = [name for name in scores if asked.get(name) != usual or name not in asked]
         lacking = [
             one.name
             for one in found

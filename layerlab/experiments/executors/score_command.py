@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,26 @@ def hash_command(command: Command) -> str:
         raise UserError(
             f"cannot read a file that the command {shlex.join(command.run)} names: {error}"
         ) from None
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:24]
+    return command.digest + hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
+
+
+def check_program(name: str, command: Command) -> None:
+    """Refuse a command whose program, or the file that Python is to run, is not here.
+
+    Raises:
+        UserError: it is not.
+    """
+    program, *words = command.run
+    if program == PYTHON:
+        there = not words[0].endswith(".py") or is_there(Path(words[0]))
+        program = words[0]
+    else:
+        there = MODEL in program or ("\0" not in program and shutil.which(program) is not None)
+    if not there:
+        raise UserError(
+            f"the command {name!r} is to run {short_repr(program)}, which is not here; write a "
+            'program or a file that is: run = ["python", "score.py", "{model}"]'
+        )
 
 
 def run_command(name: str, command: Command, model: Path, run: str) -> ModelScore:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.recipes.comparison_sections import Command
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
 from layerlab.records.scores import ModelScore, TaskPart
@@ -19,12 +20,13 @@ from tests.training.drawn import recipe, record, runs
 
 SUITE, OWN = "suite:own", "command:own"
 COMMANDS = {"own": {"run": ["python", "score.py", "{model}"], "better": "lower"}}
+ASKED = Command(run=("python", "score.py", "{model}")).digest
 SEEDS = [1, 2, 3, 4]
 NATS = dict(zip(SEEDS, (3.0, 3.3, 3.1, 3.2), strict=True))
 Worth = Callable[[str, int], np.ndarray]
 
 
-def score(*parts: tuple[float, np.ndarray], asked: str = "x", **given: Any) -> ModelScore:
+def score(*parts: tuple[float, np.ndarray], asked: str = ASKED, **given: Any) -> ModelScore:
     """A score of tasks with these weights and questions."""
     made = [
         TaskPart(
@@ -138,7 +140,7 @@ def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone() -> No
     for run in runs(given):
         worth = run.seed + (5.0 + 0.1 * run.seed if run.arm == "gpt2" else 0.0)
         part = TaskPart(task="own", weight=1.0, score=worth)
-        kept = ModelScore(score=worth, asked="x", seconds=1.0, parts=[part])
+        kept = ModelScore(score=worth, asked=ASKED, seconds=1.0, parts=[part])
         found.append(replace(record(run, 3.0), scores={OWN: kept}))
     row = judged(given, found)
     assert row["text_error"] is None and row["verdict"] == "worse"
@@ -193,6 +195,22 @@ def test_scores_of_more_or_fewer_questions_do_not_count() -> None:
     assert told["measures"][0]["n"] == 3 and told["measures"][0]["text_error"] is not None
     (unlike,) = [one for one in told["remarks"] if "left out, because other questions" in one]
     assert fewer.name in unlike and "the same questions of every model" in unlike
+
+
+def test_scores_of_another_command_do_not_count() -> None:
+    """Judged as they are told today, what an earlier command printed may be better for worse."""
+    given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
+    found = made(given, questions(0.2), OWN)
+    other = {"own": {"run": ["python", "loss.py", "{model}"]}}
+    told = compare_runs(recipe(seeds=SEEDS, measures=[OWN], commands=other), found).content
+    assert (
+        told["measures"][0]["n"] == 0 and "no seed has it for both" in told["measures"][0]["said"]
+    )
+    (unlike,) = [one for one in told["remarks"] if "left out, because other questions" in one]
+    assert all(one.name in unlike for one in found)
+    moved = {"own": {**COMMANDS["own"], "run": ["python", "there/score.py", "{model}"]}}
+    told = compare_runs(recipe(seeds=SEEDS, measures=[OWN], commands=moved), found).content
+    assert told["measures"][0]["verdict"] == "worse"
 
 
 def test_a_verdict_on_a_part_of_the_scores_is_not_final() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.errors import UserError
-from layerlab.experiments.executors.score_command import hash_command, run_command
+from layerlab.experiments.executors.score_command import check_program, hash_command, run_command
 from layerlab.recipes.comparison_sections import Command
 from layerlab.records.scores import ModelScore
 from layerlab.system.trust import trust
@@ -144,3 +144,14 @@ def test_a_command_may_be_longer_than_a_path_can_be(tmp_path: Path) -> None:
 def test_one_that_is_changed_while_it_runs_gives_no_score(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it was changed while it ran"):
         scored(tmp_path, "open(__file__, 'a').write('print(3)'); print(2)")
+
+
+@pytest.mark.parametrize("words", [["no-such-program-anywhere"], ["python", "no.py"], ["a\0"]])
+def test_a_program_that_is_not_here_is_told_before_anything_runs(words: list[str]) -> None:
+    with pytest.raises(UserError, match=r"the command 'own' is to run '.*', which is not"):
+        check_program("own", Command(run=(*words, "{model}")))
+
+
+def test_what_is_here_or_may_come_may_run(tmp_path: Path) -> None:
+    for words in (command(tmp_path, "pass").run, ("python", "-c", "1", "{model}"), ("{model}/a",)):
+        check_program("own", Command(run=words))
