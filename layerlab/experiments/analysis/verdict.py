@@ -89,13 +89,7 @@ class Verdict:
 
 
 def open_case(test: PairTest, stages: Sequence[Look], family: Family, **beside: Any) -> Case:
-    """Return the case of a test: what the look that judged it says, and what has come since.
-
-    Args:
-        stages: the runs up to each look.
-        family: the tests of the recipe with their results.
-        beside: what else the case has.
-    """
+    """Return the case of a test: what the look that judged it says, and what has come since."""
     stage, finding = stages[-1], family[test]
     judged = stages[finding.look]
     return Case(
