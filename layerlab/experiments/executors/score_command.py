@@ -6,11 +6,13 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,8 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
             ) from None
         finally:
             end_group(own)
+            with suppress(OSError, AttributeError):  # nothing is left, or Windows
+                os.killpg(own.pid, signal.SIGKILL)
         if code:
             raise told.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
         line = _last(out)

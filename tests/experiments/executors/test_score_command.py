@@ -93,14 +93,28 @@ def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path)
     with pytest.raises(UserError, match=r"it took longer than its timeout_minutes = 0\.02"):
         scored(tmp_path, code, timeout_minutes=0.02)
     assert time.monotonic() - start < 30
-    number = int(child.read_text())
-    for _ in range(100):  # whoever it was left to has to notice first
+    wait_for_end(int(child.read_text()))
+
+
+def test_what_one_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = (
+        "import subprocess\n"
+        "left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(child)!r}, 'w').write(str(left.pid)); print(1)"
+    )
+    assert scored(tmp_path, code).score == 1.0
+    wait_for_end(int(child.read_text()))
+
+
+def wait_for_end(number: int) -> None:
+    """Wait until a process has ended, and whoever it was left to has noticed."""
+    for _ in range(100):
         if not Path(f"/proc/{number}").exists() or "Z" in _state(number):
-            break
+            return
         time.sleep(0.05)
-    else:
-        os.kill(number, 9)
-        pytest.fail("what it started goes on")
+    os.kill(number, 9)
+    pytest.fail("what it started goes on")
 
 
 def _state(number: int) -> str:
