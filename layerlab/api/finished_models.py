@@ -31,6 +31,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run_files import RUNS
 from layerlab.records.scores import ModelScore, read_scores, write_score
+from layerlab.system.files import OnlyOwn
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.trust import check_command
 from layerlab.training.checkpoints.result import MODEL, fingerprint
@@ -182,7 +183,7 @@ def _score(
 def _load(
     folder: Path, result: Mapping[str, Any], measure: ComparedMeasure, device: str
 ) -> LoadedModel:
-    """Load the model of a run, whose weights are those of its result."""
+    """Load the model of a run, whose weights are those of its result, and all files as written."""
     if not (folder / MODEL).is_dir():
         raise UserError(
             f"{folder} kept no model, which {measure.key} scores; delete it, and type layerlab "
@@ -193,6 +194,12 @@ def _load(
         raise UserError(
             f"{folder / MODEL} is not the model of its result: the weights are others; delete "
             f"{folder}, and type layerlab compare again"
+        )
+    # Other settings or another tokenizer make another model of the same weights.
+    if others := OnlyOwn().others(folder / MODEL):
+        raise UserError(
+            f"{folder / MODEL} is not the model that its run kept: {others[0]} was changed or "
+            f"added since; put it right, or delete {folder}, and type layerlab compare again"
         )
     return found
 

@@ -211,6 +211,23 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
         again()
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [("config.json", "10000.0", "2.0"), ("extra.json", "", "{}")]
+)
+def test_the_same_weights_under_other_settings_are_another_model(
+    name: str, old: str, new: str, copied: Path
+) -> None:
+    one = min((copied / "scored" / "runs").iterdir())
+    (one / "scores.json").unlink()
+    file = one / "model" / name
+    text = file.read_text("utf-8") if file.exists() else ""
+    assert old in text
+    file.write_text(text.replace(old, new) or new, encoding="utf-8")
+    with pytest.raises(UserError, match=f"not the model that its run kept: {name} was changed or"):
+        again()
+    assert not (one / "scores.json").exists() and told(copied) == []
+
+
 @pytest.mark.full
 def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> None:
     for file in (copied / "scored" / "runs").glob("*/scores.json"):
