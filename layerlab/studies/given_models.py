@@ -46,12 +46,18 @@ class GivenModel:
 
     @cached_property
     def state(self) -> list[str | None]:
-        """Return what a study's numbers depend on: weights, text and device."""
+        """Return what a study's numbers depend on: weights and all else that tells models apart."""
         # Late: the list of studies needs no torch.
-        from layerlab.loading.weights_hash import weights_hash
+        from layerlab.loading.weights_hash import hash_settings, hash_tokenizer, weights_hash
 
-        weights = weights_hash(self.subject.folder, self.subject.model)
-        return [weights, self.text.hash, self.device]
+        one = self.subject
+        return [
+            weights_hash(one.folder, one.model),
+            hash_settings(one.model.config),
+            hash_tokenizer(one.tokenizer),
+            self.text.hash,
+            self.device,
+        ]
 
 
 def load_given(
@@ -79,7 +85,9 @@ def load_given(
     from layerlab.loading.checkpoint_series import expand_runs
     from layerlab.loading.model import check_named, label_models, list_models
 
-    named = expand_runs(list_models(model)) if model is not None else list(study.models)
+    named = list(study.models) if model is None else list_models(model)
+    # The checkpoints of a run stand in their own order, and roles in that of the user.
+    named = named if study.roles else expand_runs(named)
     if study.roles and len(named) != len(study.roles):
         raise UserError(
             f"study {study.name} compares {len(study.roles)} models, first {study.roles[0]}, then "
@@ -95,6 +103,7 @@ def load_given(
     found = {}
     for one, name in zip(named, label_models(named), strict=True):
         loaded = _load(one, name, tokenizer, device)
+        _check_weights(loaded)
         tokens = _tokens(loaded, read)
         _check_reads(study, options, loaded, tokens, read)
         found[loaded.name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
@@ -118,8 +127,18 @@ def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedMod
         raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
     model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
     words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
-    named = f"random {one.rstrip(':')}"
+    named = f"random {name.replace(one, one.rstrip(':'))}"
     return LoadedModel(name=named, source=one, model=model, tokenizer=words)
+
+
+def _check_weights(loaded: "LoadedModel") -> None:
+    """Refuse a model that holds NaN: the largest of some numbers, and a median, leave them out."""
+    from layerlab.loading.weights import check_finite
+
+    try:
+        check_finite(loaded.model)
+    except UserError as error:
+        raise UserError(f"{loaded.name}: {error}") from error
 
 
 def _tokens(loaded: "LoadedModel", read: TextInput) -> "Tensor":
@@ -177,6 +196,14 @@ def describe_scale(given: Mapping[str, GivenModel]) -> str:
 def describe_unit(given: Mapping[str, GivenModel]) -> str:
     """Describe the unit of replication of what such models do with a text."""
     return f"passages of {next(iter(given.values())).source}, one model of each name"
+
+
+def describe_policies(given: Mapping[str, GivenModel]) -> list[str]:
+    """Describe the models whose numbers are those without the precision policy they carry."""
+    # Late: it needs transformers.
+    from layerlab.loading.model import describe_lacking
+
+    return [describe_lacking(name) for name, one in given.items() if one.subject.lacks_policy]
 
 
 def describe_settings(given: Mapping[str, GivenModel]) -> dict[str, str]:

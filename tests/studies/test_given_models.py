@@ -1,7 +1,10 @@
 """Studies on models and texts that a user names: numbers by hand, words, keys, and refusals."""
 
+import json
 import re
 import shlex
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +157,72 @@ def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(fold
     ]
     assert len({*keys}) == len(keys)
     assert key(model=one) == keys[2] and key() == keys[0]
+
+
+def change_json(file, **changes):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_a_kept_result_is_of_this_configuration_and_this_tokenizer(folder, tmp_path):
+    name, out = "layernorm-against-rmsnorm", tmp_path / "out"
+    plain = {"draws": 4, "progress": False, "threads": 1, "out": out}
+    one = Path(folder("llama", "edited"))
+    first = study(name, model=str(one), **plain).to_dict()
+    # Neither shows in the weights.
+    change_json(one / "config.json", num_attention_heads=2, num_key_value_heads=1, head_dim=16)
+    second = study(name, model=str(one), **plain).to_dict()
+    words = json.loads((one / "tokenizer.json").read_text())
+    words["model"]["merges"] = words["model"]["merges"][:50]
+    (one / "tokenizer.json").write_text(json.dumps(words))
+    third = study(name, model=str(one), **plain).to_dict()
+    assert len({one["key"] for one in (first, second, third)}) == 3
+    assert first["frames"] != second["frames"] != third["frames"]
+
+
+def test_roles_are_those_that_were_typed_whatever_the_checkpoints_are_called(folder, tmp_path):
+    for run, step in (("late", 200), ("early", 100)):
+        kept = tmp_path / run / f"checkpoint-{step}"
+        kept.parent.mkdir()
+        shutil.copytree(folder("gpt2"), kept)
+    pair = [str(tmp_path / "late" / "checkpoint-200"), str(tmp_path / "early" / "checkpoint-100")]
+    told = " ".join(study("gpt-curves", model=pair, **QUICK).to_dict()["remarks"])
+    assert "pre-norm is late/checkpoint-200, post-norm is early/checkpoint-100" in told
+
+
+def test_random_weights_named_twice_are_two_models():
+    pair = ["gpt2:layers=2,width=32,heads=2,vocab=600,context=64"] * 2
+    told = " ".join(study("gpt-curves", model=pair, **QUICK).to_dict()["remarks"])
+    assert f"pre-norm is random {pair[0]}, post-norm is random {pair[0]} (2)" in told
+
+
+def test_a_weight_that_is_no_number_is_refused(folder):
+    model = made("gpt2")
+    model.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
+    with pytest.raises(UserError, match=r"GPT2LMHeadModel: .*h\.1\.mlp.* holds 1 of .* numbers that are NaN"):
+        study("bounds-table", model=model, tokenizer=patient("llama").tokenizer, **QUICK)
+
+
+def test_a_model_that_carries_a_policy_is_said_to_be_read_without_it(folder):
+    kept = Path(folder("gpt2", "carried"))
+    change_json(kept / "config.json", precision_policy={"format": "bf16", "keep": []})
+    told = study("deep-curve", model=str(kept), **QUICK).to_dict()["remarks"]
+    assert any("saved with a precision policy, which is not applied here" in one for one in told)
+
+
+def test_what_no_command_could_name_has_none():
+    words = patient("llama").tokenizer
+    found = study("deep-curve", model=made("gpt2"), tokenizer=words, **QUICK)
+    assert found.to_dict()["command"] == ""
+
+
+def test_a_page_counts_passages_of_the_text_that_was_read(folder):
+    found = study("attention-lambda", model=folder("gpt2"), **QUICK).to_dict()
+    assert found["unit"] == "passages of the built-in text, one model of each name"
+
+
+def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
+    found = study("features-pca", model=folder("gpt2"), draws=4, **QUICK).to_dict()
+    assert found["claim"] == "The features of gpt2 lie along one axis."
 
 
 def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():

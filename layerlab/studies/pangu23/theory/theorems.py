@@ -25,7 +25,14 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     single,
     stack_statements,
 )
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import (
+    PASSAGES,
+    excerpts,
+    for_each_layer,
+    overlap,
+    patient,
+    tokens_of,
+)
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -68,7 +75,8 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
 @once
 def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> list[CaseLayer]:
     """Trace the layers of a model."""
-    return parts(patient(name, {} if own is None else {name: own}), torch.arange(tokens))
+    given = {} if own is None else {name: own}
+    return parts(patient(name, given), tokens_of(name, given)[:tokens])
 
 
 def twin(name: str, seed: int) -> "LoadedModel":

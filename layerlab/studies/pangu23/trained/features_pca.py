@@ -176,9 +176,12 @@ def read_given(work: StudyContext) -> Outcome:
         clouds += [cloud(name, seen, layer) for layer in seen["drawn"]]
     return Outcome(
         verdicts=tuple(
-            judge(built[name], name, work.seed)
+            verdict
             for name in work.models
-            for judge in (judge_along, judge_outlying)
+            for verdict in (
+                judge_along(built[name], name, work.seed, f"The features of {name}"),
+                judge_outlying(built[name], name, work.seed),
+            )
         ),
         frames={"layers": table(rows_of(built))},
         pictures=(shares({}, built), cosines({}, built), *clouds),
@@ -305,13 +308,15 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     )
 
 
-def judge_along(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
-    """Judge the first component of a Llama that was trained longer."""
+def judge_along(
+    found: np.ndarray, called: str, seed: int, whose: str = "The features of a trained Llama"
+) -> StudyVerdict:
+    """Judge the first component of a Llama that was trained longer, or of a model of a user."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
     return StudyVerdict(
         scale=BUILT_IN,
-        claim="The features of a trained Llama lie along one axis.",
+        claim=f"{whose} lie along one axis.",
         word=above(share, AXIS),
         number=share.value,
         said=f"in {called} the first component holds {share} of the variance behind "
