@@ -164,6 +164,11 @@ def _check_reads(
             f"study {study.name} looks at attention, and {loaded.name} "
             f"({loaded.model.config.model_type}) has none; give a model that has attention"
         )
+    if study.attention and len(loaded.stack.attentions) < study.layers:
+        raise UserError(
+            f"study {study.name} compares layers, {study.layers} at least, and {loaded.name} has "
+            f"{len(loaded.stack.attentions)} with attention; give a deeper model"
+        )
     if not len(tokens):
         raise UserError(
             f"the tokenizer of {loaded.name} makes no token of the text; put its tokenizer files "

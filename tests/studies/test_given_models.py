@@ -198,7 +198,9 @@ def test_random_weights_named_twice_are_two_models():
 def test_a_weight_that_is_no_number_is_refused(folder):
     model = made("gpt2")
     model.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
-    with pytest.raises(UserError, match=r"GPT2LMHeadModel: .*h\.1\.mlp.* holds 1 of .* numbers that are NaN"):
+    with pytest.raises(
+        UserError, match=r"GPT2LMHeadModel: .*h\.1\.mlp.* holds 1 of .* numbers that are NaN"
+    ):
         study("bounds-table", model=model, tokenizer=patient("llama").tokenizer, **QUICK)
 
 
@@ -281,6 +283,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
     short.write_text("Hardly a word.")
     bare = folder("mamba", "bare", words=False)
     narrow = folder("gpt2", "narrow", n_positions=16)
+    shallow = folder("llama", "shallow", num_hidden_layers=1)
     for name, given, words in (
         (
             "attention-lambda",
@@ -308,6 +311,11 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             "compares 2 models, first pre-norm, then post-norm, and got 1: type --model twice",
         ),
         ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
+        *(
+            (name, {"model": shallow}, f"layers, {least} at least, and shallow has 1 with")
+            for name, least in (("block-anatomy", 2), ("deep-curve", 3))
+        ),
+        ("gpt-curves", {"model": ["llama", shallow]}, "compares layers, 2 at least, and shallow"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
         ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),
     ):

@@ -389,6 +389,7 @@ STUDY = Study(
     models=MODELS,
     passage=TOKENS,
     attention=True,
+    layers=2,
     scale=BUILT_IN,
     run=run,
     # With fewer, attention in llama is too near to what was asked for.

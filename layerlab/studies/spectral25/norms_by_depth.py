@@ -394,6 +394,7 @@ STUDY = Study(
     models=("pre-norm", "post-norm"),
     passage=TOKENS,
     attention=True,
+    layers=3,
     scale=random_networks(DEPTH, WIDTH),
     run=run,
     fast={"draws": 4},
