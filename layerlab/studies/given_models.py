@@ -203,6 +203,17 @@ def describe_unit(given: Mapping[str, GivenModel]) -> str:
     return f"passages of {next(iter(given.values())).source}, one model of each name"
 
 
+def describe_low(given: Mapping[str, GivenModel]) -> str:
+    """Describe what to do about models whose rounding may hide what they are; empty without one."""
+    low = [name for name, one in given.items() if one.subject.model.dtype.itemsize < 4]
+    if not low:
+        return ""
+    return (
+        f"{' and '.join(low)} rounds to 16 bits, which may hide it: save it in float32, or give "
+        "another model"
+    )
+
+
 def describe_policies(given: Mapping[str, GivenModel]) -> list[str]:
     """Describe the models whose numbers are those without the precision policy they carry."""
     # Late: it needs transformers.

@@ -28,6 +28,7 @@ from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.studies.given_models import (
     GivenModel,
+    describe_low,
     describe_policies,
     describe_scale,
     describe_settings,
@@ -285,7 +286,8 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
             outcome = plan.study.run(work)
         except NotApplicable as reason:
             raise UserError(
-                f"study {work.study} does not apply to {reason}; give another model"
+                f"study {work.study} does not apply to {reason}; "
+                f"{describe_low(plan.given) or 'give another model'}"
             ) from reason
         if progress:
             bar.end(work.study)
