@@ -14,11 +14,16 @@ from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.given_models import load_given
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
+from layerlab.studies.spectral25.norms_by_depth import (
+    allowed,
+    judge_bounded_product,
+    norm_of_product,
+)
 from layerlab.studies.support.passages import excerpts, patient
 
 QUICK = {"fast": True, "progress": False, "threads": 1}
@@ -220,6 +225,23 @@ def test_what_no_command_could_name_has_none():
 def test_a_page_counts_passages_of_the_text_that_was_read(folder):
     found = study("attention-lambda", model=folder("gpt2"), **QUICK).to_dict()
     assert found["unit"] == "passages of the built-in text, one model of each name"
+
+
+def test_rounding_to_16_bits_is_no_counterexample(folder):
+    half = folder("llama", "half", dtype=torch.bfloat16)
+    first = study("block-anatomy", model=half, draws=4, **QUICK).to_dict()["verdicts"][0]
+    assert first["word"] == "holds" and 1e-4 < first["number"] < 0.05
+    # Every token attends to the first alone: the product has the largest norm there is.
+    model = made("llama").bfloat16()
+    given = given_of("deep-curve", model=model, tokenizer=patient("llama").tokenizer)
+    (name,) = given
+    work = StudyContext(
+        study="deep-curve", draws=1, seed=0, options={}, threads=1, code="", given=given
+    )
+    ones = torch.full((18, 1), 1.0 + 2**-8).double() * torch.eye(18).double()[:1]
+    found = {key: one[None].numpy() for key, one in norm_of_product(ones.expand(3, 18, 18)).items()}
+    parts = {name: {**found, "norm": np.ones((1, 3))}}
+    assert judge_bounded_product(parts, allowed(work, parts)).word == "fails"
 
 
 def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):

@@ -178,7 +178,7 @@ def read_given(work: StudyContext, uniform: float) -> Outcome:
         verdicts=(
             judge_flat(parts, work.seed),
             judge_curve(parts, work.seed),
-            judge_bounded_product(parts),
+            judge_bounded_product(parts, allowed(work, parts)),
         ),
         frames={"norms": table(rows)},
         pictures=(curves("depth", title, [*lines, flat], x=x, y=y, log=""),),
@@ -244,7 +244,17 @@ def judge_curve(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     )
 
 
-def judge_bounded_product(parts: Mapping[str, Arrays]) -> StudyVerdict:
+def allowed(work: StudyContext, parts: Mapping[str, Arrays]) -> dict[str, float]:
+    """Return the most that the product may be: rows sum to 1 up to rounding, layer after layer."""
+    layers = {name: one["norm"].shape[1] for name, one in parts.items()}
+    return {
+        name: TOKENS**0.5
+        * max(ROUNDING, 1 + layers[name] * torch.finfo(one.subject.model.dtype).eps)
+        for name, one in work.given.items()
+    }
+
+
+def judge_bounded_product(parts: Mapping[str, Arrays], most: Mapping[str, float]) -> StudyVerdict:
     """Judge the norm of the product over all layers, of the first heads."""
     found = {name: maximum(one["product"]) for name, one in parts.items()}
     told = ", ".join(
@@ -252,13 +262,12 @@ def judge_bounded_product(parts: Mapping[str, Arrays]) -> StudyVerdict:
         f"{np.median(parts[name]['norms']):.2g} in the median"
         for name, norm in found.items()
     )
-    most = TOKENS**0.5
     return StudyVerdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
-        word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
+        word=decide(fails=all(one.value <= most[name] for name, one in found.items())),
         number=max(one.value for one in found.values()),
         said=f"the product of the attention of all layers has at most the norm {told}; its rows "
-        f"sum to 1, so that it cannot exceed sqrt(n) = {most:.3g}",
+        f"sum to 1, so that it cannot exceed sqrt(n) = {TOKENS**0.5:.3g}",
         source="spectral25, section 2.1",
         unit=f"{len(next(iter(parts.values()))['product'])} sets of {PASSAGES}",
         scale=BUILT_IN,
