@@ -127,7 +127,8 @@ def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedMod
         raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
     model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
     words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
-    named = f"random {name.replace(one, one.rstrip(':'))}"
+    value = name.replace(one, one.rstrip(":"))
+    named = f"random {value}"
     return LoadedModel(name=named, source=one, model=model, tokenizer=words)
 
 

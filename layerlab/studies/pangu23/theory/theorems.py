@@ -121,7 +121,9 @@ def run(work: StudyContext) -> Outcome:
     shape = "the built-in models'" if work.given else "their"
     if work.given:
         work.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
-    rows = [row for name, ratios in found.items() for row in tightness(name, ratios)]
+    # Nobody says whether those of a user were trained.
+    called = {name: name.removesuffix(", trained") if work.given else name for name in found}
+    rows = [row for name, ratios in found.items() for row in tightness(called[name], ratios)]
     return Outcome(
         verdicts=(
             judge_printed(found, work.seed),

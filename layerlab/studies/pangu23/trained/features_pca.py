@@ -46,6 +46,7 @@ ABLATED = (twins.NO_SERIES, twins.NO_SHORTCUT)
 EFFECT = 1.05
 # What lies along one axis has most of its variance there.
 AXIS = 0.5
+ALONG = "The features of a trained Llama lie along one axis."
 # Half as much again changes what a reader sees in the first direction: less does not take it.
 OUTLIER = 1.5
 # Of the source: the five most frequent tokens, in three of 29 layers.
@@ -179,7 +180,9 @@ def read_given(work: StudyContext) -> Outcome:
             verdict
             for name in work.models
             for verdict in (
-                judge_along(built[name], name, work.seed, f"The features of {name}"),
+                judge_along(
+                    built[name], name, work.seed, f"The features of {name} lie along one axis."
+                ),
                 judge_outlying(built[name], name, work.seed),
             )
         ),
@@ -308,15 +311,13 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     )
 
 
-def judge_along(
-    found: np.ndarray, called: str, seed: int, whose: str = "The features of a trained Llama"
-) -> StudyVerdict:
+def judge_along(found: np.ndarray, called: str, seed: int, claim: str = ALONG) -> StudyVerdict:
     """Judge the first component of a Llama that was trained longer, or of a model of a user."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
     return StudyVerdict(
         scale=BUILT_IN,
-        claim=f"{whose} lie along one axis.",
+        claim=claim,
         word=above(share, AXIS),
         number=share.value,
         said=f"in {called} the first component holds {share} of the variance behind "

@@ -39,6 +39,10 @@ SURER = 0.1
 ISOTROPY = 0.02
 # Who knows that the end of a name is due, and not of which, is right once in so many texts.
 CHANCE = 1 / len(NAMES)
+PICTURED = (
+    "The first text, token by token, in every model and the first pair of twins; its name in bold"
+)
+ALONE = "The first text, token by token; its name in bold"
 SMALL = "Models of so few updates decide nothing."
 LIFT, SURE, RIGHT, COSINE = range(4)
 QUANTITIES = ("lift", "log probability", "right", "cosine")
@@ -184,7 +188,7 @@ def ask_given(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(judge_back(parts, work.seed),),
         frames={"models": table(_rows(parts, work.seed))},
-        pictures=(plot(parts, work.seed), plot_text(lone, first(work))),
+        pictures=(plot(parts, work.seed), plot_text(lone, first(work), ALONE)),
         remarks=(
             ABOUT,
             f"{work.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
@@ -350,7 +354,7 @@ def first(work: StudyContext) -> list[str]:
     return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
 
 
-def plot_text(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
+def plot_text(parts: Mapping[str, Arrays], words: list[str], title: str = PICTURED) -> Picture:
     """Plot one text, token by token, in some models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):
@@ -360,7 +364,7 @@ def plot_text(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
         lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
     found = curves(
         "case",
-        "The first text, token by token; its name in bold",
+        title,
         lines,
         x="token",
         y="share of the saliency, mean over layers",
