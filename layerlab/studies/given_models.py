@@ -44,6 +44,19 @@ class GivenModel:
     def parameters(self) -> int:
         return int(self.subject.model.num_parameters())
 
+    def sum_of_rows(self, layers: int) -> float:
+        """Return the most that a row of the product of so many layers' attention sums to."""
+        import torch  # late: the list of studies needs none
+
+        return 1 + max(1e-4, layers * torch.finfo(self.subject.model.dtype).eps)
+
+    def rounding(self, keys: int) -> float:
+        """Return how far rounding may move what attention to so many tokens gives, relatively."""
+        from layerlab.measures.support.sublayer_forms import rounding
+
+        one = self.subject
+        return rounding(one.model.dtype, 2 * one.config.hidden_size + keys)
+
     @cached_property
     def state(self) -> list[str | None]:
         """Return what a study's numbers depend on: weights and all else that tells models apart."""

@@ -14,13 +14,12 @@ from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Sampler, StudyContext
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.given_models import load_given
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
 from layerlab.studies.spectral25.norms_by_depth import (
-    allowed,
     judge_bounded_product,
     norm_of_product,
 )
@@ -235,13 +234,10 @@ def test_rounding_to_16_bits_is_no_counterexample(folder):
     model = made("llama").bfloat16()
     given = given_of("deep-curve", model=model, tokenizer=patient("llama").tokenizer)
     (name,) = given
-    work = StudyContext(
-        study="deep-curve", draws=1, seed=0, options={}, threads=1, code="", given=given
-    )
     ones = torch.full((18, 1), 1.0 + 2**-8).double() * torch.eye(18).double()[:1]
     found = {key: one[None].numpy() for key, one in norm_of_product(ones.expand(3, 18, 18)).items()}
     parts = {name: {**found, "norm": np.ones((1, 3))}}
-    assert judge_bounded_product(parts, allowed(work, parts)).word == "fails"
+    assert judge_bounded_product(parts, given).word == "fails"
 
 
 def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):

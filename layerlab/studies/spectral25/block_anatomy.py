@@ -156,7 +156,7 @@ def run(work: StudyContext) -> Outcome:
     text = next((one.source for one in work.given.values()), "the built-in text")
     return Outcome(
         verdicts=(
-            judge_summed(parts, limits(work)),
+            judge_summed(parts, {name: one.rounding(TOKENS) for name, one in work.given.items()}),
             judge_elsewhere(parts, work.seed),
             judge_closer(parts, work.seed),
             judge_further(parts, work.seed),
@@ -192,22 +192,8 @@ def describe(found: Mapping[str, Interval]) -> str:
     return ", ".join(f"{one} in {name}" for name, one in found.items())
 
 
-def limits(work: StudyContext) -> dict[str, float]:
-    """Return what rounding explains in the models of a user, by their width and number format."""
-    from layerlab.measures.support.sublayer_forms import rounding
-
-    return {
-        name: rounding(one.subject.model.dtype, 2 * one.subject.config.hidden_size + TOKENS)
-        for name, one in work.given.items()
-    }
-
-
 def judge_summed(parts: Mapping[str, Arrays], limits: Mapping[str, float] = {}) -> StudyVerdict:
-    """Judge whether heads projected together are the sum of heads projected alone.
-
-    Args:
-        limits: what rounding explains where it is not what it is in the built-in models.
-    """
+    """Judge whether heads projected together are the sum of heads projected alone."""
     asked = {name: limits.get(name, ROUNDING) for name in parts}
     told = ", ".join(dict.fromkeys(f"{limit:.2g}" for limit in asked.values()))
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
