@@ -1,7 +1,7 @@
 """Models that a user names for a study, in place of the built-in ones, and the text they read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from layerlab.loading.model import LoadedModel
-    from layerlab.studies.engine.study import Study
+    from layerlab.studies.engine.study import Study, StudyVerdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -210,6 +210,16 @@ def describe_scale(given: Mapping[str, GivenModel]) -> str:
     return " and ".join(
         f"{name} of {short(one.parameters)} parameters" for name, one in given.items()
     )
+
+
+def judge_one(
+    name: str, given: Mapping[str, GivenModel], *verdicts: "StudyVerdict"
+) -> list["StudyVerdict"]:
+    """Return verdicts that are on one model alone, which is their scale where the user named it."""
+    if name not in given:
+        return list(verdicts)
+    scale = describe_scale({name: given[name]})
+    return [replace(one, scale=scale) for one in verdicts]
 
 
 def describe_unit(given: Mapping[str, GivenModel]) -> str:

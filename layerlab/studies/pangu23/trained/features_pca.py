@@ -16,6 +16,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.given_models import judge_one
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
 from layerlab.studies.pangu23.trained.feature_pictures import (
@@ -179,7 +180,9 @@ def read_given(work: StudyContext) -> Outcome:
         verdicts=tuple(
             verdict
             for name in work.models
-            for verdict in (
+            for verdict in judge_one(
+                name,
+                work.given,
                 judge_along(
                     built[name], name, work.seed, f"The features of {name} lie along one axis."
                 ),
