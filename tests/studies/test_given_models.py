@@ -55,6 +55,7 @@ REFUSED = {
     "pangu-theorems": THEORY,
     "path-length": {**THEORY, "gpt2": "its biases are no part"},
     "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
+    "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
     "block-anatomy": {"gptj": "hands over no values"},
 }
