@@ -158,9 +158,10 @@ def _spread(words: Sequence[str]) -> list[str]:
 
 
 def _strings(file: Path) -> Iterator[str]:
+    """Yield the strings of a file without their examples, which show a citation and make none."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
+            yield re.split(r"\n\s*Example:\n", node.value)[0]
 
 
 def _add(found: Found, places: Iterable[tuple[str, str]], what: str) -> None:

@@ -58,3 +58,16 @@ def test_a_place_of_which_nothing_speaks_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs" / "places.toml").write_text('[pangu23]\n"Lemma 99" = "none"\n', "utf-8")
     with pytest.raises(ValueError, match="nothing speaks of pangu23: Lemma 99"):
         COVERED["covered"](tmp_path, [])
+
+
+def test_an_example_of_a_citation_is_no_place_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "layerlab"
+    folder.mkdir()
+    text = '"""Print.\n\n    Source: pangu23, {}.\n    {}"""\n'
+    (folder / "real.py").write_text(text.format("Lemma 1", ""), "utf-8")
+    shown = "\n    Example:\n        >>> print('pangu23, Lemma 2')\n    "
+    (folder / "shown.py").write_text(text.format("Lemma 3", shown), "utf-8")
+    (folder / "recipes").mkdir()
+    found = COVERED["read_code"](tmp_path, PLACES)
+    lemmas = {place: files for (_, place), files in found.items() if "Lemma" in place}
+    assert lemmas == {"Lemma 1": ["`real.py`"], "Lemma 3": ["`shown.py`"]}

@@ -1,19 +1,24 @@
-"""Tells by a hash which weights were looked at."""
+"""Tells by a hash which weights, configuration and tokenizer were looked at."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import torch
 from torch import nn
 
 from layerlab.loading.layer_weights import list_files
+from layerlab.records.parse import digest_of
 from layerlab.system.files import check_regular
 
 PIECE = 1 << 22
+# Entries of a configuration that say where a model came from, or what its tensors say already.
+NEUTRAL = ("_name_or_path", "architectures", "dtype", "transformers_version", "torch_dtype")
 
 
 @contextmanager
@@ -83,3 +88,26 @@ def hash_tensors(
                 return None
             digest.update(content[start : start + PIECE].numpy().data)
     return f"sha256:tensors:{digest.hexdigest()}"
+
+
+def hash_settings(config: Any) -> str:
+    """Return a hash of a configuration, without what its model's tensors say already."""
+    found: dict[str, Any] = json.loads(config.to_json_string())
+    return digest_of({name: value for name, value in found.items() if name not in NEUTRAL})
+
+
+def hash_tokenizer(words: Any) -> str:
+    """Return a hash of the rules of a tokenizer, without those that each call sets."""
+    backend = getattr(words, "backend_tokenizer", None)
+    rules = {"vocabulary": words.get_vocab()} if backend is None else json.loads(backend.to_str())
+    return digest_of(
+        {
+            **{
+                name: value
+                for name, value in rules.items()
+                if name not in ("padding", "truncation")
+            },
+            "special": {name: str(value) for name, value in words.special_tokens_map.items()},
+            "template": words.chat_template,
+        }
+    )

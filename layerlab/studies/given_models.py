@@ -1,7 +1,7 @@
 """Models that a user names for a study, in place of the built-in ones, and the text they read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from layerlab.loading.model import LoadedModel
-    from layerlab.studies.engine.study import Study
+    from layerlab.studies.engine.study import Study, StudyVerdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,14 +44,33 @@ class GivenModel:
     def parameters(self) -> int:
         return int(self.subject.model.num_parameters())
 
+    def sum_of_rows(self, layers: int) -> float:
+        """Return the most that a row of the product of so many layers' attention sums to."""
+        import torch  # late: the list of studies needs none
+
+        return 1 + max(1e-4, layers * torch.finfo(self.subject.model.dtype).eps)
+
+    def rounding(self, keys: int) -> float:
+        """Return how far rounding may move what attention to so many tokens gives, relatively."""
+        from layerlab.measures.support.sublayer_forms import rounding
+
+        one = self.subject
+        return rounding(one.model.dtype, 2 * one.config.hidden_size + keys)
+
     @cached_property
     def state(self) -> list[str | None]:
-        """Return what a study's numbers depend on: weights, text and device."""
+        """Return what a study's numbers depend on: weights and all else that tells models apart."""
         # Late: the list of studies needs no torch.
-        from layerlab.loading.weights_hash import weights_hash
+        from layerlab.loading.weights_hash import hash_settings, hash_tokenizer, weights_hash
 
-        weights = weights_hash(self.subject.folder, self.subject.model)
-        return [weights, self.text.hash, self.device]
+        one = self.subject
+        return [
+            weights_hash(one.folder, one.model),
+            hash_settings(one.model.config),
+            hash_tokenizer(one.tokenizer),
+            self.text.hash,
+            self.device,
+        ]
 
 
 def load_given(
@@ -79,7 +98,9 @@ def load_given(
     from layerlab.loading.checkpoint_series import expand_runs
     from layerlab.loading.model import check_named, label_models, list_models
 
-    named = expand_runs(list_models(model)) if model is not None else list(study.models)
+    named = list(study.models) if model is None else list_models(model)
+    # The checkpoints of a run stand in their own order, and roles in that of the user.
+    named = named if study.roles else expand_runs(named)
     if study.roles and len(named) != len(study.roles):
         raise UserError(
             f"study {study.name} compares {len(study.roles)} models, first {study.roles[0]}, then "
@@ -95,6 +116,7 @@ def load_given(
     found = {}
     for one, name in zip(named, label_models(named), strict=True):
         loaded = _load(one, name, tokenizer, device)
+        _check_weights(loaded)
         tokens = _tokens(loaded, read)
         _check_reads(study, options, loaded, tokens, read)
         found[loaded.name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
@@ -118,8 +140,19 @@ def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedMod
         raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
     model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
     words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
-    named = f"random {one.rstrip(':')}"
+    value = name.replace(one, one.rstrip(":"))
+    named = f"random {value}"
     return LoadedModel(name=named, source=one, model=model, tokenizer=words)
+
+
+def _check_weights(loaded: "LoadedModel") -> None:
+    """Refuse a model that holds NaN: the largest of some numbers, and a median, leave them out."""
+    from layerlab.loading.weights import check_finite
+
+    try:
+        check_finite(loaded.model)
+    except UserError as error:
+        raise UserError(f"{loaded.name}: {error}") from error
 
 
 def _tokens(loaded: "LoadedModel", read: TextInput) -> "Tensor":
@@ -144,6 +177,11 @@ def _check_reads(
         raise UserError(
             f"study {study.name} looks at attention, and {loaded.name} "
             f"({loaded.model.config.model_type}) has none; give a model that has attention"
+        )
+    if study.attention and len(loaded.stack.attentions) < study.layers:
+        raise UserError(
+            f"study {study.name} compares layers, {study.layers} at least, and {loaded.name} has "
+            f"{len(loaded.stack.attentions)} with attention; give a deeper model"
         )
     if not len(tokens):
         raise UserError(
@@ -174,9 +212,38 @@ def describe_scale(given: Mapping[str, GivenModel]) -> str:
     )
 
 
+def judge_one(
+    name: str, given: Mapping[str, GivenModel], *verdicts: "StudyVerdict"
+) -> list["StudyVerdict"]:
+    """Return verdicts that are on one model alone, which is their scale where the user named it."""
+    if name not in given:
+        return list(verdicts)
+    scale = describe_scale({name: given[name]})
+    return [replace(one, scale=scale) for one in verdicts]
+
+
 def describe_unit(given: Mapping[str, GivenModel]) -> str:
     """Describe the unit of replication of what such models do with a text."""
     return f"passages of {next(iter(given.values())).source}, one model of each name"
+
+
+def describe_low(given: Mapping[str, GivenModel]) -> str:
+    """Describe what to do about models whose rounding may hide what they are; empty without one."""
+    low = [name for name, one in given.items() if one.subject.model.dtype.itemsize < 4]
+    if not low:
+        return ""
+    return (
+        f"{' and '.join(low)} rounds to 16 bits, which may hide it: save it in float32, or give "
+        "another model"
+    )
+
+
+def describe_policies(given: Mapping[str, GivenModel]) -> list[str]:
+    """Describe the models whose numbers are those without the precision policy they carry."""
+    # Late: it needs transformers.
+    from layerlab.loading.model import describe_lacking
+
+    return [describe_lacking(name) for name, one in given.items() if one.subject.lacks_policy]
 
 
 def describe_settings(given: Mapping[str, GivenModel]) -> dict[str, str]:

@@ -1,7 +1,10 @@
 """Studies on models and texts that a user names: numbers by hand, words, keys, and refusals."""
 
+import json
 import re
 import shlex
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,10 @@ from layerlab.studies.given_models import load_given
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
+from layerlab.studies.spectral25.norms_by_depth import (
+    judge_bounded_product,
+    norm_of_product,
+)
 from layerlab.studies.support.passages import excerpts, patient
 
 QUICK = {"fast": True, "progress": False, "threads": 1}
@@ -48,6 +55,7 @@ REFUSED = {
     "pangu-theorems": THEORY,
     "path-length": {**THEORY, "gpt2": "its biases are no part"},
     "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
+    "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
     "block-anatomy": {"gptj": "hands over no values"},
 }
@@ -126,7 +134,10 @@ def test_verdicts_speak_of_the_models_and_the_text_that_were_named(name, folder,
     judged = [one for one in judged if "constructed" not in one["scale"]]
     assert judged
     for one in judged:
-        assert re.fullmatch(r"llama of \d+ k parameters and gpt2 of \d+ k parameters", one["scale"])
+        both = r"llama of \d+ k parameters and gpt2 of \d+ k parameters"
+        whose = [model for model in ("llama", "gpt2") if model in one["said"]]
+        alone = rf"{whose[0]} of \d+ k parameters"
+        assert re.fullmatch(both if len(whose) == 2 else alone, one["scale"])
         assert f"passages of {text}, one model of each name" in one["unit"]
     assert "llama" in texts[-1] or any("llama" in one["said"] for one in judged)
     typed = shlex.split(content["command"])
@@ -154,6 +165,88 @@ def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(fold
     ]
     assert len({*keys}) == len(keys)
     assert key(model=one) == keys[2] and key() == keys[0]
+
+
+def change_json(file, **changes):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_a_kept_result_is_of_this_configuration_and_this_tokenizer(folder, tmp_path):
+    name, out = "layernorm-against-rmsnorm", tmp_path / "out"
+    plain = {"draws": 4, "progress": False, "threads": 1, "out": out}
+    one = Path(folder("llama", "edited"))
+    first = study(name, model=str(one), **plain).to_dict()
+    # Neither shows in the weights.
+    change_json(one / "config.json", num_attention_heads=2, num_key_value_heads=1, head_dim=16)
+    second = study(name, model=str(one), **plain).to_dict()
+    words = json.loads((one / "tokenizer.json").read_text())
+    words["model"]["merges"] = words["model"]["merges"][:50]
+    (one / "tokenizer.json").write_text(json.dumps(words))
+    third = study(name, model=str(one), **plain).to_dict()
+    assert len({one["key"] for one in (first, second, third)}) == 3
+    assert first["frames"] != second["frames"] != third["frames"]
+
+
+def test_roles_are_those_that_were_typed_whatever_the_checkpoints_are_called(folder, tmp_path):
+    for run, step in (("late", 200), ("early", 100)):
+        kept = tmp_path / run / f"checkpoint-{step}"
+        kept.parent.mkdir()
+        shutil.copytree(folder("gpt2"), kept)
+    pair = [str(tmp_path / "late" / "checkpoint-200"), str(tmp_path / "early" / "checkpoint-100")]
+    told = " ".join(study("gpt-curves", model=pair, **QUICK).to_dict()["remarks"])
+    assert "pre-norm is late/checkpoint-200, post-norm is early/checkpoint-100" in told
+
+
+def test_random_weights_named_twice_are_two_models():
+    pair = ["gpt2:layers=2,width=32,heads=2,vocab=600,context=64"] * 2
+    told = " ".join(study("gpt-curves", model=pair, **QUICK).to_dict()["remarks"])
+    assert f"pre-norm is random {pair[0]}, post-norm is random {pair[0]} (2)" in told
+
+
+def test_a_weight_that_is_no_number_is_refused(folder):
+    model = made("gpt2")
+    model.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
+    with pytest.raises(
+        UserError, match=r"GPT2LMHeadModel: .*h\.1\.mlp.* holds 1 of .* numbers that are NaN"
+    ):
+        study("bounds-table", model=model, tokenizer=patient("llama").tokenizer, **QUICK)
+
+
+def test_a_model_that_carries_a_policy_is_said_to_be_read_without_it(folder):
+    kept = Path(folder("gpt2", "carried"))
+    change_json(kept / "config.json", precision_policy={"format": "bf16", "keep": []})
+    told = study("deep-curve", model=str(kept), **QUICK).to_dict()["remarks"]
+    assert any("saved with a precision policy, which is not applied here" in one for one in told)
+
+
+def test_what_no_command_could_name_has_none():
+    words = patient("llama").tokenizer
+    found = study("deep-curve", model=made("gpt2"), tokenizer=words, **QUICK)
+    assert found.to_dict()["command"] == ""
+
+
+def test_a_page_counts_passages_of_the_text_that_was_read(folder):
+    found = study("attention-lambda", model=folder("gpt2"), **QUICK).to_dict()
+    assert found["unit"] == "passages of the built-in text, one model of each name"
+
+
+def test_rounding_to_16_bits_is_no_counterexample(folder):
+    half = folder("llama", "half", dtype=torch.bfloat16)
+    first = study("block-anatomy", model=half, draws=4, **QUICK).to_dict()["verdicts"][0]
+    assert first["word"] == "holds" and 1e-4 < first["number"] < 0.05
+    # Every token attends to the first alone: the product has the largest norm there is.
+    model = made("llama").bfloat16()
+    given = given_of("deep-curve", model=model, tokenizer=patient("llama").tokenizer)
+    (name,) = given
+    ones = torch.full((18, 1), 1.0 + 2**-8).double() * torch.eye(18).double()[:1]
+    found = {key: one[None].numpy() for key, one in norm_of_product(ones.expand(3, 18, 18)).items()}
+    parts = {name: {**found, "norm": np.ones((1, 3))}}
+    assert judge_bounded_product(parts, given).word == "fails"
+
+
+def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
+    found = study("features-pca", model=folder("gpt2"), draws=4, **QUICK).to_dict()
+    assert found["claim"] == "The features of gpt2 lie along one axis."
 
 
 def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():
@@ -212,6 +305,8 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
     short.write_text("Hardly a word.")
     bare = folder("mamba", "bare", words=False)
     narrow = folder("gpt2", "narrow", n_positions=16)
+    shallow = folder("llama", "shallow", num_hidden_layers=1)
+    half = folder("llama", "half", dtype=torch.bfloat16)
     for name, given, words in (
         (
             "attention-lambda",
@@ -239,6 +334,13 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             "compares 2 models, first pre-norm, then post-norm, and got 1: type --model twice",
         ),
         ("saliency-repeat", {"text": str(short)}, "reads texts of its own; leave --text out"),
+        *(
+            (name, {"model": shallow}, f"layers, {least} at least, and shallow has 1 with")
+            for name, least in (("block-anatomy", 2), ("deep-curve", 3))
+        ),
+        ("saliency-repeat", {"model": narrow}, "narrow: its context is 16 tokens, and a text has"),
+        ("bounds-table", {"model": half}, "half rounds to 16 bits, which may hide it: save it in"),
+        ("gpt-curves", {"model": ["llama", shallow]}, "compares layers, 2 at least, and shallow"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
         ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),
     ):

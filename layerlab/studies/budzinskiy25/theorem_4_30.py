@@ -19,6 +19,7 @@ from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide, each
+from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
 from layerlab.studies.support.theory_block import theory_of
 
@@ -128,7 +129,13 @@ def run(work: StudyContext) -> Outcome:
             judge_never(found),
             judge_size(found, RECURSION, TELLS, work.seed),
             judge_size(found, PRINTED, "So does it as it is printed.", work.seed),
-            *(judge_speaking(one, work.describe(name), work.seed) for name, one in models.items()),
+            *(
+                verdict
+                for name, one in models.items()
+                for verdict in judge_one(
+                    name, work.given, judge_speaking(one, work.describe(name), work.seed)
+                )
+            ),
         ),
         frames={"bounds": table(rows)},
         pictures=(plot(found, "t = 24"),),

@@ -23,11 +23,13 @@ from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
-from layerlab.studies.engine.scale import with_scale
+from layerlab.studies.engine.scale import PASSAGES, with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.studies.given_models import (
     GivenModel,
+    describe_low,
+    describe_policies,
     describe_scale,
     describe_settings,
     describe_unit,
@@ -41,6 +43,8 @@ from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 LESS = "name a smaller model with --model, type --device auto, or fewer --threads"
+# Where models in memory, and a text that was read as it came, are from.
+_UNNAMED = {"memory", "standard input"}
 LIBRARIES = ("torch", "numpy", "pandas")
 # Batches and their time, and what is left of one that was being written.
 _KEPT = re.compile(r"[0-9a-f]{32}\.(npz|json)|\.[0-9a-f]{32}\..+\.partial")
@@ -97,7 +101,9 @@ class StudyRequest:
 
     @property
     def command(self) -> str:
-        """Return what to type for these numbers after the program's name."""
+        """Return what to type for these numbers; nothing where a model or text has no name."""
+        if any(_UNNAMED & {one.subject.source, one.text.source} for one in self.given.values()):
+            return ""
         mode = self.study.fast if self.fast else {}
         usual = {"draws": self.study.draws, "seed": 0, **self.study.options, **mode}
         words = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
@@ -280,7 +286,8 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
             outcome = plan.study.run(work)
         except NotApplicable as reason:
             raise UserError(
-                f"study {work.study} does not apply to {reason}; give another model"
+                f"study {work.study} does not apply to {reason}; "
+                f"{describe_low(plan.given) or 'give another model'}"
             ) from reason
         if progress:
             bar.end(work.study)
@@ -328,6 +335,8 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
             "scale": describe_scale(plan.given),
             "unit": describe_unit(plan.given),
         }
+        content["unit"] = content["unit"].replace(PASSAGES, content["given"]["unit"])
+        content["remarks"] += describe_policies(plan.given)
         # Of these models, and not of the built-in ones.
         content["claim"] = outcome.verdicts[0].claim
     content["verdicts"] = [with_scale(vars(one), content, plan.study) for one in outcome.verdicts]

@@ -109,6 +109,7 @@ class Study:
         roles: what each of them stands for, if it reads just so many.
         passage: tokens of the longest passage that it cuts from the text, or the option that says.
         attention: whether it looks at attention.
+        layers: with attention that a model needs at least.
         few: draws of the fast mode on models of a user, which may be large; 0 where they are those
             of the fast mode.
         scale: the models that it judges, with parameters and training tokens; an option in
@@ -132,6 +133,7 @@ class Study:
     roles: tuple[str, ...] = ()
     passage: int | str = 0
     attention: bool = False
+    layers: int = 1
     few: int = 0
     scale: str = ""
 

@@ -324,6 +324,7 @@ STUDY = Study(
     roles=NAMED,
     passage=LENGTHS["long"][1],
     attention=True,
+    layers=2,
     run=run,
     fast={"draws": 24},
     unit=PASSAGES,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
+from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -30,8 +30,7 @@ TEXTS = 8
 # what training does to scores.
 VARIANTS = {"pre-norm": "gpt2", "post-norm": "gpt1"}
 SHARPNESS = {"start": 1.0, "sharp": 10.0}
-# Where the source sees the rise, the plateau and the fall of GPT-2-large.
-# The first post-norm layer reads no norm.
+# Where GPT-2-large rises, stays and falls in the source; the first post-norm layer has no norm.
 RISE, PLATEAU, FALL = slice(1, 10), slice(19, 32), slice(33, 36)
 # Of a norm: less than a reader of the figure would see.
 EFFECT = 0.1
@@ -178,7 +177,7 @@ def read_given(work: StudyContext, uniform: float) -> Outcome:
         verdicts=(
             judge_flat(parts, work.seed),
             judge_curve(parts, work.seed),
-            judge_bounded_product(parts),
+            judge_bounded_product(parts, work.given),
         ),
         frames={"norms": table(rows)},
         pictures=(curves("depth", title, [*lines, flat], x=x, y=y, log=""),),
@@ -244,7 +243,7 @@ def judge_curve(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     )
 
 
-def judge_bounded_product(parts: Mapping[str, Arrays]) -> StudyVerdict:
+def judge_bounded_product(parts: Mapping[str, Arrays], given: GivenModels) -> StudyVerdict:
     """Judge the norm of the product over all layers, of the first heads."""
     found = {name: maximum(one["product"]) for name, one in parts.items()}
     told = ", ".join(
@@ -252,13 +251,13 @@ def judge_bounded_product(parts: Mapping[str, Arrays]) -> StudyVerdict:
         f"{np.median(parts[name]['norms']):.2g} in the median"
         for name, norm in found.items()
     )
-    most = TOKENS**0.5
+    sums = {name: given[name].sum_of_rows(one["norm"].shape[1]) for name, one in parts.items()}
     return StudyVerdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
-        word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
+        word=decide(fails=all(x.value <= TOKENS**0.5 * sums[n] for n, x in found.items())),
         number=max(one.value for one in found.values()),
         said=f"the product of the attention of all layers has at most the norm {told}; its rows "
-        f"sum to 1, so that it cannot exceed sqrt(n) = {most:.3g}",
+        f"sum to 1, so that it cannot exceed sqrt(n) = {TOKENS**0.5:.3g}",
         source="spectral25, section 2.1",
         unit=f"{len(next(iter(parts.values()))['product'])} sets of {PASSAGES}",
         scale=BUILT_IN,
@@ -394,6 +393,7 @@ STUDY = Study(
     models=("pre-norm", "post-norm"),
     passage=TOKENS,
     attention=True,
+    layers=3,
     scale=random_networks(DEPTH, WIDTH),
     run=run,
     fast={"draws": 4},

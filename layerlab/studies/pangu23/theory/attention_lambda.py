@@ -22,6 +22,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
+from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
@@ -131,8 +132,13 @@ def run(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(
             *(
-                judge_real(found[label], work.seed, label.removesuffix(", causal"))
-                for label in labels
+                verdict
+                for label, name in labels.items()
+                for verdict in judge_one(
+                    name,
+                    work.given,
+                    judge_real(found[label], work.seed, label.removesuffix(", causal")),
+                )
             ),
             judge_doubly(found[DOUBLY]),
             judge_running(lengths, fixed[UNIFORM]),

@@ -12,6 +12,7 @@ from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
+from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
@@ -122,10 +123,12 @@ def judge_trained(name: str, found: np.ndarray, work: StudyContext) -> list[Stud
     """Judge one trained model: whether its tokens become alike, and its features narrow."""
     called = work.describe(name)
     claim = CLAIM.format(model=name) if work.given else STUDY.claim
-    return [
+    return judge_one(
+        name,
+        work.given,
         judge_alike(claim, found, work.seed, f"in {called},", trained=True),
         judge_narrow(found, work.seed, called),
-    ]
+    )
 
 
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:

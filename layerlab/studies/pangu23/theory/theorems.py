@@ -25,7 +25,14 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     single,
     stack_statements,
 )
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import (
+    PASSAGES,
+    excerpts,
+    for_each_layer,
+    overlap,
+    patient,
+    tokens_of,
+)
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -68,7 +75,8 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
 @once
 def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> list[CaseLayer]:
     """Trace the layers of a model."""
-    return parts(patient(name, {} if own is None else {name: own}), torch.arange(tokens))
+    given = {} if own is None else {name: own}
+    return parts(patient(name, given), tokens_of(name, given)[:tokens])
 
 
 def twin(name: str, seed: int) -> "LoadedModel":
@@ -113,7 +121,9 @@ def run(work: StudyContext) -> Outcome:
     shape = "the built-in models'" if work.given else "their"
     if work.given:
         work.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
-    rows = [row for name, ratios in found.items() for row in tightness(name, ratios)]
+    # Nobody says whether those of a user were trained.
+    called = {name: name.removesuffix(", trained") if work.given else name for name in found}
+    rows = [row for name, ratios in found.items() for row in tightness(called[name], ratios)]
     return Outcome(
         verdicts=(
             judge_printed(found, work.seed),

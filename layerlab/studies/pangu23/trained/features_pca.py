@@ -16,6 +16,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.given_models import judge_one
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
 from layerlab.studies.pangu23.trained.feature_pictures import (
@@ -46,6 +47,7 @@ ABLATED = (twins.NO_SERIES, twins.NO_SHORTCUT)
 EFFECT = 1.05
 # What lies along one axis has most of its variance there.
 AXIS = 0.5
+ALONG = "The features of a trained Llama lie along one axis."
 # Half as much again changes what a reader sees in the first direction: less does not take it.
 OUTLIER = 1.5
 # Of the source: the five most frequent tokens, in three of 29 layers.
@@ -176,9 +178,16 @@ def read_given(work: StudyContext) -> Outcome:
         clouds += [cloud(name, seen, layer) for layer in seen["drawn"]]
     return Outcome(
         verdicts=tuple(
-            judge(built[name], name, work.seed)
+            verdict
             for name in work.models
-            for judge in (judge_along, judge_outlying)
+            for verdict in judge_one(
+                name,
+                work.given,
+                judge_along(
+                    built[name], name, work.seed, f"The features of {name} lie along one axis."
+                ),
+                judge_outlying(built[name], name, work.seed),
+            )
         ),
         frames={"layers": table(rows_of(built))},
         pictures=(shares({}, built), cosines({}, built), *clouds),
@@ -305,13 +314,13 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     )
 
 
-def judge_along(found: np.ndarray, called: str, seed: int) -> StudyVerdict:
-    """Judge the first component of a Llama that was trained longer."""
+def judge_along(found: np.ndarray, called: str, seed: int, claim: str = ALONG) -> StudyVerdict:
+    """Judge the first component of a Llama that was trained longer, or of a model of a user."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
     return StudyVerdict(
         scale=BUILT_IN,
-        claim="The features of a trained Llama lie along one axis.",
+        claim=claim,
         word=above(share, AXIS),
         number=share.value,
         said=f"in {called} the first component holds {share} of the variance behind "

@@ -39,6 +39,10 @@ SURER = 0.1
 ISOTROPY = 0.02
 # Who knows that the end of a name is due, and not of which, is right once in so many texts.
 CHANCE = 1 / len(NAMES)
+PICTURED = (
+    "The first text, token by token, in every model and the first pair of twins; its name in bold"
+)
+ALONE = "The first text, token by token; its name in bold"
 SMALL = "Models of so few updates decide nothing."
 LIFT, SURE, RIGHT, COSINE = range(4)
 QUANTITIES = ("lift", "log probability", "right", "cosine")
@@ -136,6 +140,7 @@ def run(work: StudyContext) -> Outcome:
     twins, notes = twin_quantities(work, jobs)
     parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
     parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
+    others = {f"{arm}, twin {seed}" for arm, seed in jobs if seed != seeds[0]}
     small = stand_ins(work, jobs)
     pairs = [
         np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
@@ -149,7 +154,10 @@ def run(work: StudyContext) -> Outcome:
             judge_back(dict(zip(MODELS, models, strict=True)), work.seed),
         ),
         frames={"models": table(_rows(parts, work.seed))},
-        pictures=(plot(parts, work.seed), plot_text(parts, first(work))),
+        pictures=(
+            plot(parts, work.seed),
+            plot_text({name: parts[name] for name in parts if name not in others}, first(work)),
+        ),
         remarks=(
             ABOUT,
             f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
@@ -180,7 +188,7 @@ def ask_given(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(judge_back(parts, work.seed),),
         frames={"models": table(_rows(parts, work.seed))},
-        pictures=(plot(parts, work.seed), plot_text(lone, first(work))),
+        pictures=(plot(parts, work.seed), plot_text(lone, first(work), ALONE)),
         remarks=(
             ABOUT,
             f"{work.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
@@ -346,19 +354,17 @@ def first(work: StudyContext) -> list[str]:
     return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
 
 
-def plot_text(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
-    """Plot one text, token by token, in all models."""
+def plot_text(parts: Mapping[str, Arrays], words: list[str], title: str = PICTURED) -> Picture:
+    """Plot one text, token by token, in some models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):
         shares = part["shares"][0]
         shares = shares[np.isfinite(shares)]
-        if not name.endswith(tuple("23456789")):
-            places = list(range(len(shares)))
-            lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
+        places = list(range(len(shares)))
+        lines.append(Curve(name=name, x=places, y=shares.tolist(), kind=kind))
     found = curves(
         "case",
-        "The first text, token by token, in every model and the first pair of twins; its name in "
-        "bold",
+        title,
         lines,
         x="token",
         y="share of the saliency, mean over layers",

@@ -35,7 +35,13 @@ def texts(draw: Sampler) -> list[tuple[str, str]]:
 
 
 def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[int], int]:
-    """Return the prompt, where the name stood before, and where it begins for the last time."""
+    """Return the prompt, where the name stood before, and where it begins for the last time.
+
+    Raises:
+        NotApplicable: the model cannot read so much, or its tokenizer cuts the name otherwise.
+        UserError: the model has no entry for a token.
+    """
+    from layerlab.loading.inputs import check_ids
     from layerlab.measures.support.saliency_prompt import Prompt
 
     tokenizer: Any = subject.tokenizer
@@ -43,6 +49,9 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
         tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
         for one in (text, text.removesuffix(f" {name}"))
     )
+    if subject.context is not None and subject.context < len(ids):
+        raise NotApplicable(f"its context is {subject.context} tokens, and a text has {len(ids)}")
+    check_ids(torch.tensor(ids), subject, "a text of the study")
     last, word = len(before), ids[len(before) :]
     starts = [at for at in range(last) if word and ids[at : at + len(word)] == word]
     if ids[:last] != before or not starts:
