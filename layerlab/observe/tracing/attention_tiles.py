@@ -7,7 +7,7 @@ is computed nor kept. What fits the memory budget is kept, the rest is computed 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ MaskKey = tuple[object, ...]
 SeenMasks = dict[MaskKey | None, tuple[tuple[Tensor | None, ...], list[bool]]]
 
 
+@runtime_checkable
 class Watch(Protocol):
     """Looks at rows once, block by block; or takes what was found of all of them."""
 
