@@ -62,7 +62,6 @@ class GolubKahanRun(Protocol):
     @property
     def steps_left(self) -> int: ...
 
-    @property
     def evidence(self) -> Tensor: ...
 
     def advance(self) -> None: ...
@@ -112,7 +111,6 @@ class GolubKahan:
         """Return how many steps are left."""
         return self._steps - len(self._diagonal)
 
-    @property
     def evidence(self) -> Vector:
         """Return what the first step is checked by, and the bidiagonal factor."""
         return widen(torch.stack([*self._first, *self._diagonal, *self._above]))
@@ -177,7 +175,7 @@ def converge(runs: Sequence[GolubKahanRun]) -> None:
         for run in active:
             for _ in range(min(interval, run.steps_left)):
                 run.advance()
-        evidence = read_host([run.evidence for run in active])
+        evidence = read_host([run.evidence() for run in active])
         for run, read in zip(active, evidence, strict=True):
             run.judge(read)
         interval *= schedule.sync_growth
@@ -230,7 +228,6 @@ class StackedNorms:
     def steps_left(self) -> int:
         return self._krylov.steps_left
 
-    @property
     def evidence(self) -> Tensor:
         return self._krylov.evidence()
 
@@ -281,7 +278,6 @@ class _Certified:
     def steps_left(self) -> int:
         return self._krylov.steps_left
 
-    @property
     def evidence(self) -> Tensor:
         return self._krylov.evidence()
 

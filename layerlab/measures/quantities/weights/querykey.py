@@ -80,7 +80,7 @@ def _group_spectrum(given: tuple[QueryWeights, Matrix]) -> HeadSpectra:
     return torch.where(finite[:, None], values, torch.nan)
 
 
-def _triangle(weight: Matrix) -> Matrix:
+def _triangle(weight: Float[Tensor, "row width"]) -> Float[Tensor, "row rank"]:
     """Return R of W^T = Q R; one head at a time stays in the cache of a processor."""
     return torch.linalg.qr(weight.mT, mode="r").R
 
