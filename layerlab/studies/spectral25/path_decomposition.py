@@ -187,8 +187,8 @@ def run(work: StudyContext) -> Outcome:
             f"A step is the median over draws of what a part's relative residual is, over that of "
             f"the part one sublayer shorter in the same draw: below 1 it is nearer to rank 1. The "
             f"intervals of the {every} steps hold together.",
-            f"Half of the built-in llama's layers are {FALLING}: its claim is asked of these "
-            "models as it is."
+            f"That the steps fall up to length {FALLING} was read off another model of 8 layers: "
+            "the claim is asked of these as it is."
             if work.given
             else f"That the steps fall up to length {FALLING} was read off the draws of seed 0; "
             "those of seed 1 say the same.",
