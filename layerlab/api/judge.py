@@ -1,8 +1,10 @@
 """`layerlab.judge`: a verdict on anybody's runs, from their logs."""
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
@@ -16,6 +18,7 @@ from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import save_comparison
 
 File = str | PathLike[str]
+CONFIDENCE = 0.95
 
 
 def judge(
@@ -35,7 +38,7 @@ def judge(
     nan_diverged: bool = False,
     allow: Sequence[str] = (),
     strict: bool = False,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     out: File | None = None,
     lang: str = ENGLISH,
 ) -> Comparison:
@@ -90,6 +93,40 @@ def judge(
     comparison = judge_logs(found, asked)
     if place is None:
         return comparison
-    content = disclose_added_seeds(comparison.content, place / COMPARISON)
+    command = _command(
+        given,
+        {
+            "arm": arm,
+            "seed": seed,
+            "loss": loss,
+            "step": step,
+            "line": line,
+            "name": name,
+            "baseline": baseline,
+            "margin": margin,
+            "target-loss": target_loss,
+            "last": None if last == 1 else last,
+            "at": at,
+            "nan-diverged": nan_diverged,
+            "allow": tuple(allow),
+            "strict": strict,
+            "confidence": None if confidence == CONFIDENCE else confidence,
+            "out": fspath(place),
+        },
+    )
+    content = disclose_added_seeds({**comparison.content, "command": command}, place / COMPARISON)
     save_comparison(content, place, lang)
     return Comparison(content)
+
+
+def _command(logs: Sequence[File], options: Mapping[str, Any]) -> str:
+    """Return the command that judges the same again."""
+    words = ["layerlab", "judge", *(str(one) for one in logs)]
+    for name, value in options.items():
+        if isinstance(value, bool):
+            words += [f"--{name}"] if value else []
+        elif isinstance(value, tuple):
+            words += [word for one in value for word in (f"--{name}", str(one))]
+        elif value is not None:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)

@@ -162,10 +162,9 @@ def _thin(
             first = int(reached[0])
             before = np.flatnonzero(np.isfinite(losses[:first]))
             kept |= {first, *map(int, before[-1:])}
-    return tuple(
-        {"kind": "evaluation", "update": float(steps[one]), LOSS: _finite(losses[one])}
-        for one in sorted(kept)
-    )
+    points = [{"update": float(steps[one]), LOSS: _finite(losses[one])} for one in sorted(kept)]
+    # For the picture of the curves, and for differences and steps along them.
+    return tuple({"kind": kind, **point} for kind in ("train", "evaluation") for point in points)
 
 
 def _finite(value: float) -> float | None:
