@@ -1,11 +1,12 @@
 """What a run was started with, where its log has a file that says so beside it."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
+from layerlab.records.settings import flatten
+from layerlab.system.files import read_whole
 
 # As trainers and trackers leave them; W&B keeps its own below files/.
 BESIDE = (
@@ -27,12 +28,11 @@ def read_configuration(log: Path) -> dict[str, Any]:
     for name in BESIDE:
         file = folder / name
         if file.is_file() and file != log:
-            read = _read(file)
-            found |= dict(_flatten({k: v for k, v in read.items() if k not in HIDDEN}))
+            found |= dict(flatten(_unwrap(_read(file))))
     return found
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read(file: Path) -> dict[Any, Any]:
     try:
         content = _yaml(file) if file.suffix == ".yaml" else read_json(file)
     except (OSError, ValueError) as error:
@@ -46,20 +46,16 @@ def _read(file: Path) -> Mapping[str, Any]:
 def _yaml(file: Path) -> Any:
     import yaml
 
-    from layerlab.system.files import read_whole
-
     try:
         return yaml.safe_load(read_whole(file))
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def _flatten(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        path = f"{before}{key}"
-        if isinstance(value, dict) and set(value) <= {"value", "desc"} and "value" in value:
-            value = value["value"]  # as W&B writes each
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{path}.")
-        else:
-            yield path, value
+def _unwrap(value: Any) -> Any:
+    """Return settings without what W&B wraps each in: its value, and a description."""
+    if not isinstance(value, dict):
+        return value
+    if "value" in value and set(value) <= {"value", "desc"}:
+        return _unwrap(value["value"])
+    return {str(key): _unwrap(one) for key, one in value.items() if key not in HIDDEN}

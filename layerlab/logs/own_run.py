@@ -7,8 +7,11 @@ import numpy as np
 from layerlab.errors import UserError
 from layerlab.logs.training_log import TrainingLog
 from layerlab.records.run import read_record
+from layerlab.records.settings import flatten
 
 MANIFEST = "manifest.json"
+# What an arm is, and what is said of it.
+ARM = ("model", "compare", "name", "about", "inferred", "ladder", "run")
 
 
 def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
@@ -25,6 +28,7 @@ def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
     points = [one for one in events if one.get("kind") == "evaluation" and name in one]
     if record is None or not points:
         raise UserError(f"{folder} has no evaluation with {name!r}; leave the folder out")
+    recipe = record.manifest["recipe"]
     numbers = [float("nan") if one[name] is None else float(one[name]) for one in points]
     return TrainingLog(
         place=str(folder),
@@ -33,6 +37,6 @@ def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
         steps=np.array([float(one["update"]) for one in points]),
         losses=np.array(numbers),
         loss_name=name,
-        config=record.manifest["recipe"],
+        config=dict(flatten({k: v for k, v in recipe.items() if k not in ARM})),
         diverged=record.diverged,
     )

@@ -57,8 +57,21 @@ def read_jsonl(path: Path) -> "pa.Table":
     Raises:
         UserError: a line is none.
     """
+    import pyarrow as pa
+    from pyarrow import json, types
+
+    raw = read_whole(path)
+    try:
+        found = json.read_json(io.BytesIO(raw))
+    except pa.ArrowInvalid:  # of no fixed kinds, or damaged: line by line, which says where
+        return _read_lines(raw, path)
+    flat = [one.name for one in found.schema if not types.is_nested(one.type)]
+    return found.select(flat)
+
+
+def _read_lines(raw: bytes, path: Path) -> "pa.Table":
     rows = []
-    for number, line in enumerate(read_whole(path).splitlines(), start=1):
+    for number, line in enumerate(raw.splitlines(), start=1):
         if not line.strip():
             continue
         try:
