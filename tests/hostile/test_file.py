@@ -118,3 +118,18 @@ def test_the_home_of_nobody_is_no_folder(ask: Any, said: str, place: Path) -> No
     with pytest.raises(UserError, match="~nobody-here") as told:
         ask("~nobody-here/x")
     assert said in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("uid not found")
+
+    for name in ("HOME", "LAYERLAB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    said = "this user has no home folder; set HOME, or LAYERLAB_CACHE"
+    typed("train", "smoke", "--plan").refused(said)
+    monkeypatch.setenv("LAYERLAB_CACHE", str(place / "cache"))
+    assert typed("train", "smoke", "--plan").code == 0
