@@ -16,8 +16,8 @@ from layerlab.logs.training_log import LogColumns
 from layerlab.records.run_files import COMPARISON
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import save_comparison
+from layerlab.system.files import File
 
-File = str | PathLike[str]
 CONFIDENCE = 0.95
 
 

@@ -46,19 +46,15 @@ def find_logs(given: Sequence[str]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the logs of a folder; what lies in that of a run of layerlab is part of it."""
-    if (folder / own_run.MANIFEST).is_file():
-        return [folder]
+    """Return the logs of a folder; where runs of layerlab are, the tables beside are of them."""
     files = sorted(one for one in folder.rglob("*") if one.is_file())
     own = sorted(one.parent for one in files if one.name == own_run.MANIFEST)
-    free = [one for one in files if not any(one.is_relative_to(run) for run in own)]
-    states = [one for one in free if one.name == trainer_state.NAME]
-    if states:
-        return [*own, *trainer_state.list_latest(states)]
-    events = [one for one in free if one.match(tensorboard.PATTERN)]
-    readable = [one for one in free if one.suffix.lower() in TABLES]
-    texts = [] if own or events or readable else [one for one in free if one.suffix in TEXTS]
-    return [*own, *events, *readable, *texts]
+    states = trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME])
+    events = [one for one in files if one.match(tensorboard.PATTERN)]
+    readable = [one for one in files if one.suffix.lower() in TABLES]
+    texts = [one for one in files if one.suffix in TEXTS]
+    # Trainers leave several kinds of one run: the first of these has most.
+    return own or states or events or readable or texts
 
 
 def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:

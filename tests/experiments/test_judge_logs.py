@@ -14,6 +14,11 @@ from layerlab.logs.training_log import TrainingLog
 
 STEPS = np.arange(10.0, 101.0, 10.0)
 
+DIFFERS = (
+    "wide differs from plain in lr; type --allow lr for each that is compared on purpose, or leave "
+    "out --strict"
+)
+
 
 def log(arm: str, seed: int | None, end: float, **given: Any) -> TrainingLog:
     found: dict[str, Any] = {"steps": STEPS, "losses": end + np.linspace(1.0, 0.0, len(STEPS))}
@@ -122,7 +127,7 @@ def test_settings_that_differ_are_named_in_the_verdict() -> None:
     ]
     assert "arms also differ in lr, so this is no comparison" in judged(logs)["rows"][1]["said"]
     assert "also differ" not in judged(logs, allowed=["lr"], strict=True)["rows"][1]["said"]
-    with pytest.raises(UserError, match="wide differs from plain in lr; type --allow lr"):
+    with pytest.raises(UserError, match=DIFFERS):
         judged(logs, strict=True)
     with pytest.raises(UserError, match="no configuration lies beside the logs of plain, wide"):
         judged(pair(), strict=True)

@@ -203,6 +203,8 @@ BAD = {
     "nothing was logged": lambda at: put(at / "trainer_state.json", '{"log_history": []}'),
     "has no line that nanoGPT would write": lambda at: put(at / "x.log", "nothing"),
     "is of no kind that is known": lambda at: put(at / "x.bin", ""),
+    "has no evaluation with 'nats'; leave the folder out": lambda at: unfinished(at),
+    "holds no scalars": lambda at: put(at / "events.out.tfevents.1", ""),
     "has no reading of 'loss'": lambda at: put(at / "x.csv", "step,loss\n1,\n"),
     "has several readings of 'a' at one step": (
         lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\na,1,3\n")
@@ -214,6 +216,14 @@ BAD = {
 def put(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def unfinished(at: Path) -> Path:
+    train = {"seed": 1, "learning_rate": 0.1}
+    manifest = {"run": "a", "arm": "a", "recipe": {"train": train}}
+    data = {"data": {"digest": "x", "train_tokens": 9}}
+    put(at / "manifest.json", json.dumps({**manifest, **data}))
+    return at
 
 
 def beside(at: Path) -> Path:

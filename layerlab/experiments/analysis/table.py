@@ -58,7 +58,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
-    told = _told(content)
+    told = _name_columns(content)
     shown = [name for name in _choose(content, width) if name in told]
     drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
     for title, names in (("Details", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
@@ -101,7 +101,7 @@ def _loss(content: Mapping[str, Any]) -> str:
     return "loss" if content["metric"] == LOGGED else "held-out loss"
 
 
-def _told(content: Mapping[str, Any]) -> list[str]:
+def _name_columns(content: Mapping[str, Any]) -> list[str]:
     """Return the columns that say something of an arm; all, but for logs of other trainers."""
     if content["metric"] != LOGGED:
         return list(_COLUMNS)
