@@ -167,5 +167,14 @@ def check_request(asked: JudgeRequest) -> None:
         raise UserError(f"--last is {asked.judged.last}; expected 1 or more readings")
     if asked.margin is not None and not asked.margin > 0:
         raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
-    if not 0.5 < asked.confidence < 1:
-        raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")
+    check_confidence(asked.confidence)
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that means nothing.
+
+    Raises:
+        UserError: it is none between 0.5 and 1.
+    """
+    if not 0.5 < confidence < 1:
+        raise UserError(f"--confidence is {confidence:g}; expected one between 0.5 and 1")
