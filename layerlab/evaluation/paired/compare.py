@@ -69,10 +69,11 @@ class _Contest:
 
     def judge(self, level: Level) -> QuestionTest:
         """Test whether the two differ."""
+        ours, theirs = self._values()
         if self.scope == TASKS:
             count = sum(len(one.keys) for one in self.pairs)
-            return compare_tasks(*(side.tolist() for side in self._values()), count, level)
-        return compare_questions(*self._values(), self._groups(), level)
+            return compare_tasks(ours.tolist(), theirs.tolist(), count, level)
+        return compare_questions(ours, theirs, self._groups(), level)
 
     def scores(self) -> tuple[float, float]:
         """Return the mean score of the model and of the baseline."""

@@ -75,15 +75,15 @@ def find_evaluations(given: Sequence[str]) -> list[AnsweredModel]:
     Raises:
         UserError: some of the paths hold answers and others do not, or one is given twice.
     """
-    found = {one: list(_find(one)) for one in given}
-    if not any(found.values()):
+    found = [(one, list(_find(one))) for one in given]
+    if not any(models for _, models in found):
         return []
-    if bare := [one for one, models in found.items() if not models]:
+    if bare := [one for one, models in found if not models]:
         raise UserError(
             f"{short_repr(bare[0])} holds no answers of an evaluation, and others do; expected a "
             "folder with samples_TASK_DATE.jsonl of lm-eval, or one of layerlab evaluate"
         )
-    models = [one for each in found.values() for one in each]
+    models = [one for _, each in found for one in each]
     short = [one.name for one in models]
     if len(set(short)) < len(short):
         models = [_rename(one) for one in models]

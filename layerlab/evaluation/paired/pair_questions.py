@@ -191,11 +191,14 @@ def _count_unlike(
         UserError: it is not, or a question or its right answer is another.
     """
     (name, one), (other, its) = ours, theirs
-    unlike: list[tuple[str, int]] = []
+    unlike: dict[str, list[int]] = {}
     for key in keys:
         both = zip(one.answers[key].asked, its.answers[key].asked, strict=True)
-        unlike += [(key, at) for at, (mine, its_own) in enumerate(both) if mine != its_own][:1]
-    refused = [(key, at) for key, at in unlike if "prompts" not in allowed or at in _NEVER]
+        if places := [at for at, (mine, other_one) in enumerate(both) if mine != other_one]:
+            unlike[key] = places
+    never = _NEVER if "prompts" in allowed else range(len(ASKED))
+    kept = {key: [at for at in places if at in never] for key, places in unlike.items()}
+    refused = [(key, places[0]) for key, places in kept.items() if places]
     if refused:
         key, at = refused[0]
         raise UserError(
