@@ -116,7 +116,7 @@ def differences(rows: Sequence[Record]) -> list[str]:
     return [
         f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
         for row in rows
-        if row["arm"] != row["against"] and "differs" in row
+        if row["arm"] != row["against"]
     ]
 
 
@@ -211,7 +211,7 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
-    lines = differences(content["rows"])
+    lines = [] if content["metric"] == LOGGED else differences(content["rows"])
     if lines:
         yield plain("Differs", "bold")
         yield from (plain(line) for line in lines)
