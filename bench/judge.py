@@ -84,14 +84,15 @@ def judge_evaluations() -> None:
     with TemporaryDirectory() as name:
         places = [Path(name, model) for model in ("base", "tuned")]
         size = sum(write_samples(place, seed) for seed, place in enumerate(places))
-        start = time.perf_counter()
+        start, began = time.perf_counter(), time.process_time()
         found = layerlab.judge(places, out=Path(name, "out"))
-        seconds = time.perf_counter() - start
+        seconds, own = time.perf_counter() - start, time.process_time() - began
         page = Path(name, "out", "report.html").stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"evaluations: {found.content['rows'][0]['n']:,} questions of {len(found.rows) - 2} tasks, "
-        f"{size / 2**20:,.0f} MiB, in {seconds:.1f} s ({seconds / SOON:.2f} of what is asked for), "
+        f"{size / 2**20:,.0f} MiB, in {seconds:.1f} s ({seconds / SOON:.2f} of what is asked for; "
+        f"{own:.1f} s of the processor), "
         f"{peak:,.0f} MiB at most; {len(found.content['flipped']):,} flips on a page of "
         f"{page / 2**20:.1f} MiB"
     )

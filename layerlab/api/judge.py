@@ -11,20 +11,9 @@ from layerlab.evaluation.paired.compare import PairedRequest, judge_models
 from layerlab.evaluation.paired.folders import AnsweredModel, find_evaluations
 from layerlab.evaluation.paired.result import PairedEvaluations, check_paired_folder
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.warnings import disclose_added_seeds
-from layerlab.experiments.judge_logs import (
-    JudgeRequest,
-    check_confidence,
-    check_request,
-    judge_logs,
-)
-from layerlab.experiments.log_values import JudgedStep
-from layerlab.experiments.page_folder import check_page_folder
-from layerlab.logs.read import find_logs, read_logs
+from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.logs.training_log import LogColumns
-from layerlab.records.run_files import COMPARISON
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.comparison import save_comparison
 from layerlab.report.pages.paired import save_pairs
 from layerlab.system.files import File
 
@@ -96,8 +85,8 @@ def judge(
     """
     language(lang)  # an unknown one is refused before the work is done
     place = None if out is None else Path(out)
-    given = [logs] if isinstance(logs, str | PathLike) else list(logs)
-    models = find_evaluations([fspath(one) for one in given])
+    given = [fspath(one) for one in ([logs] if isinstance(logs, str | PathLike) else logs)]
+    models = find_evaluations(given)
     of_logs = {
         **{"arm": arm, "seed": seed, "loss": loss, "step": step, "line": line, "name": name},
         **{"margin": margin, "target-loss": target_loss, "last": None if last == 1 else last},
@@ -105,46 +94,42 @@ def judge(
     }
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
     _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
-    if models:
-        request = PairedRequest(
-            baseline=baseline,
-            metric=metric,
-            documents=tuple(cluster),
-            allowed=tuple(allow),
-            confidence=confidence,
-            name="judge" if place is None else place.resolve().name,
-        )
-        return _judge_answers(given, models, request, place, lang)
-    if place is not None:
-        check_page_folder(place)
-    asked = JudgeRequest(
-        judged=JudgedStep(at=at, last=last, nan_diverged=nan_diverged, target=target_loss),
-        baseline=baseline,
-        margin=margin,
-        allowed=tuple(allow),
-        strict=strict,
-        confidence=confidence,
-        name="judge" if place is None else place.resolve().name,
-    )
-    check_request(asked)
-    columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
-    found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
-    comparison = judge_logs(found, asked)
-    if place is None:
-        return comparison
-    options = {**of_logs, **_shared(baseline, allow, confidence, place)}
+    options = {
+        **(of_answers if models else of_logs),
+        "baseline": baseline,
+        "allow": tuple(allow),
+        "confidence": None if confidence == CONFIDENCE else confidence,
+        "out": None if place is None else fspath(place),
+    }
+    asked: dict[str, Any] = {
+        "baseline": baseline,
+        "allowed": tuple(allow),
+        "confidence": confidence,
+        "name": "judge" if place is None else place.resolve().name,
+    }
     command = _command(given, options)
-    content = disclose_added_seeds({**comparison.content, "command": command}, place / COMPARISON)
-    save_comparison(content, place, lang)
-    return Comparison(content)
+    if models:
+        request = PairedRequest(metric=metric, documents=tuple(cluster), **asked)
+        return _judge_answers(models, request, place, lang, command)
+    from layerlab.api.judge_logs import judge_runs
+
+    return judge_runs(
+        given,
+        LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name),
+        judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
+        asked={**asked, "margin": margin, "strict": strict},
+        place=place,
+        lang=lang,
+        command=command,
+    )
 
 
 def _judge_answers(
-    given: Sequence[File],
     models: Sequence[AnsweredModel],
     asked: PairedRequest,
     place: Path | None,
     lang: str,
+    command: str,
 ) -> PairedEvaluations:
     """Judge models by their answers, and write what was asked for."""
     check_confidence(asked.confidence)
@@ -153,12 +138,7 @@ def _judge_answers(
     content = judge_models(models, asked)
     if place is None:
         return PairedEvaluations(content)
-    options = {
-        "metric": asked.metric,
-        "cluster": tuple(asked.documents),
-        **_shared(asked.baseline, asked.allowed, asked.confidence, place),
-    }
-    found = PairedEvaluations({**content, "command": _command(given, options)})
+    found = PairedEvaluations({**content, "command": command})
     found.save(place)
     save_pairs(found.content, place, lang)
     return found
@@ -171,20 +151,9 @@ def _refuse(options: Mapping[str, Any], kind: str) -> None:
             raise UserError(f"--{name} says nothing of {kind}, which these are; leave it out")
 
 
-def _shared(
-    baseline: str | None, allow: Sequence[str], confidence: float, place: Path
-) -> dict[str, Any]:
-    return {
-        "baseline": baseline,
-        "allow": tuple(allow),
-        "confidence": None if confidence == CONFIDENCE else confidence,
-        "out": fspath(place),
-    }
-
-
-def _command(logs: Sequence[File], options: Mapping[str, Any]) -> str:
+def _command(logs: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return the command that judges the same again."""
-    words = ["layerlab", "judge", *(str(one) for one in logs)]
+    words = ["layerlab", "judge", *logs]
     for name, value in options.items():
         if isinstance(value, bool):
             words += [f"--{name}"] if value else []

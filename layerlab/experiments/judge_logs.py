@@ -13,6 +13,7 @@ from layerlab.experiments.analysis.judged_measures import judge_measures, measur
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.experiments.log_values import LOSS, JudgedStep, list_arms, make_records
+from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
@@ -168,13 +169,3 @@ def check_request(asked: JudgeRequest) -> None:
     if asked.margin is not None and not asked.margin > 0:
         raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
     check_confidence(asked.confidence)
-
-
-def check_confidence(confidence: float) -> None:
-    """Refuse a confidence that means nothing.
-
-    Raises:
-        UserError: it is none between 0.5 and 1.
-    """
-    if not 0.5 < confidence < 1:
-        raise UserError(f"--confidence is {confidence:g}; expected one between 0.5 and 1")

@@ -88,7 +88,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Record]]:
 
 def _parse(line: bytes, number: int, path: Path) -> Record:
     try:
-        row = json_of(line)
+        row = json_of(line.decode())
     except ValueError as error:
         raise UserError(
             f"line {number} of {path} is cut off or damaged: {one_line(error)}; evaluate again"
