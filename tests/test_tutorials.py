@@ -32,6 +32,13 @@ PROMISED = {
         "runs/halved/report.html",
     ),
     "tutorials/judge.md": ("wide is better than plain by 0.0327", "fails", "judged/report.html"),
+    "tutorials/judge-evaluations.md": (
+        "question by question",
+        "is not distinguishable from first",
+        "so few find no difference",
+        "judged/report.html",
+        "judged/paired.json",
+    ),
     "tutorials/law.md": ("no replay", "general", "adapted/law/report.html"),
     "add-a-measure.md": ("layer", "own/tables/silent.csv"),
     "add-a-language.md": ("chinese/report.html",),

@@ -18,6 +18,7 @@ from layerlab.evaluation.paired.pair_questions import (
     pick_tasks,
 )
 from layerlab.evaluation.paired.question_tests import (
+    T_TEST,
     QuestionTest,
     compare_questions,
     compare_tasks,
@@ -222,7 +223,10 @@ def _tabulate(
 def _row(
     contest: _Contest, found: QuestionTest, corrected: float | None, level: Level
 ) -> dict[str, Any]:
-    first, interval = contest.pairs[0], found.found.interval
+    first, share = contest.pairs[0], all(p.share for p in contest.pairs)
+    interval = found.found.interval
+    if interval and share:  # which differ by no more
+        interval = max(-1.0, interval[0]), min(1.0, interval[1])
     several = contest.scope != TASK
     score, against = contest.scores()
     gained, lost = (found.gained, found.lost) if first.higher else (found.lost, found.gained)
@@ -234,7 +238,7 @@ def _row(
         "tasks": len(contest.pairs),
         "metric": ", ".join(dict.fromkeys(p.metric for p in contest.pairs)),
         "higher": first.higher,
-        "share": all(p.share for p in contest.pairs),
+        "share": share,
         "n": found.n,
         "units": found.units,
         "documents": [] if contest.scope == TASKS else contest.documents,
@@ -258,7 +262,7 @@ def _row(
 def _word(row: dict[str, Any], level: Level) -> str:
     if row["units"] < 2:
         return "no verdict"
-    if row["difference"] == 0 and row["low"] == row["high"] and row["test"] == "paired t":
+    if row["difference"] == 0 and row["low"] == row["high"] and row["test"] == T_TEST:
         return "identical"
     if row["gained"] == row["lost"] == 0:
         return "identical"

@@ -14,25 +14,27 @@ LISTED = 6
 
 def say_row(row: Record, level: Level) -> str:
     """Return the verdict of a test in a sentence, with its scale."""
-    arm, against, word = row["arm"], row["against"], row["verdict"]
-    where = _where(row)
+    parts = [_say_verdict(row, level), _where(row), _describe_flips(row), _describe_scale(row)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _say_verdict(row: Record, level: Level) -> str:
+    arm, baseline, word = row["arm"], row["against"], row["verdict"]
     if word == "no verdict":
-        return (
-            f"no verdict on {arm} against {against} {where}: {_name_unit(row)} is the only one, "
-            "and tells nothing of chance."
-        )
+        unit = _name_unit(row)
+        return f"no verdict on {arm} against {baseline}: {unit} tells nothing of chance"
     if word == "identical":
-        count = row["n"]
-        return f"{arm} scores as {against} at each of {count:,} questions {where}."
-    evidence = _evidence(row, level)
-    if word == "not distinguishable":
-        size = format_size(row, row["difference"], sign=True)
-        return (
-            f"{arm} is not distinguishable from {against} {where}: {size} ({evidence})"
-            f"{_describe_edge(row, level)}{_describe_power(row, level)}; {_scale(row)}."
-        )
-    size = format_size(row, abs(row["difference"]))
-    return f"{arm} is {word} than {against} {where} by {size} ({evidence}); {_scale(row)}."
+        return f"{arm} and {baseline} have the same score at every question"
+    unit = "percentage points" if row["share"] else "units of the metric"
+    evidence = _describe_evidence(row, level)
+    if word != "not distinguishable":
+        size = format_size(row, abs(row["difference"]))
+        return f"{arm} is {word} than {baseline} by {size} {unit} ({evidence})"
+    size = format_size(row, row["difference"], sign=True)
+    return (
+        f"{arm} is not distinguishable from {baseline} by these questions: {size} {unit} "
+        f"({evidence})" + _describe_edge(row, level) + _describe_power(row, level)
+    )
 
 
 def describe_pairs(
@@ -63,13 +65,13 @@ def _describe(
     )
     for one in models:
         if one.again:
-            count, tasks = len(one.again), list_names(one.again)
-            yield f"{one.name} has several dates of {count} tasks ({tasks}): the latest counts"
+            tasks = list_names(one.again)
+            yield f"{one.name} has several dates of {tasks}: the latest counts"
     for name in dict.fromkeys(one.document for one in pairs if one.document):
         tasks = list_names([one.task for one in pairs if one.document == name])
         yield (
-            f"questions that share their {name} are one cluster, in {tasks}; --cluster none takes "
-            "each by itself"
+            f"questions that share their {name} are one cluster (--cluster none takes each by "
+            f"itself): {tasks}"
         )
     if alone:
         yield "each question was taken by itself, also where several are about one document"
@@ -81,10 +83,10 @@ def _describe(
         yield f"not in the means over tasks, as their scores are no shares: {tasks}"
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
-        yield f"prompts differ at {count:,} questions of {tasks}, which was allowed"
+        yield f"other prompts at {count:,} questions were allowed: {tasks}"
     if left := {one.task: one.left for one in pairs if one.left}:
         count, tasks = sum(left.values()), list_names(list(left))
-        yield f"{count:,} questions of {tasks} were asked of one model only, and do not count"
+        yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
 
 
 def format_size(row: Record, value: float, *, sign: bool = False) -> str:
@@ -92,12 +94,10 @@ def format_size(row: Record, value: float, *, sign: bool = False) -> str:
 
     Example:
         >>> format_size({"share": True}, 0.01234, sign=True), format_size({"share": False}, 2.5)
-        ('+1.23 points', '2.5')
+        ('+1.23', '2.5')
     """
-    if row["share"]:
-        points = f"{100 * value:+.2f}" if sign else f"{100 * value:.2f}"
-        return f"{points} points"
-    return f"{value:+.4g}" if sign else f"{value:.4g}"
+    style = ".2f" if row["share"] else ".4g"
+    return format(100 * value if row["share"] else value, f"+{style}" if sign else style)
 
 
 def is_beyond(row: Record) -> bool:
@@ -115,27 +115,28 @@ def list_names(names: Sequence[str]) -> str:
 def _where(row: Record) -> str:
     task, tasks = row["task"], row["tasks"]
     if row["scope"] == SUITE:
-        return f"over all questions of {tasks} tasks"
-    return f"in the mean of {tasks} tasks" if row["scope"] == TASKS else f"in {task}"
+        return f"over all questions of {tasks} tasks together"
+    return f"in the mean of {tasks} tasks" if row["scope"] == TASKS else f"over the task {task}"
 
 
-def _evidence(row: Record, level: Level) -> str:
+def _describe_evidence(row: Record, level: Level) -> str:
     told = []
     if row["low"] is not None:
         percent = f"{100 * level.confidence:g} %"
-        high = format_size(row, row["high"], sign=True)
-        low = format_size(row, row["low"], sign=True).removesuffix(" points")
+        low, high = (format_size(row, row[end], sign=True) for end in ("low", "high"))
         told.append(f"{percent} interval {low} to {high}")
-    test, tests, holm = row["test"], level.comparisons, row["holm"]
-    told.append(
-        f"{test} p = {holm:.2g} after Holm's correction for {tests} tests"
-        if tests > 1
-        else f"{test} p = {holm:.2g}"
-    )
-    if row["gained"] is not None:
-        gained, lost = row["gained"], row["lost"]
-        told.append(f"{gained:,} questions right that were wrong and {lost:,} the other way")
-    return ", ".join(told)
+    holm, tests = row["holm"], level.comparisons
+    told.append(f"p = {holm:.2g}")
+    if tests > 1:
+        told[-1] += f" after Holm's correction for {tests} tests"
+    return ", ".join([*told, row["test"]])
+
+
+def _describe_flips(row: Record) -> str:
+    if not row["gained"] and not row["lost"]:
+        return ""
+    gained, lost = row["gained"], row["lost"]
+    return f"{gained:,} questions were gained and {lost:,} lost"
 
 
 def _describe_edge(row: Record, level: Level) -> str:
@@ -143,8 +144,10 @@ def _describe_edge(row: Record, level: Level) -> str:
     if row["low"] is None or row["low"] <= 0 <= row["high"]:
         return ""
     if row["p"] < level.alpha:
-        tests = level.comparisons
-        return f"; the interval alone leaves 0 out, but not after the correction for {tests} tests"
+        return (
+            "; the interval alone leaves 0 out, but not after the correction for "
+            f"{level.comparisons} tests"
+        )
     return "; the interval leaves 0 out, but is an approximation, and the test is exact"
 
 
@@ -158,17 +161,18 @@ def _describe_power(row: Record, level: Level) -> str:
     return f"; a difference of {least} would be found with a probability of {percent}"
 
 
-def _scale(row: Record) -> str:
-    count, units = row["n"], row["units"]
+def _describe_scale(row: Record) -> str:
+    count, units, fields = row["n"], row["units"], " or ".join(row["documents"])
     if row["scope"] == TASKS:
-        return f"unit of replication: a task, {units:,} of them with {count:,} questions"
-    if row["documents"]:
-        unit = _name_unit(row)
-        return f"unit of replication: {unit}, {units:,} of them with {count:,} questions"
-    return f"unit of replication: a question, {count:,} of them"
+        return f"unit of replication: a task, of which there are {units:,} with {count:,} questions"
+    if fields:
+        return (
+            f"unit of replication: the questions of one {fields}, of which there are {units:,} "
+            f"with {count:,} questions"
+        )
+    return f"unit of replication: a question, of which there are {units:,}"
 
 
 def _name_unit(row: Record) -> str:
-    if row["scope"] == TASKS:
-        return "a task"
-    return f"a cluster of one {' or '.join(row['documents'])}" if row["documents"] else "a question"
+    fields = " or ".join(row["documents"])
+    return f"one {fields}" if fields else "one question"

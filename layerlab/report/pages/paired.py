@@ -18,12 +18,16 @@ _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
 # What tests are over, and their names.
 SCOPES = (label("all questions"), label("mean of tasks"))
-TESTS = (label("exact McNemar"), label("exact over clusters"), label("paired t"))
+TESTS = (label("exact McNemar test"), label("exact test over clusters"), label("paired t-test"))
 VERDICTS = (*WORDS, label("no verdict"))
 HEAD = (
     *("", label("verdict"), label("difference"), label("95 % interval"), label("p (Holm)")),
     *(label("score"), label("baseline"), label("gained"), label("lost"), label("questions")),
-    *(label("units"), label("detectable"), label("test")),
+    *(label("units"), label("detectable"), label("kind of test")),
+)
+HINT = label(
+    "In percent and percentage points where scores are shares. Detectable is the difference that "
+    "so many units find in most cases; above 100 there is none."
 )
 FLIPS = (
     *("", label("flipped"), label("right answer"), label("answer"), label("of the baseline")),
@@ -92,11 +96,7 @@ def _arms(content: Record) -> Iterator[Json]:
 def _tests(number: int, content: Record, rows: Iterable[Record]) -> Json:
     percent = f"{100 * content['confidence']:g} %"
     head = tuple(Label(f"{percent} interval") if "interval" in one else one for one in HEAD)
-    hint = (
-        "Scores, differences and intervals in percent and percentage points where scores are "
-        "shares; detectable is the difference that so many units find with the stated probability."
-    )
-    return table(f"tests-{number}", label("Tests"), head, map(_cells, rows), hint)
+    return table(f"tests-{number}", label("Tests"), head, map(_cells, rows), HINT)
 
 
 def _cells(row: Record) -> list[Any]:

@@ -53,7 +53,7 @@ def test_the_latest_of_two_dates_counts_and_that_is_said(two: list[Path]) -> Non
     write(two[1] / "model", [sample(at, 1) for at in range(6)], date=later)
     found = judged(*two)
     assert found.rows[0]["gained"] == 4
-    said = "tuned has several dates of 1 tasks (own): the latest counts"
+    said = "tuned has several dates of own: the latest counts"
     assert said in found.content["remarks"]
 
 
@@ -204,8 +204,8 @@ def test_what_was_allowed_is_counted(two: list[Path]) -> None:
     found = judged(*two, allow=["prompts", "questions", "tasks"])
     assert found.rows[0]["n"] == 5
     assert {
-        "prompts differ at 1 questions of own, which was allowed",
-        "1 questions of own were asked of one model only, and do not count",
+        "other prompts at 1 questions were allowed: own",
+        "questions that were asked of one model only, and do not count: 1 of own",
     } <= set(found.content["remarks"])
     change(path, in_row(target="1"))
     with pytest.raises(UserError, match="its right answer is another"):

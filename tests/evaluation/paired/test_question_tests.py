@@ -31,7 +31,7 @@ def test_right_or_wrong_is_mcnemars_exact_test(counts: tuple[int, int, int, int]
     both, gained, lost, neither = counts
     found = compare_questions(*answers(*counts))
     expected = mcnemar([[both, gained], [lost, neither]], exact=True).pvalue
-    assert found.p == pytest.approx(expected, rel=1e-9) and found.test == "exact McNemar"
+    assert found.p == pytest.approx(expected, rel=1e-9) and found.test == "exact McNemar test"
     assert (found.gained, found.lost, found.n) == (gained, lost, sum(counts))
 
 
@@ -94,7 +94,7 @@ def test_scores_between_are_a_paired_t_test() -> None:
     assert found.p == pytest.approx(expected.pvalue)
     low, high = expected.confidence_interval()
     assert found.found.interval == pytest.approx((low, high))
-    assert found.gained is None and found.test == "paired t"
+    assert found.gained is None and found.test == "paired t-test"
 
 
 def test_clusters_of_scores_have_the_errors_of_statsmodels() -> None:
