@@ -8,6 +8,7 @@ told by digests of the content, so that files of any version compare.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,21 @@ def _parse(line: bytes, number: int, path: Path) -> Record:
     return row
 
 
+@contextmanager
+def explain_line(number: int, path: Path) -> Iterator[None]:
+    """Say in one line that a line of a file is of no form that is known.
+
+    Raises:
+        UserError: it is.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"line {number} of {path} is not what an evaluation writes: {one_line(error)}"
+        ) from None
+
+
 def read_samples(
     path: Path, documents: Sequence[str], higher: Mapping[str, bool] | None = None
 ) -> TaskAnswers:
@@ -124,10 +140,11 @@ def read_samples(
                 f"line {number} of {path} holds question {key} a second time; keep one answer to "
                 "each question"
             )
-        own |= {(name, way): value for name, value in _metrics(row).items()}
-        if key not in found:
-            fields = fields or _names(row.get("doc"))
-            found[key] = parse_answer(row, documents)
+        with explain_line(number, path):
+            own |= {(name, way): value for name, value in _metrics(row).items()}
+            if key not in found:
+                fields = fields or _names(row.get("doc"))
+                found[key] = parse_answer(row, documents)
     if not found:
         raise UserError(f"{path} holds no answer; evaluate again")
     several = len({way for own in marks.values() for _, way in own}) > 1

@@ -15,6 +15,7 @@ from layerlab.evaluation.harness.task_result import is_number
 from layerlab.evaluation.paired.answers import (
     BESIDE,
     TaskAnswers,
+    explain_line,
     parse_answer,
     read_lines,
     read_samples,
@@ -184,12 +185,13 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         key = str(row["doc_id"])
         if key in answers or key not in scores:
             raise UserError(
-                f"line {number} of {path} holds question {key}, which {RESULTS} has not, or which "
-                "stood there before; evaluate again"
+                f"line {number} of {path} holds question {key} a second time, or {RESULTS} has no "
+                "such question; evaluate again"
             )
         doc = row.get("doc")
         fields = fields or (list(doc) if isinstance(doc, dict) else [])
-        answers[key] = parse_answer(row, documents, settings)
+        with explain_line(number, path):
+            answers[key] = parse_answer(row, documents, settings)
         beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
         answers[key].scores.update({**beside, worth: scores[key]})
     if missing := next((key for key in scores if key not in answers), None):

@@ -102,6 +102,13 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
     assert (row["gained"], row["lost"]) == (gaps.count(1), gaps.count(-1)) and row["n"] == 12
     assert len(found.content["flipped"]) == 12 - gaps.count(0)
     (samples,) = (tmp_path / "small" / "samples").glob("*.jsonl")
+    lines = samples.read_text().splitlines()
+    samples.write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(UserError, match=r"a second time, or results\.json has no such question"):
+        judged(tmp_path / "small", tmp_path / "wide")
+    samples.write_text("\n".join(lines[1:]))
+    with pytest.raises(UserError, match=r"has no question 0, which results\.json has"):
+        judged(tmp_path / "small", tmp_path / "wide")
     samples.unlink()
     with pytest.raises(UserError, match="the prompts of own_choice are not beside"):
         judged(tmp_path / "small", tmp_path / "wide")
@@ -181,6 +188,7 @@ BAD: dict[str, Callable[[list[str]], list[str]]] = {
         arguments=other_arguments("arg_1", " maybe")
     ),
     "question 2 of own: its right answer is another": in_row(target="1"),
+    "line 3 of {path} is not what an evaluation writes": in_row(arguments=3),
     "no task has a score of each question (own)": (
         lambda lines: [json.dumps({**json.loads(one), "acc": [1, 2]}) for one in lines]
     ),
@@ -193,7 +201,22 @@ def test_what_does_not_compare_is_one_line(said: str, two: list[Path]) -> None:
     change(path, BAD[said])
     with pytest.raises(UserError) as told:
         judged(*two)
-    assert said in str(told.value) and "\n" not in str(told.value)
+    assert said.format(path=path) in str(told.value) and "\n" not in str(told.value)
+
+
+ODD = (None, 3, "x", [], {}, [[]], {"a": {}}, [None], "\ud800", 10**400, {"b": [1]})
+PLACES = ("doc", "arguments", "filtered_resps", "resps", "target", "metrics", "filter", "acc")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_odd_values_are_read_or_are_one_line(place: str, odd: Any, two: list[Path]) -> None:
+    (path,) = two[1].rglob("*.jsonl")
+    change(path, in_row(**{place: odd}))
+    try:
+        judged(*two, allow=["prompts"], out=two[0].parent / "out")
+    except UserError as told:
+        assert "\n" not in str(told)
 
 
 def test_what_was_allowed_is_counted(two: list[Path]) -> None:
@@ -226,6 +249,7 @@ def test_samples_of_different_tasks_are_one_line(two: list[Path], tmp_path: Path
     [
         ({"seed": "n"}, "--seed says nothing of evaluations, which these are; leave it out"),
         ({"strict": True}, "--strict says nothing of evaluations"),
+        ({"allow": ["loss"]}, "--allow is 'loss'; expected, of evaluations, prompts, questions"),
         ({"allow": ["prompt"]}, "--allow is 'prompt'; did you mean 'prompts'?"),
         ({"baseline": "bas"}, "the baseline 'bas' is none of these evaluations; did you mean"),
         ({"cluster": ["questoin"]}, "no question has a field 'questoin', which --cluster names"),
