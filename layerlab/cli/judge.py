@@ -84,7 +84,7 @@ def judge(
     lang: Lang = "en",
     as_json: AsJson = False,
 ) -> None:
-    """Judge runs of any trainer by their logs, or models by their answers.
+    """Judge runs by their logs, or models by their answers.
 
     Each arm against a baseline, over seeds: paired where they are the same. Models
     that answered the same questions are paired by question. Runs nothing, and needs

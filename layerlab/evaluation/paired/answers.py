@@ -18,7 +18,7 @@ from layerlab.records.json_values import Record
 from layerlab.records.parse import json_of, one_line
 from layerlab.system.files import check_regular
 
-# What a digest is of, in the order of `Answer.asked`, and what is said where two are not the same.
+# What a digest is of, in the order of `ModelAnswer.asked`, as it is said where two differ.
 ASKED = (
     "it is another question",
     "its prompt is another",
@@ -34,7 +34,7 @@ SHOWN, SAID = 240, 80  # characters of a question and of an answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ModelAnswer:
     """What a model said to one question.
 
     Attributes:
@@ -66,7 +66,7 @@ class TaskAnswers:
     """
 
     place: Path
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, ModelAnswer]
     higher: Mapping[str, bool] = field(default_factory=dict)
     fields: Sequence[str] = ()
 
@@ -129,7 +129,7 @@ def read_samples(
     Raises:
         UserError: as for `read_lines`, or it holds nothing, or a question twice.
     """
-    found: dict[str, Answer] = {}
+    found: dict[str, ModelAnswer] = {}
     marks: dict[str, dict[tuple[str, str], float]] = {}
     fields: list[str] = []
     for number, row in read_lines(path):
@@ -154,7 +154,7 @@ def read_samples(
     return TaskAnswers(place=path, answers=found, higher=higher or {}, fields=fields)
 
 
-def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> Answer:
+def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> ModelAnswer:
     """Return the answer of a line, without its scores.
 
     Args:
@@ -164,13 +164,13 @@ def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> A
     prompt, options, beside = _requests(row)
     target = row.get("target")
     parts = (_dump(doc), prompt, _dump([options, beside, settings]), str(target))
-    return Answer(
+    return ModelAnswer(
         asked=tuple(map(_digest, parts)),
         scores={},
         documents={name: _digest(one) for name in documents if (one := _inside(doc, name))},
         text=_end(prompt),
         right=_right(target, options),
-        said=_cut(_said(row, options), SAID),
+        said=_cut(_find_reply(row, options), SAID),
     )
 
 
@@ -195,7 +195,7 @@ def _requests(row: Record) -> tuple[str, list[str], Any]:
     return prompt, [], each[0][1:]
 
 
-def _said(row: Record, options: Sequence[str]) -> str:
+def _find_reply(row: Record, options: Sequence[str]) -> str:
     answers = row.get("filtered_resps", row.get("responses")) or [""]
     if not options:
         return str(answers[0])

@@ -22,6 +22,7 @@ from layerlab.evaluation.paired.answers import (
 )
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
+from layerlab.logs import own_run, tensorboard, trainer_state
 from layerlab.records.json_values import Record
 from layerlab.records.parse import read_json
 from layerlab.validation import expand_home, short_repr
@@ -29,6 +30,8 @@ from layerlab.validation import expand_home, short_repr
 SAMPLES = re.compile(
     r"samples_(?P<task>.+?)(?:_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?))?\.jsonl"
 )
+# Files of runs: a folder that holds one is judged by its logs, whatever was evaluated beside.
+RUNS = (own_run.MANIFEST, trainer_state.NAME, tensorboard.PATTERN)
 # How answers are made and marked, as a result keeps it beside prompts.
 _MANNER = ("answers", "marking", "version")
 
@@ -112,7 +115,7 @@ def _find(given: str) -> Iterator[AnsweredModel]:
         elif path.name == RESULTS:
             yield from _list_own(given, path.parent)
         return
-    if not path.is_dir():
+    if not path.is_dir() or any(next(path.rglob(one), None) for one in RUNS):
         return
     groups: dict[Path, list[Path]] = {}
     for file in sorted(path.rglob("samples_*.jsonl")):

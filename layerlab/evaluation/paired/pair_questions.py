@@ -8,7 +8,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.task_result import WORTHS
-from layerlab.evaluation.paired.answers import ASKED, Answer, TaskAnswers
+from layerlab.evaluation.paired.answers import ASKED, ModelAnswer, TaskAnswers
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.validation import short_repr, suggest
 
@@ -50,7 +50,7 @@ class QuestionPairs:
     theirs: np.ndarray
     groups: np.ndarray | None
     document: str | None
-    answers: Sequence[tuple[Answer, Answer]] = field(repr=False)
+    answers: Sequence[tuple[ModelAnswer, ModelAnswer]] = field(repr=False)
     unlike: int = 0
     left: int = 0
 
@@ -210,7 +210,7 @@ def _count_unlike(
 
 
 def _pick_metric(
-    task: str, pairs: Sequence[tuple[Answer, Answer]], wanted: str | None
+    task: str, pairs: Sequence[tuple[ModelAnswer, ModelAnswer]], wanted: str | None
 ) -> str | None:
     """Return the metric that is compared: one that scores every question of both."""
     known = [
@@ -237,7 +237,7 @@ def _is_higher(metric: str, told: Mapping[str, bool]) -> bool:
     return told.get(metric, told.get(name, name not in LOWER))
 
 
-def _pick_document(answers: Sequence[Answer], wanted: Sequence[str]) -> str | None:
+def _pick_document(answers: Sequence[ModelAnswer], wanted: Sequence[str]) -> str | None:
     """Return the first field that all questions have, and of which some share what stands in it."""
     if NO_DOCUMENTS in wanted:
         return None

@@ -14,7 +14,13 @@ from statsmodels.stats.multitest import multipletests
 import layerlab
 from layerlab import UserError
 from layerlab.records.parse import read_json
-from tests.evaluation.paired.written_samples import sample, write, write_scores
+from layerlab.report.i18n.language import language
+from tests.evaluation.paired.written_samples import judged_sample, sample, write, write_scores
+
+# What stands in a sentence and is no English: names, and options to type.
+NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {
+    *("olm", "ar", "emar")
+}
 
 
 @pytest.fixture
@@ -155,12 +161,24 @@ def test_the_page_has_every_flip_and_its_numbers_beside(
     page = (out / "report.html").read_text("utf-8")
     assert page.count("Answer:") == len(found.content["flipped"])
     assert read_json(out / "paired.json") == json.loads(json.dumps(found.content))
+    english = "each name is one model: a verdict is about these models"
+    assert (english in page) == (lang == "en") and ("每个名称是一个模型" in page) == (lang == "zh")
     again = found.content["command"].split()
     assert again[:2] == ["layerlab", "judge"] and str(three[0]) in again
     layerlab.judge(three, out=out)  # over its own
     (out / "report.html").write_text("mine")
     with pytest.raises(UserError, match="holds something other than paired evaluations: report"):
         layerlab.judge(three, out=out)
+
+
+def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
+    content = judged_sample()
+    known = language("zh")
+    told = [*content["remarks"], *(row["said"] for row in content["rows"])]
+    assert len(told) > 12
+    for one in told:
+        words = re.findall(r"[a-z]{2,}", known.translate(one))
+        assert set(words) <= NAMES, (one, known.translate(one))
 
 
 def test_what_answers_hold_is_no_markup(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ def test_a_folder_of_several_models_is_all_of_them(two: list[Path]) -> None:
     assert found.content["baseline"] == "base/model" and len(found.rows) == 1
 
 
+def test_runs_that_were_evaluated_too_are_judged_by_their_logs(two: list[Path]) -> None:
+    for at, place in enumerate(two):
+        history = [{"step": 1, "eval_loss": 2.0 - at}]
+        (place / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert find_evaluations([str(one) for one in two]) == []
+    assert judged(*two).row("tuned")["difference"] == -1
+    assert len(judged(*(one / "model" for one in two)).rows) == 1
+
+
 def test_models_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_scores(tmp_path / name / "model", [1, 0])

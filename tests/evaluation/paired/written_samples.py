@@ -1,9 +1,12 @@
 """Samples as lm-eval writes them, for tests that need many, damaged or chosen ones."""
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import layerlab
 
 DATE = "2026-01-02T03-04-05.678901"
 
@@ -44,3 +47,17 @@ def write(
 def write_scores(folder: Path, scores: Sequence[Any], task: str = "own", **more: Any) -> Path:
     """Write a file with these scores, a question for each."""
     return write(folder, [sample(at, one, **more) for at, one in enumerate(scores)], task)
+
+
+def judged_sample() -> dict[str, Any]:
+    """What paired.json holds of three models and three tasks: shares, documents, other scores."""
+    with tempfile.TemporaryDirectory() as name:
+        for at, model in enumerate(("base", "tuned", "other")):
+            place = Path(name, model)
+            write_scores(place, [int(n % 7 > 3 - at) for n in range(40)], "law")
+            write_scores(place, [n + at / (n + 2) for n in range(9)], "length")
+            rows = [sample(n, (n // 4 + at) % 2, doc={"passage": n // 4}) for n in range(20)]
+            write(place, rows, "passages")
+        places = [Path(name, one) for one in ("base", "tuned", "other")]
+        found = layerlab.judge(places)
+    return {**found.content, "command": "layerlab judge base tuned other"}
