@@ -89,7 +89,6 @@ def _arms(content: Record) -> Iterator[Json]:
             "said": [row["said"] for row in (*whole, *moved)],
             "tests": _tests(number, content, rows),
             "flips": _flips(number, flips),
-            "most": max(len(rows), len(flips)),
         }
 
 
