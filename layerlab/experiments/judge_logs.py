@@ -1,5 +1,6 @@
 """Judges the logs of other trainers as a comparison judges its own runs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -165,7 +166,10 @@ def check_request(asked: JudgeRequest) -> None:
     """
     if asked.judged.last < 1:
         raise UserError(f"--last is {asked.judged.last}; expected 1 or more readings")
-    if asked.margin is not None and not asked.margin > 0:
+    if asked.margin is not None and not 0 < asked.margin < math.inf:
         raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
+    target = asked.judged.target
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"--target-loss is {target:g}; expected a finite loss")
     if not 0.5 < asked.confidence < 1:
         raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")
