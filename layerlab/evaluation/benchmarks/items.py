@@ -117,8 +117,8 @@ def sum_up_alike(lines: Iterable[str]) -> Iterator[str]:
         found.setdefault(line.rpartition("; ")[2], []).append(line)
     for alike in found.values():
         more = len(alike) - 1
-        others = f"; so {'is' if more == 1 else 'are'} {more} more" if more else ""
-        yield f"{alike[0]}{others}"
+        others = "; so is 1 more" if more == 1 else f"; so are {more} more"
+        yield f"{alike[0]}{others if more else ''}"
 
 
 def letters_of(answer: str, count: int) -> tuple[int, ...]:

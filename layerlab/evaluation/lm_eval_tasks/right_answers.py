@@ -40,8 +40,8 @@ def leave_out_unmarkable(task: Any) -> list[str]:
     if len(kept) < len(found):
         _keep(task, documents, kept)
     return [
-        *_describe_faults(task.task_name, "question", faults),
-        *_describe_faults(task.task_name, "example", _leave_out_examples(task, documents)),
+        *_describe_faults(task.task_name, faults),
+        *_describe_faults(task.task_name, _leave_out_examples(task, documents), shown=True),
         *_describe_repeated(task.task_name, [found[place].key for place in kept]),
     ]
 
@@ -125,18 +125,18 @@ def _look(task: Any, document: Any) -> _Question:
     try:
         text, target = task.doc_to_text(document), task.doc_to_target(document)
         chosen = task.config.doc_to_choice is not None
-        choices = task.doc_to_choice(document) if chosen else None
+        choices: Any = task.doc_to_choice(document) if chosen else None
     except NullError as error:
         return _Question(str(error))
     except Exception:
         return _Question()
     key = repr((text, target, choices))
     if text is None:
-        return _Question("is null")
+        return _Question("its text is null")
     if not marks_choices(task):
         return _Question(key=key)
     if not chosen or task.OUTPUT_TYPE not in CHOOSING:
-        return _Question("has no answer: it is null" if target is None else "", key=key)
+        return _Question("its answer is null" if target is None else "", key=key)
     if fault := _describe_options(choices):
         return _Question(fault)
     answer = text if task.multiple_input else target
@@ -145,10 +145,7 @@ def _look(task: Any, document: Any) -> _Question:
     # As the first question has it, lm-eval takes all answers for lists, or none.
     alike = task.multiple_input or listed == bool(task.multiple_target)
     if not places or not alike:
-        fault = (
-            f"names no option as right: its answer is {short_repr(answer)}, and it has "
-            f"{len(choices)} options"
-        )
+        fault = f"its answer {short_repr(answer)} names none of its {len(choices)} options"
         return _Question(fault, options=len(choices), answer=answer)
     if listed or task.multiple_input or (isinstance(answer, str) and answer in choices):
         return _Question(key=key, options=len(choices))
@@ -158,19 +155,19 @@ def _look(task: Any, document: Any) -> _Question:
 def _describe_options(choices: Any) -> str:
     """Return what is wrong with options; empty where nothing is."""
     if not isinstance(choices, list | tuple):
-        return f"has no list of options, but {short_repr(choices)}"
+        return f"its options are {short_repr(choices)}, and no list"
     for number, one in enumerate(choices, 1):
         if not isinstance(one, str):
             what = "null" if one is None else short_repr(one)
-            return f"has {what} as option {number}, where a text is expected"
-    return "" if choices else "has no options"
+            return f"its option {number} is {what}, and no text"
+    return "" if choices else "it has no options"
 
 
 def _refuse_all(faults: Sequence[str]) -> None:
     if faults and all(faults):
         raise UserError(
-            f"none of its {len(faults):,} questions can be marked; the first {faults[0]}; give "
-            "each a text, options, and the place of the right one, counted from 0, or its text"
+            f"none of its {len(faults):,} questions can be marked, the first because {faults[0]}; "
+            "give each a text, options, and the place of the right one, counted from 0, or its text"
         )
 
 
@@ -245,12 +242,13 @@ def _leave_out_examples(task: Any, documents: Any) -> list[str]:
     return ["" if one in asked else fault for one, fault in zip(pool, faults, strict=True)]
 
 
-def _describe_faults(name: str, what: str, faults: Sequence[str]) -> Iterator[str]:
-    lines = [
-        f"{what} {number:,} of {len(faults):,} {fault}; it is left out"
-        for number, fault in enumerate(faults, 1)
-        if fault
-    ]
+def _describe_faults(name: str, faults: Sequence[str], *, shown: bool = False) -> Iterator[str]:
+    """Return lines on questions that are left out, or on examples, which are shown."""
+    many, lines = f"{len(faults):,}", []
+    for number, fault in enumerate(faults, 1):
+        head = f"example {number:,} of {many}" if shown else f"question {number:,} of {many}"
+        if fault:
+            lines.append(f"{head}: {fault}; it is left out")
     return (f"{name}: {line}" for line in sum_up_alike(lines))
 
 

@@ -25,13 +25,13 @@ def remarks(
         line
         for one in benchmarks
         for line in (
-            *(_miscounted(one, folder) if whole else ()),
+            *(_compare_count(one, folder) if whole else ()),
             *(_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder)),
         )
     ]
 
 
-def _miscounted(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
+def _compare_count(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield a line where a benchmark has not as many rows as its authors publish."""
     split = benchmark.split
     if benchmark.rows is None:

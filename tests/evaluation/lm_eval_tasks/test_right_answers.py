@@ -90,41 +90,41 @@ def remarks(path: Path) -> list[str]:
         (
             one(answer=7),
             "{{answer}}",
-            "names no option as right: its answer is 7, and it has 3 opt",
+            "its answer 7 names none of its 3 options",
         ),
         (
             one(answer=-1),
             "{{answer}}",
-            "names no option as right: its answer is '-1', and it has 3",
+            "its answer '-1' names none of its 3 options",
         ),
         (
             one(answer=-1),
             "answer",
-            "names no option as right: its answer is -1, and it has 3 options",
+            "its answer -1 names none of its 3 options",
         ),
         (
             one(answer=None),
             "{{answer}}",
-            "prints null in the template '{{answer}}', which would be",
+            "the template '{{answer}}' prints null, which would",
         ),
-        (one(answer=None), "answer", "names no option as right: its answer is None, and it has 3"),
+        (one(answer=None), "answer", "its answer None names none of its 3 options"),
         (
             one(answer=1.5),
             "answer",
-            "names no option as right: its answer is 1.5, and it has 3 opt",
+            "its answer 1.5 names none of its 3 options",
         ),
         (
             all_of(every("answer", lambda row: row["choices"][0]), one(answer="one ")),
             "{{answer}}",
-            "names no option as right: its answer is 'one ', and it has 3 options",
+            "its answer 'one ' names none of its 3 options",
         ),
         (
             one(question=None),
             "{{answer}}",
-            "prints null in the template '{{question}}', which would",
+            "the template '{{question}}' prints null, which would",
         ),
-        (one(choices=["one", None, "two"]), "{{answer}}", "has null as option 2, where a text is"),
-        (one(choices=None), "{{answer}}", "prints null in the template '{{choices}}', which would"),
+        (one(choices=["one", None, "two"]), "{{answer}}", "its option 2 is null, and no text"),
+        (one(choices=None), "{{answer}}", "the template '{{choices}}' prints null, which would"),
     ],
 )
 def test_one_such_question_is_left_out_and_named(
@@ -134,7 +134,7 @@ def test_one_such_question_is_left_out_and_named(
     (row,) = found.content["tasks"]
     assert row["n"] == 11 and row["chance"] == pytest.approx(1 / 3)
     (said,) = [line for line in found.content["remarks"] if line.startswith("mine: question ")]
-    assert said.startswith(f"mine: question 4 of 12 {why}")
+    assert said.startswith(f"mine: question 4 of 12: {why}")
     assert said.endswith("; it is left out")
     assert "question 4 of 12" in " ".join(found.summary(100).split())
     assert not [one for one in row["scores"] if "None" in one]
@@ -152,7 +152,7 @@ def test_one_such_question_is_left_out_and_named(
 )
 def test_the_first_question_may_be_the_one(folder: Path, values: dict[str, Any]) -> None:
     (said,) = remarks(task(folder, lambda asked: asked[0].update(values)))
-    assert said.startswith("mine: question 1 of 12 ") and said.endswith("; it is left out")
+    assert said.startswith("mine: question 1 of 12: ") and said.endswith("; it is left out")
 
 
 def test_the_others_are_counted_and_the_page_and_the_file_say_it(
@@ -164,7 +164,7 @@ def test_the_others_are_counted_and_the_page_and_the_file_say_it(
     content = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     (said,) = [line for line in content["remarks"] if "is left out" in line]
     assert said == (
-        "mine: question 1 of 12 names no option as right: its answer is 9, and it has 3 options; "
+        "mine: question 1 of 12: its answer 9 names none of its 3 options; "
         "it is left out; so are 3 more"
     )
     assert content["tasks"][0]["n"] == 8
@@ -193,8 +193,8 @@ def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> Non
     with pytest.raises(UserError) as caught:
         run(path)
     assert str(caught.value) == (
-        "--tasks mine: none of its 12 questions can be marked; the first names no option as right: "
-        "its answer is 'A', and it has 3 options; give each a text, options, and the place of the "
+        "--tasks mine: none of its 12 questions can be marked, the first because its answer 'A' "
+        "names none of its 3 options; give each a text, options, and the place of the "
         "right one, counted from 0, or its text"
     )
 
@@ -213,11 +213,11 @@ def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) 
 def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder: Path) -> None:
     for change in (one(answer=None), one(question=None)):
         (said,) = remarks(task(folder, change, kind="generate_until"))
-        assert said.startswith("mine: question 4 of 12 prints null in the template ")
+        assert said.startswith("mine: question 4 of 12: the template ")
     for target in ("{{answer or ''}}", "{% if answer %}{{answer}}{% endif %}"):
         assert remarks(task(folder, one(answer=None), target=target, kind="generate_until")) == []
     (said,) = remarks(task(folder, one(answer=None), target="answer", kind="generate_until"))
-    assert said == "mine: question 4 of 12 has no answer: it is null; it is left out"
+    assert said == "mine: question 4 of 12: its answer is null; it is left out"
 
 
 def test_an_example_that_names_no_option_is_never_shown(folder: Path) -> None:
@@ -230,8 +230,7 @@ def test_an_example_that_names_no_option_is_never_shown(folder: Path) -> None:
     path.write_text(text + "fewshot_config: {sampler: first_n}\n", encoding="utf-8")
     ((loaded,), _) = load_named(str(path))
     assert loaded.remarks == (
-        "mine: example 1 of 12 names no option as right: its answer is '-1', and it has 3 options; "
-        "it is left out",
+        "mine: example 1 of 12: its answer '-1' names none of its 3 options; it is left out",
     )
     assert [row["answer"] for row in loaded.task.sampler.fewshot_docs()][:2] == [1, 2]
 
