@@ -116,7 +116,9 @@ TOLD = (
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),
     *("corpus/streams", "data/shared_files", "data/unread", "data/cleaning/contamination"),
-    "evaluation/results/lm_eval_tasks",
+    *("evaluation/results/lm_eval_tasks", "evaluation/results/data_issues"),
+    *("evaluation/benchmarks/items", "evaluation/lm_eval_tasks/right_answers"),
+    *("evaluation/lm_eval_tasks/templates", "experiments/judging"),
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )
