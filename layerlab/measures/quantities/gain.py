@@ -10,7 +10,7 @@ computed.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan, sqrt
+from math import inf, nan, sqrt
 
 import torch
 from jaxtyping import Float
@@ -164,7 +164,7 @@ class Constants:
     Attributes:
         size: the product of its norms without attention's part, where that is the bound itself.
         values: the s_h of attention.
-        form: of a feed-forward layer whose bound depends on what goes through it.
+        form: of a feed-forward layer.
         norms: of the maps of that form.
     """
 
@@ -176,7 +176,14 @@ class Constants:
     refused: str | None = None
 
 
-def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+def attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    """Return what the weights of attention bring to Theorem 2, once its form is checked.
+
+    Source: pangu23, Theorem 2.
+
+    Raises:
+        NotApplicable: it is not the linear map that the theorem speaks of.
+    """
     attended, weights = layer.attention, layer.weights
     if attended is None:
         raise NotApplicable("its attention was not heard")
@@ -206,7 +213,14 @@ def _missing(weights: HeadWeights | None) -> str:
     return "its value and output weights were not found"
 
 
-def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    """Return what the weights of a feed-forward layer bring to its bound, once its form is checked.
+
+    Source: pangu23, Theorems 3 and 7.
+
+    Raises:
+        NotApplicable: it is of no form that has a bound.
+    """
     if layer.block is None:
         raise NotApplicable("its block was not found")
     fit = feedforward_fit(layer.block, sublayer)
@@ -214,14 +228,13 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
     maps = feedforward_maps(layer.block)
     norms = spectral_bounds([maps[name].weight for name in fit.maps])
-    if len(norms) == 2 and isfinite(fit.activation.lipschitz):
-        return Constants(size=fit.activation.lipschitz * norms[0] * norms[1])
-    return Constants(form=fit, norms=norms)
+    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.bounded else torch.tensor(nan)
+    return Constants(size=size, form=fit, norms=norms)
 
 
 _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
-    "attention": _attention_constants,
-    "ffn": _ffn_constants,
+    "attention": attention_constants,
+    "ffn": feedforward_constants,
 }
 
 
@@ -255,14 +268,14 @@ def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tenso
     return {"contraction": contractions.max(), "bound": plain, "sharp": sharp, "factor": plain}
 
 
-def _on_range(layer: Layer, constants: Constants) -> Tensor:
-    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone."""
-    if constants.form is None or layer.block is None:
+def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:
+    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone.
+
+    Source: pangu23, Theorems 3 and 7; on what goes through it: Own.
+    """
+    if constants.form is None or constants.form.bounded or layer.block is None:
         return constants.size
-    maps, entered = feedforward_maps(layer.block), layer.sublayers["ffn"].entered.float()
-    inward, _, *gates = (maps[name] for name in constants.form.maps)
-    inner, *given = (entered @ one.weight + one.bias for one in (inward, *gates))
-    gate = given[0] if given else None
+    inner, gate = constants.form.inside(layer.block, entered)
     return range_bound(inner, gate, constants.form.activation, constants.norms)
 
 
@@ -282,7 +295,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
     constants = _constants(layer, name, run)
     attends = name == "attention"
-    size = constants.size if attends else _on_range(layer, constants)
+    size = constants.size if attends else feedforward_bound(layer, constants, sublayer.entered)
     limits = _theorem(layer, constants, exact=False) if attends else {"bound": size}
     found = read_numbers(_lengths(sublayer) | {"weights": size} | limits)
     measured = _ratio(found["left"], found["entered"])
