@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from layerlab.latency.candidates import build_candidate
 from layerlab.loading.model import subject
-from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities import theorems
+from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.theorems import NOISE, SEED
 from layerlab.measures.runner import readings
 from layerlab.model.build import assemble

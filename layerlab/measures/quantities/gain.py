@@ -1,8 +1,9 @@
 """By how much attention and feed-forward change the distance between tokens, beside the theorems.
 
 `measured` is d_M(out) / d_M(in) of a sublayer, d_M the distance from equal tokens. Theorem 2 bounds
-it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. A gated
-one has no such constant; what the weights allow on the range that its gate takes bounds it there.
+it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2, Theorem
+7 for one with a series of activations by the sum of their slopes in place of L. A gated one has no
+such constant; what the weights allow on the range that its gate takes bounds it there.
 Whether a layer is of the form a theorem speaks about is not guessed from its class: its output is
 computed again from that form, and the bound is given only where this reproduces what the model
 computed.
@@ -313,6 +314,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         "sublayer": name,
         "measured": measured,
         **columns,
+        "ranged": not attends and constants.form is not None and not constants.form.bounded,
         "tightness": _ratio(columns["bound"], measured),
         "violated": violated,
     }
@@ -348,7 +350,7 @@ MEASURES = (
         name="gain",
         title="Gain of diversity in attention and feed-forward",
         unit="none",
-        source="pangu23, Lemma 1, Theorems 2 and 3; gated feed-forward: Own",
+        source="pangu23, Lemma 1, Theorems 2, 3 and 7; gated feed-forward: Own",
         about=(
             "By which factor a sublayer changes the distance of its tokens from being all alike, "
             "measured on its own input and output, without the residual connection. "
@@ -363,16 +365,17 @@ MEASURES = (
         per=("sequence", "layer", "sublayer"),
         columns={
             "measured": "distance from equal tokens behind the sublayer over that before it",
-            "bound": "what Theorem 2 (attention) or 3 (feed-forward) allows; where it is gated, "
+            "bound": "what Theorem 2 (attention), 3 or 7 (feed-forward) allows; where it is gated, "
             "what its weights allow on the range that the gate takes in this text",
             "sharp": "Theorem 2 with each head's own constants, sqrt(sum lambda_h s_h^2) v1",
             "factor": "sqrt(lambda H) s v1 of attention, which the source calls usually below 1",
             "contraction": "sqrt(lambda): the largest over heads of ||(I - ee^T) A_h||_2",
+            "ranged": "whether the bound is one on the range of this text, which no theorem has",
             "tightness": "bound over measured; far above 1 the bound says little",
             "violated": "whether a bound is exceeded by more than rounding explains",
         },
         plot=("measured", "contraction", "tightness"),
-        roles={"violated": "flag"},
+        roles={"ranged": "flag", "violated": "flag"},
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,
@@ -382,7 +385,7 @@ MEASURES = (
                 column="measured",
                 limit="bound",
                 side="upper",
-                source="pangu23, Theorems 2 and 3; gated: Own",
+                source="pangu23, Theorems 2, 3 and 7; gated: Own",
             ),
             Bound(column="measured", limit="sharp", side="upper", source="pangu23, Lemmas 1 and 2"),
         ),

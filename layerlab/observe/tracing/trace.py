@@ -299,7 +299,8 @@ class _Watcher:
         def attend(entered: Tensor) -> tuple[Tensor, AttentionRecord]:
             new = entered[None] if call.entered.dim() == 3 else entered
             args, options = _replace(call.args, call.options, call.entered, new)
-            self.aside = heard = []
+            heard: list[AttentionCall] = []
+            self.aside = heard
             try:
                 left = first_tensor(call.module(*args, **options))
             finally:
