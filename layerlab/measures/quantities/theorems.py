@@ -16,28 +16,26 @@ from torch import nn
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.quantities.augmented import (
+    attend,
+    bound_change,
+    bound_record,
+    find_shortcut,
+    noise_bound,
+    shortcut_bound,
+)
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.quantities.gain import (
     Constants,
-    attention_bound,
     attention_constants,
-    contraction,
     feedforward_bound,
     feedforward_constants,
 )
 from layerlab.measures.support.centring import precise
-from layerlab.measures.support.golub_kahan import spectral_bounds
-from layerlab.measures.support.sublayer_forms import (
-    Shortcut,
-    attention_fit,
-    list_series,
-    rounding,
-    shortcut_fit,
-)
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.records import Layer, Sublayer
+from layerlab.measures.support.sublayer_forms import Shortcut, list_series, rounding
+from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import Hidden, Scalar
+from layerlab.shapes import Hidden
 from layerlab.validation import Constraint
 
 TOKENS = 64
@@ -47,13 +45,6 @@ NEITHER = (
     "no block shows a shortcut with matrices beside attention, or a series of scaled and shifted "
     "activations in its feed-forward; Theorems 2 and 3 are under gain"
 )
-OTHER = (
-    "its shortcut is not the sum over paths of act(z Theta) or act(z W_down) W_up that Theorem 4 "
-    "speaks of, at what attention reads"
-)
-APART = "no sum in the block shows that its shortcut joins the stream beside attention"
-
-
 FORMED = (
     "The rows form what the theorems speak of from the model's own modules, at what each of them "
     "reads. A plain shortcut around the feed-forward, as models have it, is no part of Theorems 7 "
@@ -63,51 +54,6 @@ NORMED = (
     " Norms stand before the modules, so the model's own plain shortcut carries another stream "
     "than attention reads; Theorems 4, 6 and 9 have one stream for both, and so have these rows."
 )
-
-
-def shortcut_bound(shortcut: Shortcut, entered: Hidden) -> Scalar:
-    """Return how far a shortcut beside attention can scale diversity.
-
-    sum over i of L ||Theta_i||_2,   with a bottleneck   sum over i of L ||W_down||_2 ||W_up||_2
-
-    L is the slope of the activation; of one without a largest slope, that on the range of what
-    enters.
-
-    Source: pangu23, Theorem 4.
-    Differs: the source has it for a square matrix, and builds a bottleneck.
-    Unit: none.
-    """
-    norms = spectral_bounds([one.weight for path in shortcut.paths for one in path])
-    left = iter(norms)
-    total = torch.zeros((), dtype=torch.float64)
-    for path in shortcut.paths:
-        inner = entered.float() @ path[0].weight + path[0].bias
-        size = torch.as_tensor(shortcut.activation.slope(inner))
-        for _ in path:
-            size = size * next(left)
-        total = total.to(size) + size
-    return total
-
-
-def noise_bound(
-    attention: Scalar, moved: Scalar, shortcut: Scalar, noise: Scalar, diverse: Scalar
-) -> Scalar:
-    """Return how much of a noise augmented attention can turn into diversity, over its norm.
-
-    1 + sqrt(lambda_(A + delta) H) s v1 + L sum ||Theta_i||_2
-      + sqrt(lambda_delta H) s v1 d_M(Z) / ||noise||_F
-
-    Source: pangu23, Theorem 6.
-    Differs: the source has it as a strict inequality, which active ReLUs attain.
-    Unit: none.
-
-    Args:
-        attention: sqrt(lambda_(A + delta) H) s v1, of attention to what is noisy.
-        moved: sqrt(lambda_delta H) s v1, of what the noise changes in attention.
-        noise: its norm.
-        diverse: d_M(Z).
-    """
-    return 1 + attention + shortcut + moved * diverse / noise
 
 
 @dataclass(kw_only=True)
@@ -137,7 +83,7 @@ class _Stack:
 
 
 @dataclass(kw_only=True)
-class _Reading:
+class _TheoremRows:
     """What is kept between the layers of one sequence."""
 
     run: MeasureContext
@@ -158,44 +104,6 @@ class _Reading:
         self.rows.append({"layer": layer, "statement": statement, **row})
 
 
-def _attention_bound(record: AttentionRecord, constants: Constants) -> Scalar:
-    assert constants.values is not None and constants.output is not None
-    contractions = contraction(record, exact=True).to(constants.values)
-    return attention_bound(contractions, constants.values, constants.output)[0]
-
-
-def _attend(layer: Layer, entered: Hidden) -> tuple[Hidden, AttentionRecord]:
-    """Run a layer's attention on other features, and check that it is still the same form.
-
-    Raises:
-        NotApplicable: it is not.
-    """
-    if layer.attend is None or layer.weights is None:
-        raise NotApplicable("its attention cannot be run on other features")
-    left, record = layer.attend(entered)
-    fit = attention_fit(record, layer.weights, Sublayer(entered=entered, left=left, branch=None))
-    if not fit.holds:
-        raise NotApplicable("on other features its value path is not the linear map of Theorem 2")
-    return left, record
-
-
-def _find_shortcut(layer: Layer) -> Shortcut | None:
-    """Return the form of a layer's shortcut, None where it has none.
-
-    Raises:
-        NotApplicable: it is of another form, or is not seen to join the stream.
-    """
-    sublayer = layer.sublayers.get("shortcut")
-    if sublayer is None:
-        return None
-    found = shortcut_fit(sublayer)
-    if found is None:
-        raise NotApplicable(OTHER)
-    if sublayer.branch is None and bool(sublayer.left.any()):
-        raise NotApplicable(APART)
-    return found
-
-
 def _slack(entered: Hidden, left: Hidden, factor: float, over: float) -> float:
     """Return the part of a measured ratio that rounding alone can make."""
     tokens, width = entered.shape
@@ -204,14 +112,16 @@ def _slack(entered: Hidden, left: Hidden, factor: float, over: float) -> float:
     return rounding(left.dtype, 2 * width + tokens) * reach / over if over > 0 else inf
 
 
-def _augmented(layer: Layer, constants: Constants, shortcut: Shortcut, found: _Reading) -> None:
+def _add_augmented(
+    layer: Layer, constants: Constants, shortcut: Shortcut, found: _TheoremRows
+) -> None:
     """Add the rows of Theorems 4 and 6."""
     attention, beside = layer.sublayers["attention"], layer.sublayers["shortcut"]
     assert layer.attention is not None
     u = attention.entered
     if u.shape != attention.left.shape:
         raise NotApplicable("attention gives features of another width than it reads")
-    weights = _attention_bound(layer.attention, constants)
+    weights = bound_record(layer.attention, constants)
     passed = shortcut_bound(shortcut, u)
     left = precise(attention.left) + precise(u) + precise(beside.left)
     diverse = float(diversity(u))
@@ -235,12 +145,12 @@ def _augmented(layer: Layer, constants: Constants, shortcut: Shortcut, found: _R
     size = found.run.options["noise"] * diverse / float(drawn.norm())
     noisy = (u.float() + size * drawn.to(u.device)).to(u.dtype)
     noise = precise(noisy) - precise(u)
-    answered, record = _attend(layer, noisy)
+    answered, record = attend(layer, noisy)
     change = precise(shortcut.value(noisy)) - precise(shortcut.value(u))
     change = change + noise + precise(answered) - precise(attention.left)
     both = torch.cat([u, noisy])
-    passed, weights = shortcut_bound(shortcut, both), _attention_bound(record, constants)
-    moved = _moved(layer.attention, record, constants)
+    passed, weights = shortcut_bound(shortcut, both), bound_record(record, constants)
+    moved = bound_change(layer.attention, record, constants)
     norm = float(noise.norm())
     bound = float(noise_bound(weights, moved, passed, noise.norm(), diversity(u)))
     found.add(
@@ -256,20 +166,7 @@ def _augmented(layer: Layer, constants: Constants, shortcut: Shortcut, found: _R
     )
 
 
-def _moved(before: AttentionRecord, after: AttentionRecord, constants: Constants) -> Scalar:
-    """Return sqrt(lambda_delta H) s v1 for the change delta of attention, head by head."""
-    assert constants.values is not None and constants.output is not None
-    norms = []
-    for head in range(before.heads):
-        one = slice(head, head + 1)
-        matrices = [part.weights(one, dtype=torch.float64) for part in (after, before)]
-        delta = matrices[0] - matrices[1]
-        norms.append(torch.linalg.matrix_norm(delta - delta.mean(1, keepdim=True), 2))
-    moved = torch.cat(norms).to(constants.values)
-    return attention_bound(moved, constants.values, constants.output)[0]
-
-
-def _series(layer: Layer, constants: Constants, found: _Reading) -> None:
+def _add_series(layer: Layer, constants: Constants, found: _TheoremRows) -> None:
     """Add the row of Theorem 7, for a feed-forward layer with a series."""
     assert constants.form is not None
     sublayer = layer.sublayers["ffn"]
@@ -286,20 +183,20 @@ def _series(layer: Layer, constants: Constants, found: _Reading) -> None:
     )
 
 
-def _pile(
+def _add_stacks(
     layer: Layer,
     attention: Constants,
     feedforward: Constants,
     shortcut: Shortcut | None,
-    found: _Reading,
+    found: _TheoremRows,
 ) -> None:
     """Carry the stacks of Theorems 8 and 9 through a layer, and add a row for each."""
     form, block = feedforward.form, layer.block
     assert form is not None and block is not None
     for name, stack in list(found.stacks.items()):
         z, augmented = stack.z, name == "Theorem 9"
-        left, record = _attend(layer, z)
-        factor = float(_attention_bound(record, attention))
+        left, record = attend(layer, z)
+        factor = float(bound_record(record, attention))
         if augmented:
             left = left + z
             factor += 1
@@ -325,12 +222,12 @@ def _pile(
         )
 
 
-def _read_layer(layer: Layer, found: _Reading) -> None:
+def _read_layer(layer: Layer, found: _TheoremRows) -> None:
     """Add the rows of one layer, or say why there are none."""
     kept: dict[str, Any] = {"attention": None, "shortcut": None, "ffn": None}
     tried = {
         "attention": lambda: attention_constants(layer, layer.sublayers["attention"]),
-        "shortcut": lambda: _find_shortcut(layer),
+        "shortcut": lambda: find_shortcut(layer),
         "ffn": lambda: feedforward_constants(layer, layer.sublayers["ffn"]),
     }
     whole = True
@@ -351,11 +248,11 @@ def _read_layer(layer: Layer, found: _Reading) -> None:
     found.found = found.found or series or "shortcut" in layer.sublayers
     try:
         if attention is not None and shortcut is not None:
-            _augmented(layer, attention, shortcut, found)
+            _add_augmented(layer, attention, shortcut, found)
         if series:
-            _series(layer, feedforward, found)
+            _add_series(layer, feedforward, found)
         if whole:
-            _pile(layer, attention, feedforward, shortcut, found)
+            _add_stacks(layer, attention, feedforward, shortcut, found)
     except NotApplicable as reason:
         whole = False
         found.refuse("other features", reason, layer.layer)
@@ -374,7 +271,7 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
     tokens = whole.sequences[0][: run.options["tokens"]]
     if len(tokens) < 2:
         raise NotApplicable("one token has no diversity")
-    found = _Reading(run=run)
+    found = _TheoremRows(run=run)
     blocks = whole.subject.stack.blocks
     whole.begin(len(blocks) + 1)
 

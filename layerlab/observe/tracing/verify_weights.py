@@ -58,11 +58,13 @@ def verify_weights(
         )
     found = faults(weights, attended, entered, left, start)
     gone: dict[str, Any] = {field: None for part in found for field in FIELDS[part]}
-    gone["attained"] = None if found else _attained(weights, attended, entered)
+    gone["attained"] = None if found else _find_attained(weights, attended, entered)
     return replace(weights, refused={**found, **weights.refused}, **gone)
 
 
-def _attained(weights: HeadWeights, attended: AttentionRecord, entered: Hidden) -> Tensor | None:
+def _find_attained(
+    weights: HeadWeights, attended: AttentionRecord, entered: Hidden
+) -> Tensor | None:
     """Return the largest |q_i . k_j| / (|z_i| |z_j|) of each head, over keys that it may use.
 
     None where q and k are not the weights' alone: behind biases, norms, a clip, or in a score.

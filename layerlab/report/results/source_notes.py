@@ -164,7 +164,7 @@ def _describe_correlation(frames: Frames) -> str:
     return f" Its rank correlation with the sink mass is {correlation:.2f}."
 
 
-def _uncovered(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
+def _describe_uncovered(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
     rows = _readings(frames, "gain", "measured")
     if rows.empty or not {"sublayer", "bound"} <= set(rows.columns):
         return None
@@ -213,5 +213,5 @@ _NOTES: tuple[Callable[[Frames, list[Mapping[str, Any]]], Note | None], ...] = (
     _sinks,
     _prenorm,
     _length,
-    _uncovered,
+    _describe_uncovered,
 )
