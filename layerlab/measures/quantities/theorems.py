@@ -51,7 +51,7 @@ FORMED = (
     "to 9."
 )
 NORMED = (
-    " Norms stand before the modules, so the model's own plain shortcut carries another stream "
+    "Norms stand before the modules, so the model's own plain shortcut carries another stream "
     "than attention reads; Theorems 4, 6 and 9 have one stream for both, and so have these rows."
 )
 
@@ -289,7 +289,9 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
     if not found.found:
         raise NotApplicable(NEITHER)
     if found.rows:
-        run.notes["formed"] = FORMED + (NORMED if found.normed else "")
+        run.notes["formed"] = FORMED
+    if found.rows and found.normed:
+        run.notes["normed"] = NORMED
     yield from found.rows
 
 
