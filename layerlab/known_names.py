@@ -108,7 +108,8 @@ def unknown_study(name: str, known: Iterable[str]) -> UserError:
 def refuse_models(study: str) -> UserError:
     """Return the error that a study looks at no model that a user could name."""
     return UserError(
-        f"study {study} reads no model and no text; leave --model, --text and --device out. "
+        f"study {study} reads no model and no text; leave --model, --text, --device "
+        "and --dtype out. "
         f"Those that do: {', '.join(OF_MODELS)}"
     )
 
