@@ -19,8 +19,8 @@ MEASURES = tuple(
 OF_WEIGHTS = ("querykey", "matrices")
 STUDIES = tuple(
     """
-    ablation-noise attention-gain attention-lambda backward batch-confound block-anatomy
-    bound-depth bounds-table collapse-depth condition-alone condition-table deep-curve
+    ablation-noise attention-gain attention-lambda backward batch-confound batch-independence
+    block-anatomy bound-depth bounds-table collapse-depth condition-alone condition-table deep-curve
     dimension-twins eight-residuals-long eight-residuals-twin features-pca fewer-layers
     gpt-curves latency-measured layernorm-against-rmsnorm low-precision mlp-lipschitz
     modules-at-start norm-placement pangu-ablation-twin pangu-pretrain-twin pangu-theorems
@@ -41,7 +41,8 @@ FIXED = frozenset(
 # Those that look at trained models, and at those that a user names.
 OF_MODELS = tuple(
     """
-    attention-gain attention-lambda block-anatomy bound-depth bounds-table collapse-depth
+    attention-gain attention-lambda batch-independence block-anatomy bound-depth bounds-table
+    collapse-depth
     condition-table deep-curve features-pca gpt-curves layernorm-against-rmsnorm mlp-lipschitz
     pangu-theorems path-length precision-advice predictor saliency-repeat shortcut-noise unit-ball
     where-noise
