@@ -44,30 +44,20 @@ FAMILIES = {
     "openai-gpt": {**GPT, "n_layer": 2},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
     # Held out: no study was written with one of these at hand.
-    "qwen2": LLAMA,
+    **dict.fromkeys(("qwen2", "phi", "olmo2"), LLAMA),
     "gemma2": {**LLAMA, "head_dim": 8},
-    "phi": LLAMA,
     "gpt_neox": {name: value for name, value in LLAMA.items() if "key_value" not in name},
-    "olmo2": LLAMA,
 }
 # What a study cannot say of a family, in the words of the refusal; all else it judges.
 THEORY = {
-    "qwen3": "QK-norm are not in the theory",
-    "gptj": "not one that the theory of rounding knows",
-    "gemma2": "QK-norm are not in the theory",
-    "phi": "not one that the theory of rounding knows",
-    "gpt_neox": "not one that the theory of rounding knows",
-    "olmo2": "QK-norm are not in the theory",
+    **dict.fromkeys(("qwen3", "gemma2", "olmo2"), "QK-norm are not in the theory"),
+    **dict.fromkeys(("gptj", "phi", "gpt_neox"), "not one that the theory of rounding knows"),
 }
 REFUSED = {
     "bounds-table": THEORY,
     "bound-depth": THEORY,
     "pangu-theorems": THEORY,
-    "path-length": {
-        **THEORY,
-        "gpt2": "its biases are no part",
-        "qwen2": "its biases are no part",
-    },
+    "path-length": {**THEORY, **dict.fromkeys(("gpt2", "qwen2"), "its biases are no part")},
     "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
     "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
