@@ -18,6 +18,7 @@ OTHER = (
     "its shortcut is not the sum over paths of act(z Theta) or act(z W_down) W_up that Theorem 4 "
     "speaks of, at what attention reads"
 )
+WIDER = "attention gives features of another width than it reads"
 APART = "no sum in the block shows that its shortcut joins the stream beside attention"
 
 
@@ -88,6 +89,8 @@ def attend(layer: Layer, entered: Hidden) -> tuple[Hidden, AttentionRecord]:
     if layer.attend is None or layer.weights is None:
         raise NotApplicable("its attention cannot be run on other features")
     left, record = layer.attend(entered)
+    if left.shape != entered.shape:
+        raise NotApplicable(WIDER)
     fit = attention_fit(record, layer.weights, Sublayer(entered=entered, left=left, branch=None))
     if not fit.holds:
         raise NotApplicable("on other features its value path is not the linear map of Theorem 2")

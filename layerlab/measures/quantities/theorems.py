@@ -17,6 +17,7 @@ from torch import nn
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.augmented import (
+    WIDER,
     attend,
     bound_change,
     bound_record,
@@ -120,7 +121,7 @@ def _add_augmented(
     assert layer.attention is not None
     u = attention.entered
     if u.shape != attention.left.shape:
-        raise NotApplicable("attention gives features of another width than it reads")
+        raise NotApplicable(WIDER)
     weights = bound_record(layer.attention, constants)
     passed = shortcut_bound(shortcut, u)
     left = precise(attention.left) + precise(u) + precise(beside.left)
@@ -299,6 +300,8 @@ def _refuse(subject: Any) -> str | None:
     """Return why no theorem speaks of a model, as far as its modules show it without a text."""
     if isinstance(subject.stack, str):
         return None
+    if subject.device.type == "mps":
+        return "its device has no numbers of 64 bits; type --device cpu"
     outer = {part.outer for part in subject.stack.attentions}
     for block in subject.stack.blocks:
         heavy = [
@@ -363,7 +366,9 @@ MEASURES = (
         use=(
             "One more pass over the first tokens of the first text (`tokens=64`), in which each "
             "attention runs four times. `noise=0.1` is the norm of the noise of Theorem 6, over "
-            "the diversity of what attention reads."
+            "the diversity of what attention reads. Theorem 8 is the stack without any shortcut, "
+            "Theorem 9 with the plain one and the augmented; a series has the sum of its slopes "
+            "in both."
         ),
     ),
 )
