@@ -34,6 +34,7 @@ ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
 CONFIDENCE = 8.0
 STORED = 8
+FEW, SIFTED = 4, 4.0  # rows that sift many forms, and how much more their rounding may be
 DISTINCT = 0.25
 """No rounding is allowed to explain more: another map would pass."""
 
@@ -184,7 +185,13 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
         if _is_chained(entered, [maps[name] for name in names], left)
     ]
     series = list_series(block)
-    activations = {names: _list_activations(series, maps[names[0]]) for names in chains}
+    activations: dict[tuple[str, ...], Sequence[Elementwise]] = {}
+    for names in chains:
+        forms = _list_forms(series, maps[names[0]])
+        few, target, chain = entered[:FEW], left[:FEW], [maps[name] for name in names]
+        # Of a series that is one activation as yet, the series is found.
+        kept = _sift(forms, _feedforward_sizes(few, target, chain, forms), slack) if forms else []
+        activations[names] = [*kept, *ACTIVATIONS]
     tried = {
         names: _feedforward_sizes(entered, left, [maps[name] for name in names], activations[names])
         for names in chains
@@ -318,12 +325,18 @@ def _is_chained(entered: Hidden, maps: Sequence[Linear], left: Hidden) -> bool:
     return sizes[0::2] == sizes[1::2] and all(gate == inward for gate in gates)
 
 
-def _list_activations(series: Sequence[Series], inward: Linear) -> Sequence[Elementwise]:
-    """Return the activations to try behind a map: single ones, and series of them."""
+def _sift(forms: list[Elementwise], sizes: Tensor, slack: float) -> list[Elementwise]:
+    """Return the forms that a few rows do not rule out: there are too many to form all rows."""
+    (read,) = read_host([sizes])
+    wide = min(SIFTED * slack, DISTINCT)
+    return [one for one, pair in zip(forms, read, strict=True) if _fit(pair, slack).gap <= wide]
+
+
+def _list_forms(series: Sequence[Series], inward: Linear) -> list[Elementwise]:
+    """Return the series of activations to try behind a map."""
     plain = [one for one in ACTIVATIONS if isfinite(one.lipschitz)]
     fitting = [one for one in series if one.scales.shape[1] in (1, inward.weight.shape[1])]
-    # Of a series that is one activation as yet, the series is found.
-    return [*(form for one in fitting for each in plain for form in one.forms(each)), *ACTIVATIONS]
+    return [form for one in fitting for each in plain for form in one.forms(each)]
 
 
 def _feedforward_sizes(
