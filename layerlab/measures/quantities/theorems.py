@@ -363,6 +363,7 @@ MEASURES = (
             "tokens": Constraint(kind=int, least=2, most=2048),
             "noise": Constraint(kind=float, above=0, most=1e3),
         },
+        rare=True,
         use=(
             "One more pass over the first tokens of the first text (`tokens=64`), in which each "
             "attention runs four times. `noise=0.1` is the norm of the noise of Theorem 6, over "

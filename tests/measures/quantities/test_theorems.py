@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import layerlab
 from layerlab.errors import NotApplicable
 from layerlab.latency.candidates import build_candidate
 from layerlab.loading.model import subject
@@ -137,3 +138,16 @@ def test_attention_that_is_not_heard_again_is_refused() -> None:
 
     with pytest.raises((NotApplicable, RuntimeError)):
         trace(model, anatomy(model), [TOKENS], keep)
+
+
+def test_a_report_on_models_without_the_modules_leaves_it_out_unless_it_is_named() -> None:
+    def told(models: Any, **options: Any) -> dict[str, Any]:
+        found = layerlab.inspect(models, input_ids=[[*range(9)]], progress=False, **options)
+        return {one["name"]: one["not_applicable"] for one in found.to_dict()["measures"]}
+
+    usual = told(built("llama"))
+    assert "theorems" not in usual and "gain" in usual
+    (refused,) = told(built("llama"), measures="theorems")["theorems"]
+    assert "Theorems 2 and 3 are under gain" in refused["reason"]
+    both = told([made(), built("llama")])["theorems"]
+    assert len(both) == 1

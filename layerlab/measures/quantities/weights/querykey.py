@@ -307,8 +307,8 @@ COLUMNS: Mapping[str, str] = {
     "smallest": "its smallest one that can differ from 0, the d_h-th",
     "condition": "norm / smallest; the rank is at most d_h, so a d-th one would always be 0",
     "abs_norm": "norm of |W_k|^T |W_q|: how far rounding errors of the scores can grow",
-    "attained": "largest |q_i . k_j| / (|z_i| |z_j|) of the text, or of its first two tokens where "
-    "no other measure reads it; at most norm, under RoPE rope_bound",
+    "attained": "largest |q_i . k_j| / (|z_i| |z_j|) in the first text, where another measure "
+    "reads it; at most norm, under RoPE rope_bound",
     "rope_bound": "upper bound on norm at every distance of two tokens under RoPE, seldom attained",
     "score_bound": "M, the largest score that the weights allow",
     "prenorm_bound": "upper bound on the attention norm from M and the causal mask",
