@@ -269,6 +269,8 @@ def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> di
     changed = (weights.query_bias, weights.key_bias, weights.clip)
     if weights.attained is not None:
         columns["attained"] = weights.attained
+    elif reason := weights.refused.get("scores"):
+        _note(weights, run, ("attained",), reason)
     elif any(one is not None for one in changed):
         _note(weights, run, ("attained",), BIASED)
     return columns

@@ -272,7 +272,7 @@ def test_broken_weights_give_nan_and_no_crash() -> None:
     assert math.isnan(rows[1]["norm"]) and rows[0]["norm"] > 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gptj", "gpt_neo"])
+@pytest.mark.parametrize("family", ["llama", "llama yarn", "gptj", "gpt_neo"])
 def test_what_is_attained_is_below_the_norm_at_the_distances_of_the_text(family: str) -> None:
     model = family_of(family)
     tokens = torch.randint(0, 64, (24,), generator=torch.Generator().manual_seed(2))
