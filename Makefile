@@ -13,7 +13,9 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin/python
-PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# What is imported is compiled then: to compile all of it at once takes half a minute.
+PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --no-compile \
+  --constraint constraints.txt
 READY := .venv/ready
 # The environment of make wheel, and where its commands run: outside this folder.
 WHEEL_VENV ?= .venv-wheel
@@ -77,7 +79,7 @@ sweeps: $(READY)
 wheel: $(READY)
 	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
 	$(BIN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL_VENV)/dist .
-	cd $(WHEEL_VENV) && bin/python -m pip --disable-pip-version-check install --quiet \
+	cd $(WHEEL_VENV) && bin/python -m pip --disable-pip-version-check install --quiet --no-compile \
 	  torch==2.13.0 dist/layerlab-*.whl
 	mkdir $(WHEEL_VENV)/empty && cd $(WHEEL_VENV)/empty && export PYTHONPATH= PATH="$$PWD/../bin:$$PATH" && \
 	  layerlab --version && layerlab variants >/dev/null && \

@@ -1,9 +1,11 @@
 """Which values an option takes, declared once: it checks, and it says so in words."""
 
 import difflib
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
@@ -106,3 +108,13 @@ def short_repr(value: Any) -> str:
     except RecursionError:
         text = "a value that is nested too deeply to show"
     return text if len(text) <= 64 else f"{text[:40]}...{text[-20:]}"
+
+
+def expand_home(given: str | os.PathLike[str]) -> Path:
+    """Return a path with its ~ as a folder; that of nobody stays, and leads to no file.
+
+    Example:
+        >>> expand_home("~nobody-here/text.txt").name
+        'text.txt'
+    """
+    return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises RuntimeError

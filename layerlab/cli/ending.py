@@ -126,7 +126,7 @@ def _run(app: Callable[..., Any]) -> int:
     except RuntimeError as error:
         if "home directory" not in str(error):  # as pathlib says it
             raise
-        return _say("a path begins with ~ and the name of no user here; write it out from / on")
+        return _say("this user has no home folder; set HOME, or LAYERLAB_CACHE to a folder")
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

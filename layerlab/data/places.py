@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.validation import short_repr
+from layerlab.validation import expand_home, short_repr
 
 
 def data_folder() -> Path:
@@ -19,7 +19,7 @@ def find_text(name: str) -> Path:
     Raises:
         UserError: it is in neither.
     """
-    for place in (Path(name).expanduser(), data_folder() / name):
+    for place in (expand_home(name), data_folder() / name):
         if place.exists():
             return place
     raise UserError(

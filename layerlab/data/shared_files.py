@@ -6,10 +6,10 @@ source holds out an end of its own, and those ends are no copies of anything.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
 
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
+from layerlab.validation import expand_home
 
 
 def describe_shared(trained: Sequence[Source], held: Sequence[Source] | None = None) -> list[str]:
@@ -50,6 +50,6 @@ def _list_files(source: Source) -> frozenset[str]:
     given = source.text
     if given in (DOCUMENTATION, *KEPT) or given.startswith(HUB):
         return frozenset({f"{given} {source.subset} {source.split}"})
-    place = Path(given).expanduser()
+    place = expand_home(given)
     files = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
     return frozenset(str(one.resolve()) for one in files)

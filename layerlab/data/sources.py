@@ -24,7 +24,7 @@ from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import DECODER, check_text, json_of, one_line
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
-from layerlab.validation import short_repr, suggest
+from layerlab.validation import expand_home, short_repr, suggest
 
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -94,7 +94,7 @@ def open_source(source: Source) -> Text:
         name=given,
         identity=f"{content} {source.field}",
         pieces=partial(_of_files, files, source.field),
-        notes=describe_unread(Path(given).expanduser(), files, EXPECTED),
+        notes=describe_unread(expand_home(given), files, EXPECTED),
     )
 
 
@@ -125,7 +125,7 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises:
         UserError: there is no such file, or it holds no rows that can be read.
     """
-    path = Path(given).expanduser()
+    path = expand_home(given)
     if not path.exists():
         raise UserError(
             f"there is no file or folder {short_repr(given)}; expected {', '.join(ROWS)}"
@@ -200,7 +200,7 @@ def _part(path: Path) -> Iterator[TextChunk]:
 
 def _files(given: str) -> list[Path]:
     """Return the files of a path, in an order that does not depend on the machine."""
-    path = Path(given).expanduser()
+    path = expand_home(given)
     if path.is_dir():
         found = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one))
         if not found:

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from layerlab.validation import expand_home
 
 HUB = "hf:"
 SUITE = "suite:"
@@ -64,9 +65,7 @@ def _write_file(word: str, folder: Path) -> str:
 def _write(text: str, folder: Path) -> str:
     if text in (DOCUMENTATION, *KEPT) or text.startswith(HUB):
         return text
-    path = Path(text)
-    with suppress(RuntimeError):  # there is no such user
-        path = path.expanduser()
+    path = expand_home(text)
     near = folder / path
     return text if is_there(path) or not is_there(near) else os.path.relpath(near)
 

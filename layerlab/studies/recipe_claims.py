@@ -1,7 +1,7 @@
 """Claims about training: a comparison of the package is carried out, and each claim is judged.
 
-One study for each recipe that says what its source claims. Where a recipe has a twin for two cores,
-the twin is the study, and the recipe itself waits for a larger machine.
+One study for each recipe that says what its source claims and needs no GPU; where it needs one, its
+twin for two cores is the study.
 """
 
 import re
@@ -212,9 +212,9 @@ def make_study(recipe: TrainingRecipe) -> Study:
 
 
 def recipes() -> list[TrainingRecipe]:
-    """Return the package's recipes with claims, with a twin in place of its original."""
-    names = list_packaged()
-    found = [load_recipe(name) for name in names if f"{name}-twin" not in names]
+    """Return the package's recipes with claims that need no GPU."""
+    found = [load_recipe(name) for name in list_packaged()]
+    found = [one for one in found if one.run.device != "cuda"]
     return [one for one in found if one.compare is not None and one.compare.claims]
 
 

@@ -18,6 +18,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.system.files import write_file
+from layerlab.validation import expand_home
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers")
@@ -114,7 +115,7 @@ def reset_peak_memory() -> bool:
 def cache_folder() -> Path:
     """Return layerlab's cache folder: LAYERLAB_CACHE, or one in ~/.cache."""
     given = os.environ.get("LAYERLAB_CACHE")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "layerlab"
+    return expand_home(given) if given else Path.home() / ".cache" / "layerlab"
 
 
 def keep_compiled_code() -> None:

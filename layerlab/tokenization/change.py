@@ -26,6 +26,7 @@ from layerlab.tokenization.published_rates import (
 )
 from layerlab.tokenization.request import JEC_QA, WHAT, parse_size
 from layerlab.tokenization.verify import VocabularyCheck, verify
+from layerlab.validation import expand_home
 from layerlab.version import VERSION
 
 # The page is written by whoever shows the proof.
@@ -179,7 +180,7 @@ def _texts(spool: DocumentStore) -> Iterator[str]:
 
 def _whole(name: str) -> bool:
     """Return whether a name is that of one plain-text file, where only one document begins."""
-    return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
+    return name.lower().endswith(PLAIN) and expand_home(name).is_file()
 
 
 def _lines(spool: DocumentStore) -> Iterator[str]:

@@ -14,6 +14,7 @@ from layerlab.tokenization.load import SEPARATORS, load_tokenizer
 from layerlab.tokenization.spm.compare import compare, open_reader
 from layerlab.tokenization.spm.engine import build_engine
 from layerlab.tokenization.spm.model_file import NEEDED, check_kind, present, read_model
+from layerlab.validation import expand_home
 
 MODEL = ".model"
 
@@ -27,7 +28,7 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
     Raises:
         UserError: there is none, or it is of a kind that cannot be read.
     """
-    path = Path(given).expanduser()
+    path = expand_home(given)
     words = _convert_older(path)
     if words is None:
         return load_tokenizer(given)

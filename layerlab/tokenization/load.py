@@ -17,6 +17,7 @@ from layerlab.system.trust import load_pretrained
 from layerlab.tokenization.request import FILES, find_tokenizer, first_line
 from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.train import train_bpe
+from layerlab.validation import expand_home
 
 # No file of so few bytes takes seconds to convert, and most tokenizers of a test have no larger.
 SMALL = 2**16
@@ -117,7 +118,7 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
 
 def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a folder, which may be what was fetched of a name."""
-    here = given in builtin.NAMES or Path(given).expanduser().is_dir()
+    here = given in builtin.NAMES or expand_home(given).is_dir()
     try:
         # A class of its own may lead to the Hub once more.
         with nullcontext("") if here else hub():

@@ -7,7 +7,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.system.hub import explain_no_answer
 from layerlab.system.logs import silence
-from layerlab.validation import short_repr
+from layerlab.validation import expand_home, short_repr
 
 TRAINED = "train"
 # The files of a tokenizer on the Hub, and in a folder.
@@ -25,7 +25,7 @@ def find_tokenizer(given: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    path = Path(given).expanduser()
+    path = expand_home(given)
     if path.exists():
         return path
     return builtin.path(given) if given in builtin.NAMES else _fetch(given)

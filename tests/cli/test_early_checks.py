@@ -32,7 +32,7 @@ MISTAKES = [
     ("inspect --dtype fp99", "dtype is 'fp99'; expected float32, float64, bfloat16, float16"),
     ("inspect --text .", "--text .: is a directory; expected a text file, or -"),
     ("inspect --text /dev/null", "'/dev/null' is a device; expected a file"),
-    ("adapt clean ~no.body/x.txt --out c", "begins with ~ and the name of no user here"),
+    ("adapt clean ~no.body/x.txt --out c", "there is no text '~no.body/x.txt'"),
     ("inspect --context 1", "context is 1; expected a whole number, at least 2"),
     ("inspect --formats fp99", "no number format is called 'fp99'"),
     ("inspect --weights --context 8", "--weights reads no text and runs no model, so that --cont"),

@@ -3,10 +3,12 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from layerlab import builtin
+import layerlab
+from layerlab import UserError, builtin
 from tests.hostile.attack import typed, unblock_pipes
 
 DEEP, DIGITS = "[" * 20_000, "9" * 5000
@@ -94,3 +96,40 @@ def test_a_chain_of_recipes_ends(place: Path) -> None:
         (place / f"{number}.toml").write_text(name)
     typed("compare", "0.toml", "--plan").refused("extends goes through 17 recipes")
     typed("compare", "25.toml", "--plan", "--quiet").survived()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda at: layerlab.inspect(at, progress=False), "is neither a folder, nor a built-in"),
+        (lambda at: layerlab.clean_text(at, "new.jsonl"), "there is no text"),
+        (
+            lambda at: layerlab.change_vocabulary("llama", corpus=at, size="+2", out="new"),
+            "there is no text",
+        ),
+        (
+            lambda at: layerlab.change_vocabulary(at, corpus=TEXT, size="+2", out="new"),
+            "there is no tokenizer",
+        ),
+        (lambda at: layerlab.evaluate("llama", tasks=f"{at}.yaml"), "x.yaml"),
+    ],
+)
+def test_the_home_of_nobody_is_no_folder(ask: Any, said: str, place: Path) -> None:
+    with pytest.raises(UserError, match="~nobody-here") as told:
+        ask("~nobody-here/x")
+    assert said in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("uid not found")
+
+    for name in ("HOME", "LAYERLAB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    said = "this user has no home folder; set HOME, or LAYERLAB_CACHE"
+    typed("train", "smoke", "--plan").refused(said)
+    monkeypatch.setenv("LAYERLAB_CACHE", str(place / "cache"))
+    assert typed("train", "smoke", "--plan").code == 0

@@ -19,6 +19,7 @@ from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSecti
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.tokenization.request import TRAINED
+from layerlab.validation import expand_home
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
 
@@ -180,7 +181,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     # has another key than in earlier versions.
     if data.eval_sources is not None:
         found["held out"] = [open_source(source).identity for source in data.eval_sources]
-    if data.tokenizer != TRAINED and (place := Path(data.tokenizer).expanduser()).exists():
+    if data.tokenizer != TRAINED and (place := expand_home(data.tokenizer)).exists():
         found["tokenizer"] = _content(place)
     return found
 
@@ -190,7 +191,7 @@ def _files(model: str) -> list[str]:
 
     Nothing of a name, which names what does not change.
     """
-    folder = Path(model).expanduser()
+    folder = expand_home(model)
     return [
         f"{path.relative_to(folder).as_posix()}:{fingerprint(path)}" for path in input_files(folder)
     ]

@@ -14,6 +14,7 @@ from yaml.constructor import ConstructorError
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text
 from layerlab.system.files import check_regular
+from layerlab.validation import expand_home
 
 ENDINGS = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes; the longest of lm-eval's own has 80,000
@@ -85,7 +86,7 @@ def read_task_file(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, outer: tuple[Path, ...]) -> dict[str, Any]:
-    place = path.expanduser().resolve()
+    place = expand_home(path).resolve()
     if place in outer or len(outer) >= DEPTH:
         raise UserError(
             f"{outer[0]} includes {path} again, or more than {DEPTH} files; break that chain"
@@ -105,7 +106,7 @@ def _read(path: Path, outer: tuple[Path, ...]) -> dict[str, Any]:
 def _parse(path: Path) -> dict[str, Any]:
     check_regular(path)
     try:
-        with path.expanduser().open("rb") as file:
+        with expand_home(path).open("rb") as file:
             raw = file.read(LARGEST + 1)
         if len(raw) > LARGEST:
             raise UserError(f"{path} has more than 1 MiB; expected a task file of lm-eval")

@@ -32,7 +32,7 @@ from layerlab.system.hub import hub
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
-from layerlab.validation import short_repr
+from layerlab.validation import expand_home, short_repr
 
 TRIED = 32  # questions whose templates are tried under limits
 BOTH = ("acc", "acc_norm")
@@ -162,7 +162,7 @@ def _add_file(index: dict[str, Any], path: Path) -> str:
     kind = TaskIndex._kind_of(config)
     # Where code was asked for lm-eval reads the file itself, else it gets what was checked.
     index[name] = (
-        Entry(name=name, kind=kind, yaml_path=path.expanduser().resolve(), cfg=config)
+        Entry(name=name, kind=kind, yaml_path=expand_home(path).resolve(), cfg=config)
         if allows_tasks()
         else Entry(name=name, kind=kind, yaml_path=None, cfg=config)
     )

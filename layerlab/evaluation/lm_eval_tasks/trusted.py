@@ -10,7 +10,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import metric_registry
 from layerlab.evaluation.lm_eval_tasks.files import Code, values
 from layerlab.system.files import check_regular
 from layerlab.system.trust import allows_tasks
-from layerlab.validation import short_repr
+from layerlab.validation import expand_home, short_repr
 
 # What datasets reads without unpickling anything; a folder or a name of the Hub has the same kinds.
 BUILDERS = ("json", "csv", "parquet", "arrow", "text")
@@ -110,7 +110,7 @@ def check_data(config: Mapping[str, Any]) -> None:
                 f"a task reads {short_repr(value)}; expected files here, or an https address"
             )
         if not sign:
-            check_regular(Path(value).expanduser())
+            check_regular(expand_home(value))
 
 
 def is_local(config: Mapping[str, Any]) -> bool:

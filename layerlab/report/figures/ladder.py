@@ -7,19 +7,27 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from xml.sax.saxutils import escape
 
 from layerlab.records.json_values import Json
-from layerlab.report.figures.comparison_svg import Point
+from layerlab.report.figures.export import COLOURS
+from layerlab.report.figures.svg import (
+    MUTED,
+    WIDTH,
+    Frame,
+    Number,
+    Point,
+    draw_stroke,
+    draw_whole,
+    draw_words,
+    round_ticks,
+)
 from layerlab.report.i18n.language import Say, label
 from layerlab.report.views import curves as curve
-from layerlab.report.views import forest_plot, text
+from layerlab.report.views import text
 
-WIDTH, HEIGHT = 780, 340
-LEFT, RIGHT, TOP, BOTTOM = 78.0, 190.0, 32.0, 48.0
+HEIGHT = 340
+EDGES = {"left": 78.0, "right": WIDTH - 190.0, "top": 32.0, "bottom": HEIGHT - 48.0}
 NAME, TICKS, APART = 24, 6, 14.0
-COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#1b1e23")
-INK, MUTED, RULE = "#1b1e23", "#5c636e", "#d5d8dd"
 GAIN, LOSS, RATE = (
     label("Gain over the baseline"),
     label("Held-out loss"),
@@ -155,99 +163,63 @@ def _draw(
     ]
     up += [0.0] if zero else []
     room = 0.06 * (max(up) - min(up) or 1.0)
-    frame = _LadderFrame((min(across), max(across)), (min(up) - room, max(up) + room))
-    parts = [*frame.axes(axes, logarithmic)]
+    frame = Frame(across=(min(across), max(across)), up=(min(up) - room, max(up) + room), **EDGES)
+    rising = round_ticks(*frame.up, TICKS)
+    parts = [
+        draw_words(frame.left, 16, axes[1], anchor="start", fill=MUTED),
+        *frame.axes(
+            {value: _amount(10**value) for value in _steps(*frame.across)},
+            {value: f"{10**value:.2g}" if logarithmic else f"{value:g}" for value in rising},
+            axes[0],
+            size=12,
+        ),
+    ]
     if zero:
-        parts.append(_stroke((LEFT, frame.y(0.0)), (frame.right, frame.y(0.0)), MUTED, "zero"))
-    wanted = {line.name: frame.y(line.points[-1][1]) for line in drawn}
-    for name, y in _spread(wanted, frame.bottom).items():
-        line = next(one for one in drawn if one.name == name)
-        parts += [*_shape(frame, line), _name(frame.right + 8, y + 4, line)]
-    return _whole(parts, axes[1])
+        level = frame.y(0.0)
+        parts.append(draw_stroke((frame.left, level), (frame.right, level), MUTED, kind="zero"))
+    ends = frame.spread({line.name: frame.y(line.points[-1][1]) for line in drawn}, APART)
+    for line in drawn:
+        parts += [*_shape(frame, line), _name(frame.right + 8, ends[line.name] + 4, line)]
+    return draw_whole(parts, HEIGHT, axes[1])
 
 
-class _LadderFrame:
-    """Places on a picture of what is measured."""
-
-    def __init__(self, across: Point, up: Point) -> None:
-        self.across, self.up = across, up
-        self.right, self.bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-
-    def x(self, value: float) -> float:
-        start, end = self.across
-        return LEFT + (self.right - LEFT) * (value - start) / ((end - start) or 1.0)
-
-    def y(self, value: float) -> float:
-        """Return the height of a value, at the edge where it is beyond."""
-        low, high = self.up
-        place = self.bottom - (self.bottom - TOP) * (value - low) / (high - low)
-        return min(self.bottom, max(TOP, place))
-
-    def axes(self, names: tuple[str, str], logarithmic: bool) -> Iterator[str]:
-        for value in forest_plot.ticks_of(*self.up, TICKS):
-            told = f"{10**value:.2g}" if logarithmic else f"{value:g}"
-            yield _stroke((LEFT, self.y(value)), (self.right, self.y(value)), RULE, "rule")
-            yield _words(LEFT - 8, self.y(value) + 4, told, "end")
-        for value in self._steps():
-            yield _words(self.x(value), self.bottom + 18, _amount(10**value), "middle")
-        yield _stroke((LEFT, self.bottom), (self.right, self.bottom), MUTED, "zero")
-        yield _words((LEFT + self.right) / 2, HEIGHT - 8, names[0], "middle")
-        yield _words(LEFT, 16, names[1], "start")
-
-    def _steps(self) -> list[float]:
-        """Return places of 1, 3, 10 and so on; ends where they say more."""
-        low, high = self.across
-        found = [
-            power + step
-            for power in range(math.floor(low), math.ceil(high) + 1)
-            for step in (0.0, math.log10(3))
-            if low - 1e-9 <= power + step <= high + 1e-9
-        ]
-        return found if len(found) > 1 else [low, high]
+def _steps(low: Number, high: Number) -> list[Number]:
+    """Return places of 1, 3, 10 and so on; ends where they say more."""
+    found = [
+        power + step
+        for power in range(math.floor(low), math.ceil(high) + 1)
+        for step in (0.0, math.log10(3))
+        if low - 1e-9 <= power + step <= high + 1e-9
+    ]
+    return found if len(found) > 1 else [low, high]
 
 
-def _shape(frame: _LadderFrame, line: _Line) -> Iterator[str]:
-    """Yield the band, the line and the marks of an arm."""
-    colour = COLOURS[line.index % len(COLOURS)]
-    kind = f"s{line.index % len(COLOURS)}"
+def _shape(frame: Frame, line: _Line) -> Iterator[str]:
+    """Yield the band, the line and the marks of an arm; the band ends at the frame."""
+    kind, colour = _look(line)
     if line.band:
-        above = [_at(frame, (x, high)) for x, _, high in line.band]
-        below = [_at(frame, (x, low)) for x, low, _ in reversed(line.band)]
+        above = [(x, min(high, frame.up[1])) for x, _, high in line.band]
+        below = [(x, max(low, frame.up[0])) for x, low, _ in reversed(line.band)]
+        corners = " ".join(map(frame.place, [*above, *below]))
         yield (
-            f'<polygon class="{kind} area" points="{" ".join([*above, *below])}" fill="{colour}" '
-            'fill-opacity="0.14"/>'
+            f'<polygon class="{kind} area" points="{corners}" fill="{colour}" fill-opacity="0.14"/>'
         )
     inside = [one for one in line.points if one[0] <= line.known + 1e-9]
     outside = [*inside[-1:], *(one for one in line.points if one[0] > line.known + 1e-9)]
     for points, dash in ((inside, ""), (outside, ' stroke-dasharray="5 4"')):
         if len(points) > 1:
             yield (
-                f'<polyline class="{kind}" points="{" ".join(_at(frame, one) for one in points)}" '
+                f'<polyline class="{kind}" points="{" ".join(map(frame.place, points))}" '
                 f'fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>'
             )
     for x, y, low, high in line.marks:
         if low != high:
             place = frame.x(x)
-            yield _stroke((place, frame.y(low)), (place, frame.y(high)), colour, kind)
+            yield draw_stroke((place, frame.y(low)), (place, frame.y(high)), colour, kind=kind)
         yield (
             f'<circle class="{kind} dot" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.6" '
             f'fill="{colour}"/>'
         )
-
-
-def _at(frame: _LadderFrame, point: Point) -> str:
-    return f"{frame.x(point[0]):.1f},{frame.y(point[1]):.1f}"
-
-
-def _spread(wanted: Mapping[str, float], most: float) -> dict[str, float]:
-    """Return the heights of names, so that none covers another."""
-    found: dict[str, float] = {}
-    last = -math.inf
-    for name in sorted(wanted, key=lambda one: wanted[one]):
-        last = max(wanted[name], last + APART)
-        found[name] = last
-    over = max(0.0, last - most)
-    return {name: place - over for name, place in found.items()}
 
 
 def _amount(value: float) -> str:
@@ -257,33 +229,12 @@ def _amount(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _stroke(start: Point, end: Point, colour: str, kind: str) -> str:
-    return (
-        f'<line class="{kind}" x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" '
-        f'y2="{end[1]:.1f}" stroke="{colour}"/>'
-    )
-
-
-def _words(x: float, y: float, words: str, anchor: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}" '
-        f'fill="{MUTED}">{escape(words)}</text>'
-    )
-
-
 def _name(x: float, y: float, line: _Line) -> str:
-    colour, name = COLOURS[line.index % len(COLOURS)], escape(text.prose(line.name, NAME))
-    kind = f"s{line.index % len(COLOURS)}"
-    return (
-        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" font-size="13" fill="{colour}">{name}</text>'
-    )
+    kind, colour = _look(line)
+    return draw_words(x, y, text.prose(line.name, NAME), 13, kind=kind, fill=colour)
 
 
-def _whole(parts: Sequence[str], title: str) -> str:
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="Helvetica, Arial, sans-serif" '
-        f'fill="{INK}">\n<title>{escape(title)}</title>\n'
-        f'<rect class="paper" width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
-    )
+def _look(line: _Line) -> tuple[str, str]:
+    """Return the class and the colour of an arm: those of its curves on the page."""
+    place = line.index % len(COLOURS)
+    return f"s{place}", COLOURS[place]

@@ -6,11 +6,12 @@ Each works from any folder: what was typed as a relative path, and is there, is 
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from layerlab.recipes.paths import DOCUMENTATION, KEPT
 from layerlab.records.json_values import Json
+from layerlab.validation import expand_home
 
 # What was given to a Python function has no name that a command could take.
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
@@ -163,7 +164,7 @@ def _place(key: str, value: Any) -> Any:
 def _full(word: str) -> str:
     """Return the full path of a file or folder that exists, and any other word as it is."""
     try:
-        path = Path(word).expanduser()
+        path = expand_home(word)
         return str(path.absolute()) if word and path.exists() else word
     except (OSError, ValueError, RuntimeError):  # no name that a file could have
         return word
