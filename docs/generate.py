@@ -172,7 +172,8 @@ def page(measure: Measure) -> str:
                 f"- **Source**: {measure.source.rstrip('.')} (see [sources](../sources.md))",
                 f"- **Healthier**: {measure.better or 'no direction in general'}",
                 f"- **Reads**: {', '.join(sorted(measure.needs))}",
-                f"- **Part of the default set**: {'yes' if measure.default else 'no'}",
+                f"- **Part of the default set**: {'yes' if measure.default else 'no'}"
+                + (", of models that have such modules" if measure.rare else ""),
             ]
         ),
         "## Columns",

@@ -132,7 +132,7 @@ def sublayers(
         and call.module is not outer
         and call.heavy
         and call.entered is visit.calls[first].entered
-        and not ("ffn" in found and call in heavy)
+        and not ("ffn" in found and any(call is one for one in heavy))
     ]
     if len(beside) == 1:
         found["shortcut"] = _sublayer(visit, beside[0], beside[0], stream)
