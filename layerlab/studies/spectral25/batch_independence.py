@@ -25,7 +25,7 @@ LARGE = 10.0
 MOVED = 0.01
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 LAYER, RMS, BATCH = "layer norm", "RMS norm", "batch norm"
-NORMS = {
+NORMS: dict[str, partial[nn.Module]] = {
     LAYER: partial(nn.LayerNorm, WIDTH),
     RMS: partial(nn.RMSNorm, WIDTH),
     BATCH: partial(nn.BatchNorm1d, WIDTH),
