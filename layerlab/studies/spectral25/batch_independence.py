@@ -1,5 +1,6 @@
 """Whether a norm looks at the token alone: layer, RMS and batch norm, and whole models."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ LARGE = 10.0
 MOVED = 0.01
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 LAYER, RMS, BATCH = "layer norm", "RMS norm", "batch norm"
-NORMS: dict[str, partial[nn.Module]] = {
+NORMS: dict[str, Callable[[], nn.Module]] = {
     LAYER: partial(nn.LayerNorm, WIDTH),
     RMS: partial(nn.RMSNorm, WIDTH),
     BATCH: partial(nn.BatchNorm1d, WIDTH),
@@ -44,7 +45,7 @@ def norms(draw: Sampler, batch: int) -> dict[str, Tensor]:
     return {name: torch.stack(rows) for name, rows in made.items()}
 
 
-def _moves(norm: partial[nn.Module], one: Tensor, others: Tensor) -> Tensor:
+def _moves(norm: Callable[[], nn.Module], one: Tensor, others: Tensor) -> Tensor:
     module = norm().double()
     with torch.no_grad():
         first, second = (module(torch.cat([one, beside]))[0] for beside in others)
