@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
     from layerlab.api.inspect import inspect
+    from layerlab.api.judge import judge
     from layerlab.api.list_runs import list_runs
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
@@ -61,6 +62,7 @@ __all__ = [
     "evaluate",
     "find_contamination",
     "inspect",
+    "judge",
     "list_corpora",
     "list_runs",
     "list_variants",
@@ -75,6 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "judge": "layerlab.api.judge",
     "precision": "layerlab.api.precision",
     "inspect": "layerlab.api.inspect",
     "retrofit": "layerlab.api.retrofit",

@@ -35,7 +35,7 @@ ROWS = (
     "records",
     "recipes console",
     "blocks numerics data",
-    "variants observe tokenization",
+    "variants observe tokenization logs",
     "model loading corpus",
     "measures",
     "plugins",

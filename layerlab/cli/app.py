@@ -11,12 +11,13 @@ from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
-from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
+from layerlab.cli.judge import judge
 from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
+from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -270,7 +271,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, runs, study, limit_archives(trustable(evaluate))):
+for command in (train, compare, judge, runs, study, limit_archives(trustable(evaluate))):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_loads
-from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import AsJson, Device, Load, Quiet
+from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.loading.options import check_dtype

@@ -38,6 +38,7 @@ WORK: dict[str, tuple[list[str], dict[str, str]]] = {
     "precision": (["shallow"], {"--samples": "1", "--context": "8", "--out": "new.toml"}),
     "train": (["smoke"], {"--plan": "", "--out": "new"}),
     "compare": (["arms.toml"], {"--plan": "", "--out": "new"}),
+    "judge": (["log.csv"], {"--out": "new"}),
     "runs": (["run"], {"--html": "new"}),
     "study": (["rounding-input"], {"--fast": "", "--out": "new"}),
     "evaluate": (["llama"], {"--suite": "boolq", "--data": "data", "--limit": "1", "--out": "new"}),
@@ -126,6 +127,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shallow("shallow")
     Path("text.txt").write_text("A text of some words.\n\nAnother of some more.\n" * 9)
     parts = builtin.SAMPLE.read_text("utf-8").split("\n\n")
+    readings = [f"{arm},{seed},9,3.{seed}" for arm in "ab" for seed in range(3)]
+    Path("log.csv").write_text("\n".join(["arm,seed,step,loss", *readings]))
     lines(Path("rows.jsonl"), *({"text": one} for one in parts if len(one) > 200))
     Path("rows.json").write_text(json.dumps([{"question": "Which one of these?", "A": "x"}]))
     os.mkfifo("pipe.txt")

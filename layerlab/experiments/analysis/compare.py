@@ -18,7 +18,7 @@ from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
 from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.judged_measures import judge_measures
-from layerlab.experiments.analysis.run_readings import LOSS_UNITS
+from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.analysis.verdict import (
     describe_scale,
     explain_uncounted,
@@ -70,7 +70,17 @@ def compare_runs(
     stage = stages[-1]
     section, sides = stage.section, stage.sides
     differs = departures(begun_models(records), baselines)
-    rows = _rows(stages, family, baselines, _find_declared(planned, baselines, records), differs)
+    declared = _find_declared(planned, baselines, records)
+    rows = [
+        {**row, "differs": differs[row["arm"]]}
+        for row in tabulate_rows(
+            stages,
+            family,
+            baselines,
+            declared=declared,
+            together={name: together(one) for name, one in differs.items()},
+        )
+    ]
     content = {
         "schema": SCHEMA,
         "layerlab": VERSION,
@@ -86,11 +96,11 @@ def compare_runs(
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
-        "interactions": judge_interactions(looked.crossed, stages, family, LOSS_UNITS[metric]),
+        "interactions": judge_interactions(looked.crossed, stages, family, name_unit(metric)),
         "measures": judge_measures(baselines, stages, family),
         "tests": len(family),
-        "claims": judge_claims(section, baselines, stages, family, LOSS_UNITS[metric]),
-        "runs": [_run(one, sides, section.scored) for one in records],
+        "claims": judge_claims(section, baselines, stages, family, name_unit(metric)),
+        "runs": [run_row(one, sides, section.scored) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         # Runs matched by time meet at the k-th evaluation of each.
@@ -118,18 +128,30 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
     return [one for one in read if one is not None]
 
 
-def _rows(
+def tabulate_rows(
     stages: Sequence[Look],
     family: Family,
     baselines: Mapping[str, str],
-    differ: Mapping[str, Sequence[str]],
-    differs: Mapping[str, Mapping[str, Any] | None],
+    *,
+    declared: Mapping[str, Sequence[str]],
+    together: Mapping[str, str] | None = None,
+    **beside: Any,
 ) -> list[dict[str, Any]]:
+    """Return a row for each arm, with its verdict, as plain values.
+
+    Args:
+        stages: the runs up to each look.
+        family: the tests with their results.
+        baselines: of each arm.
+        declared: settings in which each arm differs from its baseline.
+        together: what is said of an arm that more than one part of differs.
+        beside: what a case is told beside.
+    """
     rows = []
     stage, section = stages[-1], stages[-1].section
     for name, baseline in baselines.items():
         side, base = stage.sides[name], stage.sides[baseline]
-        row = {**_figures(section, side, base), "differs": differs[name]}
+        row = _figures(section, side, base)
         if name == baseline:
             none = Difference(kind="paired", n=len(side.values))
             rows.append({**row, **_test(none), **_baseline(side)})
@@ -143,10 +165,11 @@ def _rows(
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[baseline].diverged,
             uncounted=[one.name for one in (side, base) if one.uncounted],
-            differ=differ[name],
-            together=together(differs[name]),
+            differ=declared[name],
+            together=(together or {}).get(name, ""),
             scale=describe_scale(side),
-            unit=LOSS_UNITS[side.metric],
+            unit=name_unit(side.metric),
+            **beside,
         )
         verdict = judge(case)
         tested = _test(case.difference, family[test].corrected)
@@ -203,6 +226,7 @@ def _figures(section: CompareSection, side: ArmResults, base: ArmResults) -> dic
     return {
         "arm": side.name,
         "against": base.name,
+        side.metric: side.mean(side.metric),
         "nats": side.mean("nats"),
         "bits_per_byte": side.mean("bits_per_byte"),
         "accuracy": side.mean("accuracy"),
@@ -258,12 +282,12 @@ def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     sentence = f"{side.name} is the baseline"
     if side.uncounted:
-        sentence += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
+        sentence += f": {explain_uncounted([side.name], name_unit(side.metric))}"
     elif mean is None:
         sentence += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
-        unit, n = LOSS_UNITS[side.metric], len(side.values)
+        unit, n = name_unit(side.metric), len(side.values)
         sentence = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
     return {"verdict": "baseline", "said": f"{sentence}."}
 
@@ -272,9 +296,14 @@ def _is_chosen(record: RunRecord, sides: Mapping[str, ArmResults]) -> bool:
     return sides[record.arm].runs.get(record.seed) is record
 
 
-def _run(
+def run_row(
     record: RunRecord, sides: Mapping[str, ArmResults], scored: Sequence[str]
 ) -> dict[str, Any]:
+    """Return a run as it stands in `comparison.json`.
+
+    Args:
+        scored: measures that are scores of finished models.
+    """
     left = ("schema", "blocks")
     result = {name: one for name, one in (record.result or {}).items() if name not in left}
     scores = {one: record.scores.get(parse_measure(one).key) for one in scored}

@@ -7,7 +7,12 @@ from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
 from layerlab.records.run import RunRecord
 from layerlab.records.scores import ModelScore
 
-LOSS_UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
+_LOSS_UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
+
+
+def name_unit(metric: str) -> str:
+    """Return the unit of the losses that are compared."""
+    return _LOSS_UNITS.get(metric, f"in {metric}")
 
 
 def unit_of(measure: str) -> str:
@@ -62,7 +67,7 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
     if known.kind != "steps":
         return {}
     read = read_runs(measure, runs, metric)
-    unit = LOSS_UNITS[metric]
+    unit = name_unit(metric)
     return {
         seed: f"not below {known.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
         for seed, run in runs.items()

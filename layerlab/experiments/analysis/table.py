@@ -14,6 +14,7 @@ from layerlab.experiments.analysis.verdict import number
 from layerlab.records.json_values import Record
 
 Value = int | float | None
+LOGGED = "loss"  # the metric of logs of other trainers
 STYLES = {
     "better": "green",
     "worse": "red",
@@ -57,10 +58,11 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
-    shown = _choose(content, width)
+    told = _name_columns(content)
+    shown = [name for name in _choose(content, width) if name in told]
     drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
     for title, names in (("Details", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
-        left = [column for column in _columns(names) if column[0] not in shown]
+        left = [one for one in _columns(names) if one[0] in told and one[0] not in shown]
         if left:
             whole = [_ARM, *left]
             rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
@@ -70,24 +72,43 @@ def table(content: Mapping[str, Any], width: int) -> Group:
         *_above(content),
         *ladder_table(content, width),
         *drawn,
-        plain(_legend(content), "dim"),
+        plain(_legend(content, told), "dim"),
         Text(),
         *_differs(content),
         *_below(content),
     )
 
 
-def _legend(content: Mapping[str, Any]) -> str:
-    """Return what the columns are, as this comparison asked for them."""
+def _legend(content: Mapping[str, Any], shown: Collection[str]) -> str:
+    """Return what the columns are that are shown, as this comparison asked for them."""
     confidence, power = (100 * content[name] for name in ("confidence", "power"))
     matched = _MATCHED.get(content["match"], "parameters")
-    return (
-        "mean, sd: held-out loss over the seeds; difference: less that of the baseline, seed by "
-        f"seed; interval: {confidence:g} %; p (Holm): corrected for all tests; detectable: what "
-        f"these seeds find with a probability of {power:g} %; start: difference before the first "
-        f"update; rate: learning rate; match %: {matched} beyond the baseline's; time a run: "
-        "without the start of its process."
-    )
+    told = {
+        "mean": f"mean, sd: {_loss(content)} over the seeds",
+        "difference": "difference: less that of the baseline, seed by seed",
+        "interval": f"interval: {confidence:g} %",
+        "p (Holm)": "p (Holm): corrected for all tests",
+        "detectable": f"detectable: what these seeds find with a probability of {power:g} %",
+        "start": "start: difference before the first update",
+        "rate": "rate: learning rate",
+        "match %": f"match %: {matched} beyond the baseline's",
+        "time a run": "time a run: without the start of its process",
+    }
+    return "; ".join(words for name, words in told.items() if name in shown) + "."
+
+
+def _loss(content: Mapping[str, Any]) -> str:
+    return "loss" if content["metric"] == LOGGED else "held-out loss"
+
+
+def _name_columns(content: Mapping[str, Any]) -> list[str]:
+    """Return the columns that say something of an arm; all, but for logs of other trainers."""
+    if content["metric"] != LOGGED:
+        return list(_COLUMNS)
+    rows = content["rows"]
+    return [
+        name for name, cell in _COLUMNS.items() if any(cell(row, LOGGED) != "-" for row in rows)
+    ]
 
 
 def differences(rows: Sequence[Record]) -> list[str]:
@@ -177,11 +198,11 @@ def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
 
 
 def _above(content: Mapping[str, Any]) -> Iterator[Text]:
-    unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
-    baselines = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
-    head = (
-        f"{content['name']}: {unit} on held-out text, lower is better; differences to {baselines}"
+    unit = {"bits_per_byte": "bits per byte on held-out text", LOGGED: "loss"}.get(
+        str(content["metric"]), "nats on held-out text"
     )
+    baselines = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
+    head = f"{content['name']}: {unit}, lower is better; differences to {baselines}"
     yield plain(head, "bold")
     if content["about"]:
         yield plain(content["about"], "dim")
@@ -190,7 +211,7 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
-    lines = differences(content["rows"])
+    lines = [] if content["metric"] == LOGGED else differences(content["rows"])
     if lines:
         yield plain("Differs", "bold")
         yield from (plain(line) for line in lines)

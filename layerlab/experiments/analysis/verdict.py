@@ -48,6 +48,7 @@ class Case:
         unit: of the differences.
         words: for a difference below 0, and for one above.
         questions: whether it is over questions too, and not over a text.
+        more_seeds: what to do where one seed is too few.
     """
 
     arm: str
@@ -68,6 +69,7 @@ class Case:
     unit: str = "nats"
     words: tuple[VerdictWord, VerdictWord] = ("better", "worse")
     questions: bool = False
+    more_seeds: str = "type compare.seeds = [1, 2, 3] or more"
 
     @property
     def difference(self) -> Difference:
@@ -242,7 +244,7 @@ def _few(case: Case) -> str:
     return (
         f"too few seeds for a verdict ({case.difference.n}): {case.arm} ended {mean} {case.unit} "
         f"from {case.baseline}, but {who} cannot say how much of that is chance, or how many "
-        "seeds would be needed: type compare.seeds = [1, 2, 3] or more"
+        f"seeds would be needed: {case.more_seeds}"
     )
 
 

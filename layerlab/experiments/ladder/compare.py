@@ -12,7 +12,7 @@ from typing import Any
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import OtherSizes, RecipeEvidence, look_at_recipe
-from layerlab.experiments.analysis.run_readings import LOSS_UNITS
+from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.ladder.rates import RivalPair, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,
@@ -131,7 +131,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
         compare_runs(size.recipe, list(records), elsewhere).content
         for (size, records), elsewhere in zip(sizes, tested.elsewhere, strict=True)
     ]
-    unit = LOSS_UNITS[alone[-1].metric]
+    unit = name_unit(alone[-1].metric)
     rows = [
         _row(arm, sizes, found, whole, level, unit, tested.count)
         for arm, whole in zip(tested.arms, tested.corrected, strict=True)

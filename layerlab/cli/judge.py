@@ -1,0 +1,105 @@
+"""`layerlab judge`: a verdict on anybody's runs; heavy imports only inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.cli.options import AsJson, Lang
+from layerlab.console.tables import say, show, show_json
+
+
+def judge(
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Logs: tables, trainer_state.json, event files, texts, runs, or folders of them.",
+        ),
+    ],
+    arm: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What a run tries; its path if left out.")
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What tells the runs of an arm apart.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What is judged; lower is better.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What readings are ordered by.")
+    ] = None,
+    line: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Judged against; the first if left out.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Test, too, whether arms are within it of the baseline."),
+    ] = None,
+    target_loss: Annotated[
+        float | None, typer.Option(metavar="X", help="Judge, too, the steps to this loss.")
+    ] = None,
+    last: Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")] = 1,
+    at: Annotated[
+        float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
+    ] = None,
+    nan_diverged: Annotated[
+        bool, typer.Option("--nan-diverged", help="Count runs that end in NaN as diverged.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTING", help="Arms may differ in it; may be repeated."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse arms that differ in other settings.")
+    ] = False,
+    confidence: Annotated[
+        float, typer.Option(metavar="P", help="Confidence of the intervals.")
+    ] = 0.95,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the page and its numbers there.")
+    ] = None,
+    lang: Lang = "en",
+    as_json: AsJson = False,
+) -> None:
+    """Judge runs of any trainer by their logs.
+
+    Each arm against a baseline, over seeds: paired where they are the same. Runs
+    nothing, and needs nothing of layerlab's.
+    """
+    from layerlab.api.judge import judge as judge_paths
+
+    found = judge_paths(
+        logs,
+        arm=arm,
+        seed=seed,
+        loss=loss,
+        step=step,
+        line=line,
+        name=name,
+        baseline=baseline,
+        margin=margin,
+        target_loss=target_loss,
+        last=last,
+        at=at,
+        nan_diverged=nan_diverged,
+        allow=allow or (),
+        strict=strict,
+        confidence=confidence,
+        out=out,
+        lang=lang,
+    )
+    if as_json:
+        show_json(found.content)
+        return
+    show(found.table)
+    if out is not None:
+        say(f"The page: {out / 'report.html'}")

@@ -1,0 +1,171 @@
+"""Judges the logs of other trainers as a comparison judges its own runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.claims import judge_claims
+from layerlab.experiments.analysis.compare import run_row, tabulate_rows
+from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
+from layerlab.experiments.analysis.curves import curves, paired_curves
+from layerlab.experiments.analysis.evidence import look_at_runs
+from layerlab.experiments.analysis.judged_measures import judge_measures, measure_tests
+from layerlab.experiments.analysis.run_readings import name_unit
+from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
+from layerlab.experiments.log_values import LOSS, JudgedStep, list_arms, make_records
+from layerlab.logs.training_log import TrainingLog
+from layerlab.recipes.comparison_sections import Claim, CompareSection
+from layerlab.records.json_values import json_values
+from layerlab.version import VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRequest:
+    """What is asked of logs.
+
+    Attributes:
+        judged: which readings count.
+        baseline: arm that others are judged against; the first where it is None.
+        margin: within which an arm counts as alike, which is then tested too.
+        allowed: settings in which arms may differ.
+        strict: refuse arms that differ in others.
+        confidence: of the intervals.
+        name: of the comparison.
+    """
+
+    judged: JudgedStep = field(default_factory=JudgedStep)
+    baseline: str | None = None
+    margin: float | None = None
+    allowed: Sequence[str] = ()
+    strict: bool = False
+    confidence: float = 0.95
+    name: str = "judge"
+
+
+def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
+    """Judge runs by their logs: each arm against the baseline, paired where seeds are the same.
+
+    Raises:
+        UserError: logs have one arm, two of one run, no number where they are judged, or arms
+            differ in what a strict request does not allow.
+    """
+    names = list_arms(logs, asked.baseline)
+    unlike = find_unlike(logs, names, asked.allowed)
+    if asked.strict:
+        refuse_unlike(unlike, names)
+    records = make_records(logs, asked.judged)
+    section = _section(names, [one.seed for one in records], asked)
+    baselines = dict.fromkeys(names, names[0])
+    tests = measure_tests(section, baselines)
+    stages, family = look_at_runs(section, baselines, records, LOSS, tests)
+    # Nothing was planned of somebody's runs: no seed is missing.
+    free = section.model_copy(update={"seeds": ()})
+    stages = [replace(one, section=free) for one in stages]
+    rows = tabulate_rows(
+        stages,
+        family,
+        baselines,
+        declared={**dict.fromkeys(names, ()), **unlike},
+        more_seeds="run two or more of each arm",
+    )
+    content = {
+        "schema": SCHEMA,
+        "layerlab": VERSION,
+        "name": asked.name,
+        "about": "",
+        "inferred": "",
+        "baseline": names[0],
+        "arms": names,
+        "metric": LOSS,
+        "confidence": section.confidence,
+        "power": section.power,
+        "seeds": sorted({one.seed for one in records}),
+        "match": "none",
+        "rows": [{**row, "rate": None, "rates": [], "edge": None} for row in rows],
+        "measures": judge_measures(baselines, stages, family),
+        "tests": len(family),
+        "claims": judge_claims(free, baselines, stages, family, name_unit(LOSS)),
+        "runs": [{**run_row(one, stages[-1].sides, ()), "rate": None} for one in records],
+        "curves": [{**curves(one, True), "rate": None} for one in records],
+        "paired": paired_curves(stages[-1], baselines, "update"),
+        "remarks": [
+            _describe_judged(logs, asked.judged),
+            *_describe_pairs(logs, names),
+            *describe_unlike(unlike, names),
+            *_describe_again(logs),
+        ],
+    }
+    return Comparison(json_values(content, infinities=False))
+
+
+def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) -> CompareSection:
+    target = asked.judged.target
+    claims = [
+        Claim(
+            source="asked for",
+            statement=f"{name} is within {asked.margin:g} of {names[0]}.",
+            relation="alike",
+            arms=((name, names[0]),),
+            margin=asked.margin,
+        )
+        for name in names[1:]
+        if asked.margin is not None
+    ]
+    return CompareSection(
+        arms=tuple(names),
+        baseline=names[0],
+        seeds=tuple(sorted(set(seeds))),
+        measures=() if target is None else (f"steps:{target!r}",),
+        claims=tuple(claims),
+        confidence=asked.confidence,
+    )
+
+
+def _describe_judged(logs: Sequence[TrainingLog], judged: JudgedStep) -> str:
+    columns = ", ".join(dict.fromkeys(one.loss_name for one in logs))
+    step = f"{judged.at:g}" if judged.at is not None else f"{float(logs[0].steps[-1]):g}, the last"
+    mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
+    return f"the loss is {columns}, {mean} step {step}"
+
+
+def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:
+    """Return a remark where the two sides of a difference share no seed, or some do not."""
+    seeds = {
+        name: {one.seed for one in logs if one.arm == name and one.seed is not None}
+        for name in names
+    }
+    base, told = seeds[names[0]], []
+    for name in names[1:]:
+        shared, every = seeds[name] & base, seeds[name] | base
+        if shared and shared != every:
+            left = ", ".join(sorted(every - shared))
+            told.append(
+                f"{name} and {names[0]} are paired over {len(shared)} seeds; the others "
+                f"({left}) have no partner"
+            )
+    return told
+
+
+def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
+    again = [one for one in logs if one.again]
+    if not again:
+        return []
+    total = sum(one.again for one in again)
+    return [
+        f"{total:,} readings of {len(again)} runs are of steps that were logged again; the last "
+        "of each counts"
+    ]
+
+
+def check_request(asked: JudgeRequest) -> None:
+    """Refuse numbers that mean nothing.
+
+    Raises:
+        UserError: one does.
+    """
+    if asked.judged.last < 1:
+        raise UserError(f"--last is {asked.judged.last}; expected 1 or more readings")
+    if asked.margin is not None and not asked.margin > 0:
+        raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
+    if not 0.5 < asked.confidence < 1:
+        raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")

@@ -1,0 +1,95 @@
+"""Settings in which the arms of somebody's logs differ, read off the files beside the logs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.logs.training_log import TrainingLog
+from layerlab.records.settings import matches
+
+# What names a run, and decides nothing of it.
+NAMES = (
+    *("seed", "*.seed", "data_seed", "*_dir", "*.run_name", "run_name", "name", "exp_name"),
+    *("_name_or_path", "report_to", "*.output_dir", "wandb*", "run_id"),
+)
+MOST = 6  # settings that a verdict names
+
+
+def find_unlike(
+    logs: Sequence[TrainingLog], names: Sequence[str], allowed: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return, by arm, the settings in which it differs from the first, beside those allowed.
+
+    A setting that takes the same values in the runs of both is equal; one that no two runs share a
+    value of names them.
+    """
+    values = {name: _values([one for one in logs if one.arm == name]) for name in names}
+    base = values[names[0]]
+    return {
+        name: [
+            path
+            for path in {**base, **values[name]}
+            if values[name].get(path) != base.get(path)
+            and not matches(path, [*NAMES, *allowed])
+            and not _names_runs(logs, path)
+        ]
+        for name in names
+        if base and values[name]
+    }
+
+
+def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
+    """Return remarks on arms that differ in settings, and on those nothing is known of."""
+    told = [
+        f"{name} differs from {names[0]} in {_several(paths)}"
+        for name, paths in unlike.items()
+        if paths
+    ]
+    unknown = [name for name in names if name not in unlike]
+    if unknown:
+        told.append(
+            "no configuration lies beside the logs of all arms, so that what else differs is not "
+            f"known: {', '.join(unknown)}"
+        )
+    return told
+
+
+def refuse_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+    """Refuse arms that differ in what is not allowed.
+
+    Raises:
+        UserError: some do.
+    """
+    for name, paths in unlike.items():
+        if paths:
+            raise UserError(
+                f"{name} differs from {names[0]} in {_several(paths)}; type --allow "
+                f"{paths[0]} for each that is compared on purpose, or leave out --strict"
+            )
+    lacking = [name for name in names if name not in unlike]
+    if lacking:
+        raise UserError(
+            f"no configuration lies beside the logs of {', '.join(lacking)}, so that --strict "
+            "cannot be kept; put config.json or args.json beside each log, or leave it out"
+        )
+
+
+def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
+    """Return the values that each setting takes in the runs of an arm."""
+    found: dict[str, set[str]] = {}
+    for one in logs:
+        for path, value in one.config.items():
+            found.setdefault(path, set()).add(repr(value))
+    return {path: frozenset(values) for path, values in found.items()}
+
+
+def _names_runs(logs: Sequence[TrainingLog], path: str) -> bool:
+    """Tell whether every run has a value of its own, although some are of one arm."""
+    found = [repr(one.config[path]) for one in logs if path in one.config]
+    several = len({one.arm for one in logs}) < len(logs)
+    return several and len(found) == len(logs) == len(set(found))
+
+
+def _several(paths: Sequence[Any]) -> str:
+    more = f" and {len(paths) - MOST} more" if len(paths) > MOST else ""
+    return f"{', '.join(map(str, paths[:MOST]))}{more}"

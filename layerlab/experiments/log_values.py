@@ -1,0 +1,191 @@
+"""From logs to the numbers that are judged: one of each run, all at the same step."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.curves import MOST
+from layerlab.logs.training_log import TrainingLog
+from layerlab.records.run import RunRecord
+from layerlab.validation import short_repr
+
+# The metric's name in a comparison of logs, whatever a log calls it.
+LOSS = "loss"
+# Of all runs: a log need not say with which it learned, and nothing is chosen by it.
+RATE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedStep:
+    """Which readings of a run are judged.
+
+    Attributes:
+        at: the step; the last one of all runs where it is None.
+        last: the mean of so many readings up to it.
+        nan_diverged: whether a run that ends without a finite loss counts as diverged.
+        target: a loss, the steps to which are judged too.
+    """
+
+    at: float | None = None
+    last: int = 1
+    nan_diverged: bool = False
+    target: float | None = None
+
+
+def make_records(logs: Sequence[TrainingLog], judged: JudgedStep) -> list[RunRecord]:
+    """Return runs as those of a comparison, with one number and a thinned curve each.
+
+    Raises:
+        UserError: two logs are one run, runs end at different steps, or one has no finite number
+            where it is judged.
+    """
+    _refuse_twice(logs)
+    end = _find_end(logs, judged.at)
+    numbers = number_seeds(logs)
+    return [_record(one, numbers[id(one)], end, judged) for one in logs]
+
+
+def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
+    """Return the number of each log's seed, by the log's identity.
+
+    Runs that nothing tells the seed of have numbers that no other has: they are paired with none.
+    """
+    words = {one.seed for one in logs if one.seed is not None}
+    # float: a table with gaps has 3.0 for 3.
+    if all(_is_whole(word) for word in words):
+        known = {word: int(word) for word in words}
+    else:
+        known = {word: place for place, word in enumerate(sorted(words), start=1)}
+    free = max(known.values(), default=0)
+    found = {}
+    for one in logs:
+        if one.seed is None:
+            free += 1
+        found[id(one)] = free if one.seed is None else known[one.seed]
+    return found
+
+
+def _is_whole(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 16
+
+
+def _refuse_twice(logs: Sequence[TrainingLog]) -> None:
+    seen: dict[tuple[str, str], TrainingLog] = {}
+    for one in logs:
+        if one.seed is None:
+            continue
+        other = seen.setdefault((one.arm, one.seed), one)
+        if other is not one:
+            where = (
+                f"twice in {one.place}"
+                if one.place == other.place
+                else f"in {other.place} and in {one.place}"
+            )
+            raise UserError(
+                f"{one.arm!r} with seed {one.seed} stands {where}; leave one out, or name the "
+                "columns that tell them apart: --arm COLUMN --seed COLUMN"
+            )
+
+
+def _find_end(logs: Sequence[TrainingLog], at: float | None) -> float:
+    """Return the step at which all runs are judged.
+
+    Raises:
+        UserError: they end at different ones and none is given, or a run has no reading there.
+    """
+    if at is not None:
+        lacking = [one for one in logs if at not in one.steps]
+        if lacking:
+            near = lacking[0].steps[np.argmin(np.abs(lacking[0].steps - at))]
+            raise UserError(
+                f"{lacking[0].name} ({lacking[0].place}) has no reading at step {at:g}, and "
+                f"{len(lacking)} of {len(logs)} runs have none; its nearest is at {near:g}"
+            )
+        return at
+    ends = Counter(float(one.steps[-1]) for one in logs)
+    if len(ends) == 1:
+        return next(iter(ends))
+    shared = set.intersection(*(set(one.steps.tolist()) for one in logs))
+    short = min(logs, key=lambda one: float(one.steps[-1]))
+    way = f"type --at {max(shared):g}, the last that all have" if shared else "no step is in all"
+    raise UserError(
+        f"runs end at different steps, from {min(ends):g} ({short.name}) to {max(ends):g}, and "
+        f"are not comparable there; {way}"
+    )
+
+
+def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunRecord:
+    inside = log.steps <= end
+    steps, losses = log.steps[inside], log.losses[inside]
+    diverged = log.diverged
+    value = float(np.mean(losses[-judged.last :]))
+    if len(losses) < judged.last:
+        raise UserError(
+            f"{log.name} ({log.place}) has {len(losses)} readings up to step {end:g}; expected "
+            f"{judged.last} or more: type --last {len(losses)}"
+        )
+    if not math.isfinite(value) and diverged is None:
+        if not judged.nan_diverged:
+            raise UserError(
+                f"the loss of {log.name} is {value} at step {end:g} ({log.place}); type "
+                "--nan-diverged to count such runs as diverged, or leave that log out"
+            )
+        diverged = f"its loss is {value} at step {end:g}"
+    return RunRecord(
+        manifest={
+            "run": log.name if log.seed is not None else f"{log.name} ({log.place})",
+            "arm": log.arm,
+            "recipe": {"train": {"seed": seed, "learning_rate": RATE}},
+        },
+        events=_thin(steps, losses, judged.target),
+        result={
+            LOSS: value if math.isfinite(value) and diverged is None else None,
+            "updates": end,
+            "diverged": diverged,
+        },
+    )
+
+
+def _thin(
+    steps: np.ndarray, losses: np.ndarray, target: float | None
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the readings that a picture shows, and those between which the target is reached."""
+    kept = set(range(len(steps) - 1, -1, -max(1, math.ceil(len(steps) / MOST))))
+    if target is not None:
+        reached = np.flatnonzero(losses <= target)
+        if len(reached):
+            first = int(reached[0])
+            before = np.flatnonzero(np.isfinite(losses[:first]))
+            kept |= {first, *map(int, before[-1:])}
+    points = [{"update": float(steps[one]), LOSS: _finite(losses[one])} for one in sorted(kept)]
+    # For the picture of the curves, and for differences and steps along them.
+    return tuple({"kind": kind, **point} for kind in ("train", "evaluation") for point in points)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:
+    """Return the arms, the baseline first.
+
+    Raises:
+        UserError: there is one alone, or the baseline is none of them.
+    """
+    names = list(dict.fromkeys(one.arm for one in logs))
+    if len(names) < 2:
+        raise UserError(
+            f"all runs are of one arm, {short_repr(names[0])}, and held against none; name the "
+            "column that tells arms apart with --arm COLUMN, or give the logs of another"
+        )
+    if baseline is None:
+        return names
+    if baseline not in names:
+        told = ", ".join(map(short_repr, names[:12]))
+        raise UserError(f"the baseline {short_repr(baseline)} is no arm of these logs: {told}")
+    return [baseline, *(one for one in names if one != baseline)]

@@ -1,0 +1,1 @@
+"""Readers of training logs that other programs wrote."""

@@ -1,0 +1,129 @@
+"""From a table of readings to runs: which column is which, and where one run ends."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerlab.errors import UserError
+from layerlab.logs.run_names import read_name
+from layerlab.logs.training_log import ARMS, LOSSES, SEEDS, STEPS, LogColumns, TrainingLog
+from layerlab.validation import short_repr, suggest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST = 12  # columns that an error names
+
+
+def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[TrainingLog]:
+    """Yield the runs of a table, each row of which is a reading.
+
+    Rows without a loss are of something else, and left out.
+
+    Raises:
+        UserError: a column is missing or holds no numbers, or readings of several runs cannot be
+            told apart.
+    """
+    known = table.column_names
+    loss = _find(known, columns.loss, LOSSES, "--loss", path)
+    if loss is None:
+        raise UserError(
+            f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
+            f"{_list(known)}"
+        )
+    step = _find(known, columns.step, STEPS, "--step", path)
+    arm = _find(known, columns.arm, ARMS, "--arm", path)
+    seed = _find(known, columns.seed, SEEDS, "--seed", path)
+    table = table.filter(table[loss].is_valid())
+    if step is not None:
+        table = table.filter(table[step].is_valid())
+    if not table.num_rows:
+        raise UserError(f"{path} has no reading of {loss!r}: the column is empty")
+    losses = _numbers(table[loss], loss, path)
+    steps = None if step is None else _numbers(table[step], step, path)
+    named, seeded = read_name(path, columns.name) if arm is None or seed is None else ("", None)
+    arms = _words(table, arm, named)
+    seeds = _words(table, seed, seeded)
+    keys = list(zip(arms, seeds, strict=True))
+    places: dict[tuple[Any, Any], list[int]] = {}
+    for row, key in enumerate(keys):
+        places.setdefault(key, []).append(row)
+    for (one, number), rows in places.items():
+        own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
+        order, again = _order(own)
+        if again and arm is not None and seed is None:
+            raise UserError(
+                f"{path} has several readings of {one!r} at one step; name the column that tells "
+                "its runs apart: --seed COLUMN"
+            )
+        kept = np.array(rows)[order]
+        yield TrainingLog(
+            place=str(path),
+            arm=one,
+            seed=number,
+            steps=own[order],
+            losses=losses[kept],
+            loss_name=loss,
+            again=again,
+        )
+
+
+def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the places of the last reading of each step, in order, and how many were earlier."""
+    _, last = np.unique(steps[::-1], return_index=True)
+    return len(steps) - 1 - last, len(steps) - len(last)
+
+
+def _find(
+    known: Sequence[str], given: str | None, usual: Sequence[str], option: str, path: Path
+) -> str | None:
+    """Return the column that is asked for, or the first of those with a usual name.
+
+    Raises:
+        UserError: the one that is asked for is not there.
+    """
+    if given is None:
+        lower = {name.lower(): name for name in reversed(known)}
+        return next((lower[name] for name in usual if name in lower), None)
+    if given in known:
+        return given
+    raise UserError(
+        f"{path} has no column {short_repr(given)}, which {option} names; "
+        f"{suggest(given, known)}it has {_list(known)}"
+    )
+
+
+def _list(known: Sequence[str]) -> str:
+    return ", ".join(map(short_repr, known[:MOST])) + (", ..." if len(known) > MOST else "")
+
+
+def _numbers(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
+    """Return a column as float64.
+
+    Raises:
+        UserError: it holds something else than numbers.
+    """
+    import pyarrow as pa
+
+    try:
+        found: np.ndarray = column.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"the column {name!r} of {path} holds something else than numbers: "
+            f"{' '.join(str(error).split())}"
+        ) from None
+    return found
+
+
+def _words(table: "pa.Table", column: str | None, otherwise: str | None) -> list[Any]:
+    if column is None:
+        return [otherwise] * table.num_rows
+    return [None if one is None else _word(one) for one in table[column].to_pylist()]
+
+
+def _word(value: Any) -> str:
+    """Return a name as it is written; 3.0, as tables with gaps have it, is 3."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)

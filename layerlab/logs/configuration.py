@@ -1,0 +1,61 @@
+"""What a run was started with, where its log has a file that says so beside it."""
+
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import read_json
+from layerlab.records.settings import flatten
+from layerlab.system.files import read_whole
+
+# As trainers and trackers leave them; W&B keeps its own below files/.
+BESIDE = (
+    *("config.json", "args.json", "training_args.json", "hparams.json", "params.json"),
+    *("config.yaml", "hparams.yaml", "args.yaml", "files/config.yaml"),
+)
+# Names under which W&B hides what it knows by itself.
+HIDDEN = ("_wandb", "wandb_version")
+
+
+def read_configuration(log: Path) -> dict[str, Any]:
+    """Return the settings of the files beside a log, by their paths; empty without one.
+
+    Raises:
+        UserError: one of them cannot be read.
+    """
+    folder = log.parent
+    found: dict[str, Any] = {}
+    for name in BESIDE:
+        file = folder / name
+        if file.is_file() and file != log:
+            found |= dict(flatten(_unwrap(_read(file))))
+    return found
+
+
+def _read(file: Path) -> dict[Any, Any]:
+    try:
+        content = _yaml(file) if file.suffix == ".yaml" else read_json(file)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file} lies beside a log and cannot be read: {' '.join(str(error).split())[:200]}; "
+            "mend or move it"
+        ) from None
+    return content if isinstance(content, dict) else {}
+
+
+def _yaml(file: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(read_whole(file))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _unwrap(value: Any) -> Any:
+    """Return settings without what W&B wraps each in: its value, and a description."""
+    if not isinstance(value, dict):
+        return value
+    if "value" in value and set(value) <= {"value", "desc"}:
+        return _unwrap(value["value"])
+    return {str(key): _unwrap(one) for key, one in value.items() if key not in HIDDEN}

@@ -1,0 +1,83 @@
+"""Tables as trackers export them: W&B has a column for each run, MLflow a row for each reading."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerlab.errors import UserError
+from layerlab.logs.run_names import read_name
+from layerlab.logs.training_log import LOSSES, LogColumns
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# W&B writes "NAME OF THE RUN - METRIC", and beside it the ends of what it has averaged.
+SPREAD = re.compile(r"__(MIN|MAX)$")
+BETWEEN = " - "
+# MLflow's history of metrics, as its pages and its client give it.
+KEYS, VALUE = ("key", "metric"), "value"
+
+
+def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
+    """Return a table of W&B with a row for each reading, its arm and its seed; another as it is."""
+    import pyarrow as pa
+
+    wide = [one for one in table.column_names if BETWEEN in one and not SPREAD.search(one)]
+    steps = [one for one in table.column_names if BETWEEN not in one]
+    if not wide or len(steps) != 1:
+        return table
+    metrics = list(dict.fromkeys(one.rpartition(BETWEEN)[2] for one in wide))
+    metric = _choose_metric(metrics, columns.loss)
+    parts = []
+    for name in wide:
+        run, _, own = name.rpartition(BETWEEN)
+        if own != metric:
+            continue
+        arm, seed = read_name(Path(run), columns.name)
+        rows = table.num_rows
+        parts.append(
+            pa.table(
+                {
+                    "step": table[steps[0]].cast(pa.float64()),
+                    metric: table[name],
+                    "arm": pa.array([arm] * rows, pa.string()),
+                    "seed": pa.array([seed] * rows, pa.string()),
+                }
+            )
+        )
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
+    """Return the readings of one metric of MLflow's history under its name; another as it is."""
+    from pyarrow import compute
+
+    key = next((one for one in KEYS if one in table.column_names), None)
+    if key is None or VALUE not in table.column_names:
+        return table
+    metrics = [str(one) for one in table[key].unique().to_pylist()]
+    metric = _choose_metric(metrics, columns.loss)
+    own = table.filter(compute.equal(table[key].cast("string"), metric))
+    return own.drop_columns([key]).rename_columns(
+        [metric if one == VALUE else one for one in own.column_names if one != key]
+    )
+
+
+def _choose_metric(metrics: list[str], given: str | None) -> str:
+    """Return the metric that is judged.
+
+    Raises:
+        UserError: it is not there, or nothing says which it is.
+    """
+    if given is not None and given in metrics:
+        return given
+    usual = next((one for one in LOSSES if one in metrics), None)
+    if given is None and (usual is not None or len(metrics) == 1):
+        return usual or metrics[0]
+    told = ", ".join(map(short_repr, metrics[:12]))
+    raise UserError(
+        f"the table has no metric {short_repr(given)}; it has {told}"
+        if given is not None
+        else f"the table has several metrics; type --loss METRIC, one of {told}"
+    )

@@ -1,0 +1,112 @@
+"""Reads tables of readings: CSV, JSONL and Parquet, also as W&B and MLflow export them."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import json_of
+from layerlab.system.files import read_whole
+from layerlab.validation import find_twice, short_repr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_csv(path: Path) -> "pa.Table":
+    """Read a table with a head, between commas, semicolons or tabs.
+
+    Raises:
+        UserError: it is none.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    raw = read_whole(path)
+    head = raw.partition(b"\n")[0]
+    between = max((b",", b"\t", b";"), key=head.count).decode()
+    try:
+        found = csv.read_csv(
+            io.BytesIO(raw),
+            parse_options=csv.ParseOptions(delimiter=between),
+            convert_options=csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise _unreadable(path, "table", error) from None
+    return _check_names(found, path)
+
+
+def read_parquet(path: Path) -> "pa.Table":
+    """Read a Parquet file.
+
+    Raises:
+        UserError: it is none.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return _check_names(parquet.read_table(io.BytesIO(read_whole(path))), path)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, "Parquet file", error) from None
+
+
+def read_jsonl(path: Path) -> "pa.Table":
+    """Read a file with one JSON object a line.
+
+    Raises:
+        UserError: a line is none.
+    """
+    import pyarrow as pa
+    from pyarrow import json, types
+
+    raw = read_whole(path)
+    try:
+        found = json.read_json(io.BytesIO(raw))
+    except pa.ArrowInvalid:  # of no fixed kinds, or damaged: line by line, which says where
+        return _read_lines(raw, path)
+    flat = [one.name for one in found.schema if not types.is_nested(one.type)]
+    return found.select(flat)
+
+
+def _read_lines(raw: bytes, path: Path) -> "pa.Table":
+    rows = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json_of(line)
+        except ValueError as error:
+            raise _unreadable(path, f"JSON object a line (line {number})", error) from None
+        if not isinstance(row, dict):
+            raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
+        rows.append(row)
+    return table_of(rows)
+
+
+def table_of(rows: list[dict[str, Any]]) -> "pa.Table":
+    """Return objects as a table: a column for each name whose values are numbers or texts."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    found = {}
+    for name, values in columns.items():
+        if any(isinstance(one, dict | list) for one in values):
+            continue
+        kinds = {type(one) for one in values if one is not None}
+        if kinds <= {int, float}:
+            found[name] = pa.array([None if one is None else float(one) for one in values])
+        else:
+            found[name] = pa.array([None if one is None else str(one) for one in values])
+    return pa.table(found)
+
+
+def _check_names(table: "pa.Table", path: Path) -> "pa.Table":
+    if twice := find_twice(table.column_names):
+        raise UserError(f"{path} has two columns called {short_repr(twice)}; leave one out")
+    return table
+
+
+def _unreadable(path: Path, what: str, error: Exception) -> UserError:
+    return UserError(f"{path} cannot be read as a {what}: {' '.join(str(error).split())[:200]}")

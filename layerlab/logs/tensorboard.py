@@ -1,0 +1,42 @@
+"""Reads the scalars of TensorBoard's event files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerlab.errors import UserError
+from layerlab.logs.tables import table_of
+from layerlab.system.files import check_regular
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PATTERN = "events.out.tfevents.*"
+
+
+def read_events(path: Path) -> "pa.Table":
+    """Read the scalars of a folder or a file, a row for each step and a column for each tag.
+
+    Raises:
+        UserError: tensorboard is not installed, or no scalar is there.
+    """
+    try:
+        from tensorboard.backend.event_processing import event_accumulator
+    except ImportError:
+        raise UserError(
+            f"to read {path} needs tensorboard; type pip install 'layerlab[track]'"
+        ) from None
+    check_regular(path)
+    every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
+    read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
+    read.Reload()
+    rows: dict[int, dict[str, object]] = {}
+    for tag in read.Tags()[event_accumulator.SCALARS]:
+        for one in read.Scalars(tag):
+            rows.setdefault(one.step, {"step": one.step})[tag] = one.value
+    for tag in read.Tags()[event_accumulator.TENSORS]:
+        for one in read.Tensors(tag):
+            if one.tensor_proto.float_val:
+                rows.setdefault(one.step, {"step": one.step})[tag] = one.tensor_proto.float_val[0]
+    if not rows:
+        raise UserError(f"{path} holds no scalars")
+    return table_of([rows[step] for step in sorted(rows)])

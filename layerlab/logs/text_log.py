@@ -1,0 +1,54 @@
+"""Reads lines of plain text, as nanoGPT-like scripts print them, by a regular expression."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerlab.errors import UserError
+from layerlab.logs.run_names import compile_groups
+from layerlab.logs.tables import table_of
+from layerlab.system.files import read_whole
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What nanoGPT and modded-nanogpt print at an evaluation.
+USUAL = (
+    r"step:?\s*(?P<step>\d+)(?:/\d+)?\b.*?\bval[ _]loss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
+    r"(?:iter|step):?\s*(?P<step>\d+)(?:/\d+)?\b.*?\bloss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
+)
+
+
+def read_text(path: Path, line: str | None) -> "pa.Table":
+    """Read the lines that a regular expression fits; others are left out.
+
+    Args:
+        line: with the groups step and loss; those of nanoGPT's lines where it is None.
+
+    Raises:
+        UserError: it fits no line, or a group is no number.
+    """
+    lines = read_whole(path).decode("utf-8", "replace").splitlines()
+    for given in USUAL if line is None else (line,):
+        pattern = compile_groups(given, ("step", "loss"), "--line")
+        found = [one.groupdict() for one in map(pattern.search, lines) if one]
+        if found:
+            return table_of([_row(one, path) for one in found])
+    what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
+    raise UserError(
+        f"{path} has {what}; type --line 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', "
+        "with the groups step and loss where they stand"
+    )
+
+
+def _row(groups: dict[str, str], path: Path) -> dict[str, object]:
+    row: dict[str, object] = dict(groups)
+    for name in ("step", "loss"):
+        try:
+            row[name] = float(groups[name])
+        except (TypeError, ValueError):
+            raise UserError(
+                f"the group {name} is {short_repr(groups[name])} in a line of {path}; "
+                "expected a number"
+            ) from None
+    return row

@@ -1,0 +1,71 @@
+"""One run as somebody's trainer logged it, and what a user says of the columns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# Names under which trainers log, the most telling first; a loss on held-out text before any other.
+LOSSES = (
+    *("eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss"),
+    *("validation_loss", "validation/loss", "test_loss", "test/loss"),
+    *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
+)
+STEPS = (
+    *("step", "global_step", "_step", "steps", "update", "iteration", "iter", "it"),
+    *("train/global_step", "trainer/global_step", "tokens", "epoch"),
+)
+ARMS, SEEDS = ("arm", "variant"), ("seed",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogColumns:
+    """Where a log has what is judged; what is None is looked for under usual names.
+
+    Attributes:
+        arm: column that names what a run tries; else the path does.
+        seed: column that tells the runs of an arm apart.
+        loss: column that is judged.
+        step: column that readings are ordered by.
+        line: regular expression of a line of plain text, with groups named step and loss.
+        name: regular expression of a path, with groups named arm and seed.
+    """
+
+    arm: str | None = None
+    seed: str | None = None
+    loss: str | None = None
+    step: str | None = None
+    line: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingLog:
+    """The readings of one run.
+
+    Attributes:
+        place: file that it stands in.
+        seed: as it stands there; None where nothing tells.
+        steps: rising.
+        losses: as many; not finite where that was logged.
+        loss_name: what they are called there.
+        config: what the run was started with, where that lies beside; empty where it does not.
+        diverged: why the run itself says that it diverged; None where it does not.
+        again: readings of steps that were logged again, as a resumed run does; the last counts.
+    """
+
+    place: str
+    arm: str
+    seed: str | None
+    steps: np.ndarray
+    losses: np.ndarray
+    loss_name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    diverged: str | None = None
+    again: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the run is called among those of its comparison."""
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"

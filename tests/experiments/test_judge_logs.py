@@ -1,0 +1,176 @@
+"""Verdicts on somebody's logs: those that the tests of the textbook give."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from layerlab import UserError
+from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs
+from layerlab.experiments.log_values import JudgedStep
+from layerlab.logs.training_log import TrainingLog
+
+STEPS = np.arange(10.0, 101.0, 10.0)
+
+DIFFERS = (
+    "wide differs from plain in lr; type --allow lr for each that is compared on purpose, or leave "
+    "out --strict"
+)
+
+
+def log(arm: str, seed: int | None, end: float, **given: Any) -> TrainingLog:
+    found: dict[str, Any] = {"steps": STEPS, "losses": end + np.linspace(1.0, 0.0, len(STEPS))}
+    number = None if seed is None else str(seed)
+    return TrainingLog(
+        place=f"{arm}-{seed}.csv", arm=arm, seed=number, loss_name="loss", **{**found, **given}
+    )
+
+
+PLAIN = [3.00, 3.10, 2.95, 3.05]
+WIDE = [2.90, 3.01, 2.83, 2.96]
+
+
+def pair(seeds: bool = True) -> list[TrainingLog]:
+    return [
+        log(arm, n if seeds else None, end)
+        for arm, ends in (("plain", PLAIN), ("wide", WIDE))
+        for n, end in enumerate(ends)
+    ]
+
+
+def judged(logs: list[TrainingLog], step: JudgedStep | None = None, **given: Any) -> Any:
+    return judge_logs(logs, JudgeRequest(judged=step or JudgedStep(), **given)).content
+
+
+def test_seeds_that_are_the_same_are_paired() -> None:
+    row = judged(pair())["rows"][1]
+    expected = stats.ttest_rel(WIDE, PLAIN)
+    assert row["paired"] and row["n"] == 4 and row["verdict"] == "better"
+    assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    low, high = expected.confidence_interval()
+    assert (row["low"], row["high"]) == pytest.approx((low, high))
+
+
+def test_runs_that_no_seed_pairs_are_two_samples() -> None:
+    content = judged(pair(seeds=False))
+    row = content["rows"][1]
+    expected = stats.ttest_ind(WIDE, PLAIN, equal_var=False)
+    assert not row["paired"] and row["verdict"] == "not distinguishable"
+    assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert "unpaired" in row["said"] and "not final" not in row["said"]
+
+
+def test_one_run_an_arm_gives_a_difference_and_no_verdict() -> None:
+    row = judged([log("plain", 1, 3.0), log("wide", 1, 2.9)])["rows"][1]
+    assert row["verdict"] == "too few seeds" and row["difference"] == pytest.approx(-0.1)
+    assert "run two or more of each arm" in row["said"]
+
+
+def test_a_given_step_and_the_mean_of_the_last_readings() -> None:
+    content = judged(pair(), JudgedStep(at=90, last=3))
+    values = {run["run"]: run["loss"] for run in content["runs"]}
+    assert values["plain, seed 0"] == pytest.approx(3.0 + np.mean([3, 2, 1]) / 9)
+
+
+def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
+    logs = [*(log("plain", n, 3.0) for n in range(6)), *(log("wide", n, 4.0) for n in range(6))]
+    (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
+    assert row["verdict"] == "larger" and row["lost"] == list(range(6))
+    assert row["against_mean"] == pytest.approx(55.0)
+
+
+def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer() -> None:
+    steps = np.arange(1.0, 5001.0)
+    logs = [
+        log(arm, n, 0, steps=steps, losses=5.0 - steps / 5000 + off)
+        for arm, off in (("plain", 0.0), ("wide", 0.001))
+        for n in range(2)
+    ]
+    content = judged(logs, JudgedStep(target=4.4999))
+    assert content["measures"][0]["against_mean"] == pytest.approx(2500.5, abs=1e-6)
+    assert len(content["curves"][0]["train"]["loss"]) <= 402
+
+
+def test_a_margin_is_a_test_of_its_own() -> None:
+    logs = [
+        log(arm, n, 3.0 + 1e-4 * n * (arm == "wide")) for arm in ("plain", "wide") for n in range(5)
+    ]
+    (claim,) = judged(logs, margin=0.01)["claims"]
+    assert (
+        claim["verdict"] == "holds"
+        and judged(pair(), margin=0.01)["claims"][0]["verdict"] == "fails"
+    )
+
+
+def test_a_run_that_ends_in_nothing_is_diverged_only_where_that_is_said() -> None:
+    bad = np.array([3.0] * 9 + [math.nan])
+    logs = [*pair(), log("plain", 9, 3.0), log("wide", 9, 0, losses=bad)]
+    with pytest.raises(
+        UserError, match=r"the loss of wide, seed 9 is nan at step 100 \(wide-9\.csv"
+    ):
+        judged(logs)
+    row = judged(logs, JudgedStep(nan_diverged=True))["rows"][1]
+    assert row["diverged"] == [9] and "diverged at seed 9" in row["said"]
+
+
+def test_settings_that_differ_are_named_in_the_verdict() -> None:
+    given = {
+        "plain": {"lr": 0.1, "seed": 1, "width": 8},
+        "wide": {"lr": 0.2, "seed": 2, "width": 8},
+    }
+    logs = [
+        log(arm, n, end, config={**given[arm], "output_dir": f"{arm}{n}", "host": f"h{arm}{n}"})
+        for arm, ends in (("plain", PLAIN), ("wide", WIDE))
+        for n, end in enumerate(ends)
+    ]
+    assert "arms also differ in lr, so this is no comparison" in judged(logs)["rows"][1]["said"]
+    assert "also differ" not in judged(logs, allowed=["lr"], strict=True)["rows"][1]["said"]
+    with pytest.raises(UserError, match=DIFFERS):
+        judged(logs, strict=True)
+    with pytest.raises(UserError, match="no configuration lies beside the logs of plain, wide"):
+        judged(pair(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("logs", "step", "said"),
+    [
+        ([log("plain", 1, 3.0), log("plain", 2, 3.0)], {}, "all runs are of one arm, 'plain'"),
+        ([*pair(), log("plain", 0, 3.0)], {}, "'plain' with seed 0 stands twice in plain-0.csv"),
+        (
+            [*pair(), log("wide", 7, 0, steps=STEPS[:9], losses=STEPS[:9])],
+            {},
+            "runs end at different steps, from 90 (wide, seed 7) to 100, and are not comparable "
+            "there; type --at 90, the last that all have",
+        ),
+        (pair(), {"at": 95}, "has no reading at step 95, and 8 of 8 runs have none; its nearest"),
+        (
+            pair(),
+            {"last": 11},
+            "has 10 readings up to step 100; expected 11 or more: type --last 10",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> None:
+    with pytest.raises(UserError) as told:
+        judged(logs, JudgedStep(**step))
+    assert said in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"judged": JudgedStep(last=0)}, "--last is 0; expected 1 or more"),
+        ({"margin": -1.0}, "--margin is -1; expected a number above 0"),
+        ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
+    ],
+)
+def test_a_number_that_means_nothing_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+        check_request(JudgeRequest(**given))
+
+
+def test_a_baseline_that_is_no_arm_is_refused() -> None:
+    with pytest.raises(UserError, match="the baseline 'plian' is no arm of these logs: 'plain'"):
+        judged(pair(), baseline="plian")

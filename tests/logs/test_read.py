@@ -1,0 +1,256 @@
+"""Logs of every kind, each written by the program whose kind it is, and read as what it says."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import layerlab
+from layerlab import UserError
+from layerlab.logs.configuration import read_configuration
+from layerlab.logs.read import find_logs, read_logs
+from layerlab.logs.training_log import LogColumns, TrainingLog
+
+LOSSES = [3.5, 3.25, 3.125]
+ROWS = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(LOSSES, start=1)]
+
+
+def read(*paths: Path, **columns: str) -> list[TrainingLog]:
+    return list(read_logs(find_logs([str(one) for one in paths]), LogColumns(**columns)))
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]], between: str = ",") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def check(log: TrainingLog, arm: str, seed: str | None) -> None:
+    assert (log.arm, log.seed) == (arm, seed)
+    assert log.steps.tolist() == [10, 20, 30] and log.losses.tolist() == LOSSES
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_table_of_one_run_is_named_by_its_path(between: str, tmp_path: Path) -> None:
+    (found,) = read(write_csv(tmp_path / "plain-s3.csv", ROWS, between))
+    check(found, "plain", "3")
+    assert found.loss_name == "loss"
+
+
+def test_columns_tell_runs_apart(tmp_path: Path) -> None:
+    rows = [{"what": arm, "n": n, **row} for arm in "ab" for n in (1, 2) for row in ROWS]
+    found = read(write_csv(tmp_path / "all.csv", rows), arm="what", seed="n")
+    assert [(one.arm, one.seed) for one in found] == [
+        ("a", "1"),
+        ("a", "2"),
+        ("b", "1"),
+        ("b", "2"),
+    ]
+    for one in found:
+        check(one, one.arm, one.seed)
+
+
+def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    # A row of something else, as a summary at the end, is no reading.
+    lines = [*ROWS, {"step": 30, "runtime": 3.2, "args": {"lr": 1}}]
+    (tmp_path / "a-s1.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "b-s1.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"loss": None}])))
+    parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "c-s1.parquet")
+    for one, arm in zip(read(tmp_path), "abc", strict=True):
+        check(one, arm, "1")
+
+
+def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model = tiny("gpt2")
+    data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
+    given = {"max_steps": 4, "eval_steps": 2, "save_steps": 2, "logging_steps": 1, "seed": 7}
+    fixed = {"eval_strategy": "steps", "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    arguments = TrainingArguments(output_dir=str(tmp_path / "tiny-s7"), **given, **fixed)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data)
+    trainer.train()
+    (found,) = read(tmp_path)
+    assert (found.arm, found.seed, found.loss_name) == ("tiny", "7", "eval_loss")
+    logged = [one for one in trainer.state.log_history if "eval_loss" in one]
+    assert found.steps.tolist() == [2, 4]
+    assert found.losses.tolist() == [one["eval_loss"] for one in logged]
+    (train,) = read(tmp_path, loss="loss")
+    assert train.steps.tolist() == [1, 2, 3, 4]
+
+
+def test_event_files_of_tensorboard(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "plain" / "seed_2")) as writer:
+        for row in ROWS:
+            writer.add_scalar("val/loss", row["loss"], row["step"])
+            writer.add_scalar("lr", 1e-3, row["step"])
+    (found,) = read(tmp_path)
+    check(found, "plain", "2")
+
+
+def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
+    rows = [
+        {
+            "Step": row["step"],
+            **{
+                f"{run} - eval/loss{end}": row["loss"]
+                for run in ("plain-s1", "wide-s1")
+                for end in ("", "__MIN", "__MAX")
+            },
+        }
+        for row in ROWS
+    ]
+    one, two = read(write_csv(tmp_path / "wandb_export.csv", rows))
+    check(one, "plain", "1")
+    check(two, "wide", "1")
+
+
+def test_mlflow_gives_a_row_to_each_metric(tmp_path: Path) -> None:
+    rows = [
+        {"run_id": run, "key": key, "value": value, "timestamp": 1, "step": row["step"]}
+        for run in ("one", "two")
+        for row in ROWS
+        for key, value in (("eval_loss", row["loss"]), ("lr", 0.1))
+    ]
+    found = read(write_csv(tmp_path / "history.csv", rows), arm="run_id")
+    for log, arm in zip(found, ("one", "two"), strict=True):
+        check(log, arm, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ([f"step {r['step']}: train loss 9.9, val loss {r['loss']}" for r in ROWS], None),
+        ([f"step:{r['step']}/99 val_loss:{r['loss']} time:3ms" for r in ROWS], None),
+        ([f"iter {r['step']}: loss {r['loss']}, time 3ms" for r in ROWS], None),
+        (
+            [f"[{r['step']}] L={r['loss']}" for r in ROWS],
+            r"\[(?P<step>\d+)\] L=(?P<loss>\S+)",
+        ),
+    ],
+)
+def test_lines_of_text(lines: list[str], line: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "plain-s1.log"
+    path.write_text("\n".join(["starting", *lines, "done"]))
+    (found,) = read(path, **({} if line is None else {"line": line}))
+    check(found, "plain", "1")
+
+
+def test_a_run_of_ours_is_read_without_its_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A text of some words and more.\n\n" * 200)
+    settings = {
+        "data.sources": [{"text": str(text)}],
+        "train.max_steps": 2,
+        "evaluate.eval_steps": 1,
+        "data.vocab_size": 260,
+    }
+    made = layerlab.train("smoke", settings=settings, out=tmp_path / "runs", progress=False)
+    text.unlink()
+    (found,) = read(tmp_path / "runs")
+    assert found.losses[-1] == made.result["nats"] and found.steps[-1] == 2
+    assert found.config["train.max_steps"] == 2
+
+
+def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
+    rows = [{"step": 10, "loss": 9.0}, {"step": 20, "loss": 9.0}, *ROWS]
+    (found,) = read(write_csv(tmp_path / "resumed-s1.csv", rows))
+    check(found, "resumed", "1")
+    assert found.again == 2
+
+
+def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
+    log = write_csv(tmp_path / "log.csv", ROWS)
+    (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
+    (tmp_path / "config.yaml").write_text("lr2:\n  desc: null\n  value: 3\n_wandb:\n  value: 1\n")
+    assert read_configuration(log) == {"lr": 0.1, "model.width": 8, "lr2": 3}
+
+
+def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
+    rows = [*ROWS[:2], {"step": 30, "loss": "nan"}]
+    (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))
+    assert np.isnan(found.losses[-1]) and len(found.losses) == 3
+
+
+BAD = {
+    "there is no log at": lambda at: at / "nothing.csv",
+    "no log lies in the folder": lambda at: at,
+    "has no column with a usual name for a loss; type --loss COLUMN, one of 'a', 'b'": (
+        lambda at: write_csv(at / "x.csv", [{"a": 1, "b": 2}])
+    ),
+    "holds something else than numbers": (
+        lambda at: write_csv(at / "x.csv", [{"step": 1, "loss": "low"}])
+    ),
+    "cannot be read as a table": lambda at: put(at / "x.csv", "step,loss\n1,2\n3"),
+    "has two columns called 'loss'": lambda at: put(at / "x.csv", "loss,loss\n1,2\n"),
+    "cannot be read as a JSON object a line (line 2)": (
+        lambda at: put(at / "x.jsonl", '{"loss": 1}\n{"loss":')
+    ),
+    "cannot be read as a Parquet file": lambda at: put(at / "x.parquet", "PAR1"),
+    "has no list 'log_history'": lambda at: put(at / "trainer_state.json", "{}"),
+    "nothing was logged": lambda at: put(at / "trainer_state.json", '{"log_history": []}'),
+    "has no line that nanoGPT would write": lambda at: put(at / "x.log", "nothing"),
+    "is of no kind that is known": lambda at: put(at / "x.bin", ""),
+    "has no evaluation with 'nats'; leave the folder out": lambda at: unfinished(at),
+    "holds no scalars": lambda at: put(at / "events.out.tfevents.1", ""),
+    "has no reading of 'loss'": lambda at: put(at / "x.csv", "step,loss\n1,\n"),
+    "has several readings of 'a' at one step": (
+        lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\na,1,3\n")
+    ),
+    "lies beside a log and cannot be read": lambda at: beside(at),
+}
+
+
+def put(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def unfinished(at: Path) -> Path:
+    train = {"seed": 1, "learning_rate": 0.1}
+    manifest = {"run": "a", "arm": "a", "recipe": {"train": train}}
+    data = {"data": {"digest": "x", "train_tokens": 9}}
+    put(at / "manifest.json", json.dumps({**manifest, **data}))
+    return at
+
+
+def beside(at: Path) -> Path:
+    put(at / "config.json", "{")
+    return put(at / "x.csv", "step,loss\n1,2\n")
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_cannot_be_read_is_one_line(said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as told:
+        read(BAD[said](tmp_path))
+    assert said in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"loss": "los"}, "no column 'los', which --loss names; did you mean 'loss'?"),
+        ({"arm": "what"}, "no column 'what', which --arm names; it has 'step', 'loss'"),
+        ({"name": "("}, "--name '(' is no regular expression"),
+        ({"name": "x(?P<arm>y)"}, "does not fit"),
+        ({"name": "x"}, "--name 'x' has no group named 'arm'; expected (?P<arm>...)"),
+        ({"line": "x"}, "--line 'x' has no group named 'step'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_one_line(columns: Any, said: str, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a-s1.csv", ROWS)
+    with pytest.raises(UserError) as told:
+        read(path, **columns)
+    assert said in str(told.value)
