@@ -37,6 +37,8 @@ LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
     *("residual stream", "weights (stored)", "behind the blocks"),
+    *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
+    *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
 )
 # Where in a source something stands.
 PLACES = (
