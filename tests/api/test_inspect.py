@@ -204,6 +204,7 @@ def test_the_loss_is_that_of_all_predicted_tokens() -> None:
 
 
 def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
+    torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 40}
     model = BertForMaskedLM(BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes))
     found = layerlab.inspect(
