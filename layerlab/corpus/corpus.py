@@ -18,18 +18,17 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_contents
 from layerlab.corpus.streams import TokenStream, describe_copies, leave_out_copies
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
-from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.documents import DocumentStore, PieceTexts, spool_documents
 from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
-from layerlab.recipes.training_sections import DataSection
+from layerlab.recipes.training_sections import BYTE_LEVEL, DataSection
 from layerlab.records.kept import warn_of_damage
 from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import entries, load_tokenizer, separator, train_tokenizer
-from layerlab.tokenization.request import TRAINED
 from layerlab.tokenization.round_trip import describe_loss
 
 # In the cache. Those of 0.1 lie in "corpora" and carry no digest: none of them is looked at.
@@ -157,7 +156,7 @@ def _judge(corpus: Corpus, copies: bool) -> Corpus:
 def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback | None) -> Corpus:
     """Prepare the corpus of one list of texts."""
     texts = [open_source(source) for source in data.sources]
-    words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
+    words = None if data.trained else load_tokenizer(str(data.tokenizer))
     key = _key(data, texts, words)
     folder = (cache or cache_folder()) / CORPORA / key
     maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
@@ -200,7 +199,11 @@ def count_blocks(stream: TokenStream, block: int) -> int:
 
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
     """Return a key that differs where the corpus would, as far as can be told without its texts."""
-    made = [data.vocab_size] if words is None else [_hash(words), separator(words, data.tokenizer)]
+    made: list[Any] = [data.vocab_size]
+    if words is not None:
+        made = [_hash(words), separator(words, str(data.tokenizer))]
+    elif data.trained not in (None, BYTE_LEVEL):  # which is named by its size, as it always was
+        made.append(data.trained.model_dump())
     sources = [
         [text.name, text.identity, source.limit]
         for text, source in zip(texts, data.sources, strict=True)
@@ -263,7 +266,7 @@ class CorpusBuilder:
         for spool in folder.glob("text-*"):
             spool.unlink()
         words.save_pretrained(folder / TOKENIZER)
-        mark = separator(words, self.data.tokenizer)
+        mark = separator(words, str(self.data.tokenizer))
         # Where a text lies, and what it is called there, is no part of what it is.
         parts = [
             [{name: one[side][name] for name in DECISIVE} for side in ("train", "validation")]
@@ -295,8 +298,7 @@ class CorpusBuilder:
 
     def _train_tokenizer(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
-        texts = (piece.text for part in parts for piece in part.pieces())
-        return train_tokenizer(texts, self.data.vocab_size)
+        return train_tokenizer(PieceTexts(parts), self.data.vocab_size, self.data.trained)
 
     def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
         if self.words is not None or entries(words) == self.data.vocab_size:
@@ -313,7 +315,7 @@ class CorpusBuilder:
         words: PreTrainedTokenizerFast,
     ) -> list[dict[str, Any]]:
         kind = "uint32" if entries(words) > 65_535 else "uint16"
-        mark = separator(words, self.data.tokenizer)
+        mark = separator(words, str(self.data.tokenizer))
         found = []
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}

@@ -1,8 +1,9 @@
 """The documents of a source on disk, read once: cut in two, and given out in bounded pieces."""
 
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.data.sources import TextChunk
@@ -94,6 +95,16 @@ class DocumentStore:
             if ends:
                 return min(ends, key=lambda end: abs(end - wanted))
         return self._whole(wanted)
+
+
+@dataclass(frozen=True)
+class PieceTexts:
+    """The texts of several stores, piece by piece, which can be read again."""
+
+    stores: Sequence[DocumentStore]
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece.text for store in self.stores for piece in store.pieces())
 
 
 @contextmanager

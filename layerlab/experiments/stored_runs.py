@@ -261,7 +261,8 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
 
 def _drop_folders(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a text without the folders of its files, which are no part of them."""
-    found = {**data, "tokenizer": file_name(data["tokenizer"])}
+    given = data["tokenizer"]
+    found = {**data, "tokenizer": file_name(given) if isinstance(given, str) else given}
     for part in ("sources", "eval_sources"):
         found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]
     return found

@@ -84,6 +84,26 @@ class Source(Section):
 _Sources = Annotated[tuple[Source, ...], Field(min_length=1, examples=[[{"text": "python-docs"}]])]
 
 
+# In place of a tokenizer: a byte-level BPE is trained.
+TRAINED = "train"
+
+
+class TrainedTokenizer(Section):
+    """A tokenizer that is trained on the training text, to `data.vocab_size` entries.
+
+    Attributes:
+        train: `bpe` over bytes; or `bpe-fallback`, as SentencePiece trains it: over characters,
+            those that it lacks written in bytes.
+        special_tokens: of it, beside the separator of documents, as the marks of a chat.
+    """
+
+    train: Literal["bpe", "bpe-fallback"]
+    special_tokens: tuple[Name, ...] = ()
+
+
+BYTE_LEVEL = TrainedTokenizer(train="bpe")
+
+
 class DataSection(Section):
     """The text, how it becomes tokens, and how tokens become blocks.
 
@@ -91,8 +111,8 @@ class DataSection(Section):
         sources: one or several, mixed by their weights.
         eval_sources: texts whose ends are held out and evaluated; those of `sources` where it is
             left out. A comparison fills it in for an arm that trains on other text.
-        tokenizer: `train` trains a byte-level BPE on the training text; else a name of the Hub, a
-            folder or a file.
+        tokenizer: `train` trains a byte-level BPE on the training text, `{ train = "bpe-fallback" }`
+            one as SentencePiece does; else a name of the Hub, a folder or a file.
         vocab_size: of a tokenizer that is trained.
         validation_fraction: share of the documents' bytes that is held out, at the end of each
             source.
@@ -102,11 +122,18 @@ class DataSection(Section):
 
     sources: _Sources = (Source(),)
     eval_sources: _Sources | None = None
-    tokenizer: Name = "train"
+    tokenizer: Name | TrainedTokenizer = TRAINED
     vocab_size: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
     block_size: Count | None = None
     document_masking: bool = False
+
+    @property
+    def trained(self) -> TrainedTokenizer | None:
+        """The tokenizer that is trained on the text; None where one is named."""
+        if self.tokenizer == TRAINED:
+            return BYTE_LEVEL
+        return self.tokenizer if isinstance(self.tokenizer, TrainedTokenizer) else None
 
     def text(self) -> "DataSection":
         """Return the settings that decide which corpus is read."""

@@ -362,3 +362,18 @@ def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: P
     )
     (note,) = found.notes
     assert f"held-out bytes of {tmp_path / 'b.jsonl'} (1 of" in note
+
+
+def test_a_tokenizer_as_of_sentencepiece_is_a_corpus_of_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    asked = {"train": "bpe-fallback", "special_tokens": ("<|user|>",)}
+    corpus = prepare(data(folder, tokenizer=asked, vocab_size=310), tmp_path)
+    assert corpus.tokenizer.convert_tokens_to_ids(["<|user|>", "<0x00>"]) == [1, 2]
+    assert corpus.vocab == 310 and not corpus.loss
+    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
+    found = documents(corpus, corpus.train[0]) + documents(corpus, corpus.validation[0])
+    assert found == [text for text in texts if text]
+    bytewise = prepare(data(folder, tokenizer={"train": "bpe"}, vocab_size=310), tmp_path)
+    assert bytewise.folder == prepare(data(folder, vocab_size=310), tmp_path).folder
+    assert bytewise.digest != corpus.digest

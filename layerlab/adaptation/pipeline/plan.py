@@ -18,7 +18,6 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
-from layerlab.tokenization.request import TRAINED
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
 
@@ -180,7 +179,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     # has another key than in earlier versions.
     if data.eval_sources is not None:
         found["held out"] = [open_source(source).identity for source in data.eval_sources]
-    if data.tokenizer != TRAINED and (place := Path(data.tokenizer).expanduser()).exists():
+    if data.trained is None and (place := Path(str(data.tokenizer)).expanduser()).exists():
         found["tokenizer"] = _content(place)
     return found
 
