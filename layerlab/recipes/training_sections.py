@@ -111,8 +111,9 @@ class DataSection(Section):
         sources: one or several, mixed by their weights.
         eval_sources: texts whose ends are held out and evaluated; those of `sources` where it is
             left out. A comparison fills it in for an arm that trains on other text.
-        tokenizer: `train` trains a byte-level BPE on the training text, `{ train = "bpe-fallback" }`
-            one as SentencePiece does; else a name of the Hub, a folder or a file.
+        tokenizer: `train` trains a byte-level BPE on the training text, and
+            `{ train = "bpe-fallback" }` one as SentencePiece does; else a name of the Hub, a folder
+            or a file.
         vocab_size: of a tokenizer that is trained.
         validation_fraction: share of the documents' bytes that is held out, at the end of each
             source.

@@ -43,7 +43,7 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         (
             {"data": {"tokenizer": {"train": "bpe", "special": ["<a>"]}}, **LENGTH},
-            r"\[data\.tokenizer\] has no 'special'; known: special_tokens, train",
+            r"\[data\.tokenizer\] has no 'special'; did you mean 'special_tokens'\? known",
         ),
         (
             {"train": {"max_steps": 3, "parametrization": "muP"}},

@@ -106,7 +106,7 @@ def test_a_recipe_names_the_kind_and_the_special_tokens(kind: str) -> None:
 
 @pytest.mark.parametrize("train", [train_bpe, train_fallback_bpe])
 def test_what_finds_no_room_is_one_line(train) -> None:
-    with pytest.raises(UserError, match="no room for 256 bytes .* write data.vocab_size = 259"):
+    with pytest.raises(UserError, match=r"no room for 256 bytes .* write data.vocab_size = 259"):
         train(TEXTS, vocab=258, special=MARKS)
     with pytest.raises(UserError, match=r"special_tokens has '<\|user\|>', which is an entry"):
         train(TEXTS, vocab=300, special=(MARKS[0], MARKS[0]))
