@@ -116,7 +116,11 @@ class DataSection(Section):
             or a file.
         vocab_size: of a tokenizer that is trained.
         validation_fraction: share of the documents' bytes that is held out, at the end of each
-            source.
+            source; of its first shard, where there are shards.
+        shard_bytes: bytes of text in a shard: what comes after the first shard of each source is
+            read and tokenized while the run goes on, a shard at a time, and blocks are shuffled
+            within a shard; the first gives the tokenizer and the held-out text. Where it is left
+            out, all of the text is tokenized before the first update.
         block_size: tokens that a sequence predicts; the model's context where it is left out.
         document_masking: whether attention stops at the boundaries of documents.
     """
@@ -126,6 +130,7 @@ class DataSection(Section):
     tokenizer: Name | TrainedTokenizer = TRAINED
     vocab_size: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    shard_bytes: Annotated[int, Field(ge=1024, le=10**12)] | None = None
     block_size: Count | None = None
     document_masking: bool = False
 
@@ -135,6 +140,16 @@ class DataSection(Section):
         if self.tokenizer == TRAINED:
             return BYTE_LEVEL
         return self.tokenizer if isinstance(self.tokenizer, TrainedTokenizer) else None
+
+    def head(self) -> "DataSection":
+        """Return the settings of what is read before the first update."""
+        size = self.shard_bytes
+        if size is None:
+            return self
+        heads = (
+            one.model_copy(update={"limit": min(size, one.limit or size)}) for one in self.sources
+        )
+        return self.model_copy(update={"sources": tuple(heads)})
 
     def text(self) -> "DataSection":
         """Return the settings that decide which corpus is read."""

@@ -15,7 +15,7 @@ from layerlab.corpus.streams import TokenStream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import TIMEOUT, lock_folder
 from layerlab.tokenization.load import train_tokenizer
 
 LINE = "The cat sat on the mat, and ate a käse.\r\n"
@@ -166,20 +166,17 @@ def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> N
     assert len(set(found)) == 1 and len(list((tmp_path / "corpora-2").iterdir())) == 1
 
 
-def test_who_comes_second_waits(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
     made = prepare(data(folder), tmp_path)
     (made.folder / "corpus.json").unlink()
+    context = multiprocessing.get_context("fork")
     with lock_folder(made.folder):
-        waits: list[float] = []
-
-        def waiting(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) == 2:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr("layerlab.corpus.corpus.time.sleep", waiting)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(data(folder), tmp_path)
+        second = context.Process(target=_digest, args=(folder, tmp_path))
+        second.start()
+        second.join(5 * TIMEOUT)
+        assert second.is_alive(), "longer than a lock is tried for"
+    second.join()
+    assert second.exitcode == 0
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
