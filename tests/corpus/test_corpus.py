@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> N
 
 def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
     made = prepare(data(folder), tmp_path)
-    (made.folder / "corpus.json").unlink()
+    shutil.rmtree(made.folder)
     context = multiprocessing.get_context("fork")
     with lock_folder(made.folder):
         second = context.Process(target=_digest, args=(folder, tmp_path))
