@@ -173,7 +173,7 @@ def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunR
 def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
     """Return the size of a run's text as its manifest has it."""
     own, data = _recipe(record), record.manifest["data"]
-    tokens = int(data["train_tokens"])
+    tokens = data["train_tokens"]
     if side.train.num_train_epochs is not None:
         # Each source leaves less than a block at its end; how much, the length of the run tells.
         block, updates = own.data.block_size or 1, own.train.max_steps or 0
