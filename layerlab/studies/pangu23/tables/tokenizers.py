@@ -139,8 +139,9 @@ def run(work: StudyContext) -> Outcome:
             *remarks,
             f"On Python's code, under byte-pair encodings of its documentation of "
             f"{work.options['entries']:,} entries and in proportion, entries of the domain leave "
-            f"{beside} of the tokens of {len(tokens)} files, up to {work.options['characters']:,} characters of each: "
-            f"{', '.join(LEARNED)} are learned from. No verdict rests on it.",
+            f"{beside} of the tokens of {len(tokens)} files, up to "
+            f"{work.options['characters']:,} characters of each: {', '.join(LEARNED)} are learned "
+            "from. No verdict rests on it.",
             *printed,
         ),
     )
