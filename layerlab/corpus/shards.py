@@ -121,7 +121,7 @@ class ShardReader:
         try:
             return read_shard_table(file)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise self._damaged(number) from error
+            raise self._describe_damage(number) from error
 
     def tokens(self, number: int) -> np.ndarray:
         """Return the tokens of a shard, on disk.
@@ -142,12 +142,12 @@ class ShardReader:
             return np.zeros(0, table["kind"])
         try:
             if hash_file(file) != table["sha256"]:
-                raise self._damaged(number)
+                raise self._describe_damage(number)
             return np.memmap(file, dtype=table["kind"], mode="r").view(np.ndarray)
         except (OSError, ValueError) as error:
-            raise self._damaged(number) from error
+            raise self._describe_damage(number) from error
 
-    def _damaged(self, number: int) -> UserError:
+    def _describe_damage(self, number: int) -> UserError:
         place = self.folder / f"{number:06}"
         return UserError(
             f"the shard {place} in the cache is not what was written; delete that folder and type "

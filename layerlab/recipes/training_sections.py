@@ -81,6 +81,7 @@ class Source(Section):
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
 
+_ShardSize = Annotated[int, Field(ge=1024, le=10**12)]
 _Sources = Annotated[tuple[Source, ...], Field(min_length=1, examples=[[{"text": "python-docs"}]])]
 
 
@@ -130,7 +131,7 @@ class DataSection(Section):
     tokenizer: Name | TrainedTokenizer = TRAINED
     vocab_size: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    shard_bytes: Annotated[int, Field(ge=1024, le=10**12)] | None = None
+    shard_bytes: Annotated[_ShardSize | None, Field(examples=[2**27])] = None
     block_size: Count | None = None
     document_masking: bool = False
 

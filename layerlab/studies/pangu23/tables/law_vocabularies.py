@@ -26,7 +26,7 @@ QUESTIONS, STATUTES = "JEC-QA", "statutes"
 OWN, OWN_EXTENDED = "learned here", "learned here, extended"
 # With another number the counts are others.
 COUNTS = 1
-Counted = Mapping[str, Any]
+LawCounts = Mapping[str, Any]
 
 
 def place(runs: Path) -> Path:
@@ -102,7 +102,7 @@ def count_law() -> dict[str, Any]:
     }
 
 
-def check_counts(found: Counted) -> None:
+def check_counts(found: LawCounts) -> None:
     """Check that stored counts are those of all vocabularies and texts.
 
     Raises:
@@ -115,7 +115,7 @@ def check_counts(found: Counted) -> None:
     describe_texts(found)
 
 
-def rate_rows(found: Counted) -> list[dict[str, Any]]:
+def rate_rows(found: LawCounts) -> list[dict[str, Any]]:
     """Return the rates of all vocabularies on both kinds of text."""
     rows = []
     for name in (QUESTIONS, STATUTES):
@@ -134,7 +134,7 @@ def rate_rows(found: Counted) -> list[dict[str, Any]]:
     return rows
 
 
-def describe_texts(found: Counted) -> str:
+def describe_texts(found: LawCounts) -> str:
     """Describe what was learned from what, and how far that is from the source."""
     files, size = found["learned"]
     entries, others = found["entries"], found["others"]

@@ -30,7 +30,7 @@ from layerlab.studies.pangu23.tables.law_vocabularies import (
     LARGER,
     QUESTIONS,
     STATUTES,
-    Counted,
+    LawCounts,
     check_counts,
     count_law,
     describe_texts,
@@ -147,7 +147,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def read_law(work: StudyContext) -> tuple[Counted | None, list[str]]:
+def read_law(work: StudyContext) -> tuple[LawCounts | None, list[str]]:
     """Count the tokens of law, where its texts are at hand; else return what was counted before."""
     file, told = place(work.runs), list[str]()
     if not work.fast:
@@ -159,7 +159,7 @@ def read_law(work: StudyContext) -> tuple[Counted | None, list[str]]:
     return found, [*told, describe_texts(found) if found else UNCOUNTED]
 
 
-def counts(law: Counted, name: str) -> np.ndarray:
+def counts(law: LawCounts, name: str) -> np.ndarray:
     """Return the tokens of each text under each vocabulary."""
     return np.array(law["tokens"][name], dtype=float).T
 
