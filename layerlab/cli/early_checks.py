@@ -95,11 +95,11 @@ def check_model(model: Any, *, own: bool) -> None:
 def check_texts(data: Any) -> None:
     """Refuse texts, or a tokenizer, of a training recipe's data section that are not there."""
     from layerlab.data.sources import check_source
-    from layerlab.tokenization.request import TRAINED, find_tokenizer
+    from layerlab.tokenization.request import find_tokenizer
 
     for source in (*data.sources, *(data.eval_sources or ())):
         check_source(source)
-    if data.tokenizer != TRAINED:
+    if data.trained is None:
         find_tokenizer(data.tokenizer)
 
 

@@ -18,7 +18,6 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
-from layerlab.tokenization.request import TRAINED
 from layerlab.validation import expand_home
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
@@ -181,7 +180,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     # has another key than in earlier versions.
     if data.eval_sources is not None:
         found["held out"] = [open_source(source).identity for source in data.eval_sources]
-    if data.tokenizer != TRAINED and (place := expand_home(data.tokenizer)).exists():
+    if data.trained is None and (place := expand_home(str(data.tokenizer))).exists():
         found["tokenizer"] = _content(place)
     return found
 
