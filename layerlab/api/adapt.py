@@ -277,6 +277,7 @@ def _ask(place: StageContext, left_out: list[Json]) -> Json:
                 benchmark.name,
                 out=place.folder / benchmark.name,
                 device=place.recipe.run.device,
+                dtype=None if place.recipe.base.dtype == "float32" else place.recipe.base.dtype,
                 progress=False,
                 shots=section.num_fewshot,
                 limit=section.limit,

@@ -170,7 +170,8 @@ def _check_engine(section: BenchmarkSection) -> None:
 def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
-        return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
+        files = _files(str(recipe.base.model))
+        return {"model": recipe.base.model, "files": files} | _dtype(recipe)
     data = training.data
     found = {
         "recipe": training.hash(),
@@ -182,7 +183,12 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
         found["held out"] = [open_source(source).identity for source in data.eval_sources]
     if data.tokenizer != TRAINED and (place := Path(data.tokenizer).expanduser()).exists():
         found["tokenizer"] = _content(place)
-    return found
+    return found | _dtype(recipe)
+
+
+def _dtype(recipe: AdaptationRecipe) -> dict[str, str]:
+    """Return the dtype of the weights, where it is not the usual one."""
+    return {"dtype": recipe.base.dtype} if recipe.base.dtype != "float32" else {}
 
 
 def _files(model: str) -> list[str]:

@@ -59,10 +59,11 @@ class StageContext:
         """The folder of the cleaned texts."""
         return self.shelf.check(self.stage.needs["text"])
 
-    def model(self, dtype: str | None = "float32") -> LoadedModel:
-        """Return the model so far."""
+    def model(self, dtype: str | None = None) -> LoadedModel:
+        """Return the model so far, with weights as the recipe says where no dtype is given."""
         name = self.shelf.model(self.stage.needs["model"])
-        return subject(name, device=self.recipe.run.device, dtype=dtype)
+        own = dtype or self.recipe.base.dtype
+        return subject(name, device=self.recipe.run.device, dtype=own)
 
     def words(self, need: str = "model") -> Any:
         """Return the tokenizer of an earlier stage."""
@@ -113,7 +114,7 @@ def vocabulary(place: StageContext) -> Json:
 
 def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
-    recipe, found = place.recipe, place.model()
+    recipe, found = place.recipe, place.model("float32")  # rows are drawn from sums over all others
     texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
     done = embed(
         found.model,
@@ -141,6 +142,7 @@ def pretraining(place: StageContext) -> Json:
         ),
         section=section,
         seed=place.stage.seed,
+        merge=True,
         out=place.folder,
         progress=place.tell,
         use_cpu=recipe.run.device == "cpu",
