@@ -12,8 +12,9 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.estimate import Forecast, forecast
 from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
-from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
+from layerlab.adaptation.pipeline.run_stage import StageContext
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.adaptation.pipeline.texts import read_held_out
@@ -40,6 +41,7 @@ from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
+from layerlab.plugins import paths
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
@@ -62,12 +64,13 @@ GivenRecipe = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
 
 @dataclass(frozen=True)
 class AdaptationPlan:
-    """A recipe with its stages, their folders, and the language of the page."""
+    """A recipe with its stages, their folders, the language of the page, and files of one's own."""
 
     recipe: AdaptationRecipe
     stages: tuple[Stage, ...]
     out: Path
     lang: str = ENGLISH
+    load: tuple[str, ...] = ()
 
     @property
     def shelf(self) -> StageStore:
@@ -125,7 +128,8 @@ def plan_adaptation(
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
     read = _load(read.change(settings) if settings else read, load)
-    return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
+    files = tuple(str(Path(one).resolve()) for one in paths(load))
+    return AdaptationPlan(read, plan_stages(read), out / read.name, lang, files)
 
 
 def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
@@ -166,7 +170,13 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
                 watch.end(stage.key, "kept")
                 continue
             _carry(
-                StageContext(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)),
+                StageContext(
+                    arms[stage.arms[0]],
+                    stage,
+                    shelf,
+                    partial(watch.tell, stage.key),
+                    curriculum.load,
+                ),
                 watch,
             )
         content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
@@ -189,7 +199,8 @@ def _carry(place: StageContext, watch: Progress) -> None:
     watch.begin(place.stage.key)
     begun = time.monotonic()
     place.folder.mkdir(parents=True, exist_ok=True)
-    left = {**STEPS, "base": base, "evaluate": evaluate_stage}[place.stage.kind](place)
+    step = {"base": base, "evaluate": evaluate_stage}.get(place.stage.kind, run_step)
+    left = step(place)
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
     remove_checkpoints(place.folder)
     watch.end(place.stage.key, "finished")

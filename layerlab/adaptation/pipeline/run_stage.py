@@ -42,12 +42,16 @@ class StageContext:
 
     Attributes:
         tell: is told what is done, and the share of it.
+        load: Python files with the variant of the model.
+        rank: of this process, where several carry out the stage.
     """
 
     recipe: AdaptationRecipe
     stage: Stage
     shelf: StageStore
     tell: ProgressCallback
+    load: tuple[str, ...] = ()
+    rank: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -59,11 +63,19 @@ class StageContext:
         """The folder of the cleaned texts."""
         return self.shelf.check(self.stage.needs["text"])
 
+    @property
+    def device(self) -> str:
+        """The device that a model is loaded on; one that is shared out goes on from the CPU."""
+        run = self.recipe.run
+        if self.rank is None or run.device == "cpu":
+            return run.device
+        return "cpu" if run.sharding == "fsdp" else f"{run.device}:{self.rank}"
+
     def model(self, dtype: str | None = None) -> LoadedModel:
         """Return the model so far, with weights as the recipe says where no dtype is given."""
         name = self.shelf.model(self.stage.needs["model"])
         own = dtype or self.recipe.base.dtype
-        return subject(name, device=self.recipe.run.device, dtype=own)
+        return subject(name, device=self.device, dtype=own)
 
     def words(self, need: str = "model") -> Any:
         """Return the tokenizer of an earlier stage."""
@@ -143,6 +155,7 @@ def pretraining(place: StageContext) -> Json:
         section=section,
         seed=place.stage.seed,
         merge=True,
+        sharding=recipe.run.sharding,
         out=place.folder,
         progress=place.tell,
         use_cpu=recipe.run.device == "cpu",
@@ -168,6 +181,7 @@ def tuning(place: StageContext) -> Json:
         section=section,
         weights=weights or None,
         merge=True,
+        sharding=place.recipe.run.sharding,
         out=place.folder,
         progress=place.tell,
         use_cpu=place.recipe.run.device == "cpu",

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import Trainer
 
@@ -24,7 +23,7 @@ from layerlab.training.checkpoints.checkpoint import (
 from layerlab.training.checkpoints.parts import hash_together
 from layerlab.training.sharding import gather_weights, restore_state, shard_layers, without_sync
 
-SCHEDULER = "scheduler.pt"  # as transformers calls it
+SCHEDULER = "scheduler"
 
 
 class ShardedTrainer(Trainer):
@@ -73,13 +72,12 @@ class ShardedTrainer(Trainer):
             optimizer=self._plain_optimizer().state_dict(),
             counters={"update": self.state.global_step},
             random=random_state(),
+            extra={SCHEDULER: self.lr_scheduler.state_dict()},
         )
         manager, accelerator = CheckpointManager(Path(output_dir), 1), self.accelerator
         remark = manager.save(state, accelerator.process_index, accelerator.num_processes)
         if remark is not None:
             raise UserError(remark)
-        if accelerator.is_main_process:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Leave the weights for when there is an optimizer too."""
@@ -95,8 +93,7 @@ class ShardedTrainer(Trainer):
         own = {name: one for name, one in self.model.state_dict().items() if name in state.weights}
         with restoring(own, state, folder):
             restore_state(self.model, self._plain_optimizer(), state, processes)
-        kept = torch.load(folder / SCHEDULER, weights_only=True)
-        self.lr_scheduler.load_state_dict(kept)
+            self.lr_scheduler.load_state_dict(state.extra[SCHEDULER])
 
     def _plain_optimizer(self) -> Any:
         """Return the optimizer, which accelerate may have wrapped."""
