@@ -127,6 +127,7 @@ def pretrain(
         if first:
             plan = _plan(text, section, seed, reading, block, merge, sharding)
             check_same_plan(out, plan, given, describe_beginning(model, words))
+        settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, seed) if lora else model
         run = PretrainingRun(
             *(learner, words, text, section, seed, block, settings),

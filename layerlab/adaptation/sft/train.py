@@ -165,6 +165,7 @@ def tune(
         if first:
             plan = _plan(found, block, weights, merge, sharding)
             check_same_plan(out, plan, given, describe_beginning(model, words))
+        settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, section.seed) if lora else model
         curve, trainer, damaged = _train(learner, found, settings, out, progress, sharding)
         learner = whole_model(trainer).eval()
