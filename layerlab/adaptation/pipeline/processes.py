@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
-from layerlab.adaptation.pipeline.worker import LEFT, STAGE, TOLD
+from layerlab.adaptation.pipeline.worker import LEFT, REFUSED, STAGE, TOLD
 from layerlab.errors import UserError
 from layerlab.experiments.executors.local import POLL
 from layerlab.experiments.executors.process import RunProcess
@@ -44,9 +44,9 @@ def run_step(place: StageContext) -> Json:
     if (code := work.code()) == 0:
         found: Json = read_json(folder / LEFT)
         return found
+    if code == WRONG and (refused := (folder / REFUSED).read_text("utf-8")):
+        raise UserError(refused)
     said = work.words()
-    if code == WRONG and said:
-        raise UserError(said[-1])
     raise UserError(
         f"a process of {place.stage.key} ended with code {code} "
         f"({said[-1] if said else 'it has said nothing'}); all that they said is in "
@@ -65,6 +65,8 @@ def _request(place: StageContext, folder: Any) -> None:
         "model": place.shelf.model(place.stage.needs["model"]),
     }
     write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
+    for left in (TOLD, LEFT, REFUSED):  # of an earlier call
+        write_file(folder / left, "")
 
 
 def _slots(place: StageContext) -> Any:

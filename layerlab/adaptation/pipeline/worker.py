@@ -17,7 +17,7 @@ from layerlab.system.files import write_file
 from layerlab.system.trust import take_grants
 from layerlab.training.worker import PARENT, WRONG, follow_parent
 
-STAGE, TOLD, LEFT = "request.json", "told.json", "left.json"
+STAGE, TOLD, LEFT, REFUSED = "request.json", "told.json", "left.json", "refused.txt"
 OFTEN = 0.5  # seconds between two lines of progress
 
 
@@ -37,13 +37,16 @@ class ProgressFile:
 def main(arguments: list[str]) -> int:
     """Carry out a stage together with other processes; return the exit code.
 
-    0: it is finished. 2: a user has to mend something, which the last line says.
+    0: it is finished. 2: a user has to mend something, which a file says: the last line may be that
+    of a process that missed this one.
     """
     follow_parent(os.environ.get(PARENT))
+    folder = Path(arguments[0])
     try:
-        _carry(Path(arguments[0]))
+        _carry(folder)
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
+        write_file(folder / REFUSED, str(error))
         return WRONG
     return 0
 
