@@ -313,9 +313,12 @@ class StageRunSection(Section):
         threads: of each process on a CPU.
         num_processes: of continued pretraining and tuning; more than 1 train on several devices.
         sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
+        memory_gb: of each process, which the plan holds its needs against; that of the device where
+            it is left out.
     """
 
     device: Name = "cpu"
     threads: Count = 1
     num_processes: Few = 1
     sharding: Sharding = "none"
+    memory_gb: Positive | None = None

@@ -70,7 +70,7 @@ def _request(place: StageContext, folder: Any) -> None:
 
 
 def _slots(place: StageContext) -> Any:
-    run = place.recipe.run.model_dump()
+    run = place.recipe.run.model_dump(exclude={"memory_gb"})
     return slots(RunSection(**run, max_parallel=1))[0]
 
 

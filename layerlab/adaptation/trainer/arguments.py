@@ -135,9 +135,19 @@ def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:
             "choose a multiple of that"
         )
     most = min(settings.per_device_train_batch_size, own)
-    micro = next(size for size in range(most, 0, -1) if own % size == 0)
+    micro = split_rows(own, most)
     settings.per_device_train_batch_size = micro
     settings.gradient_accumulation_steps = own // micro
+
+
+def split_rows(rows: int, most: int) -> int:
+    """Return the rows of a pass: the most that divide the rows of a process.
+
+    Example:
+        >>> split_rows(12, 5)
+        4
+    """
+    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)
 
 
 def step_counts(updates: int) -> dict[str, int]:
