@@ -28,6 +28,7 @@ from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
 from layerlab.records.json_values import Json
 from layerlab.system.files import OnlyOwn, write_folder
+from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
 from layerlab.tokenization.convert import load_or_convert
@@ -144,6 +145,7 @@ def pretraining(place: StageContext) -> Json:
     """Continue pretraining with replay, or resume an earlier session."""
     recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
+    reset_peak_memory()
     done = pretrain(
         place.model().model,
         place.words(),
@@ -160,7 +162,7 @@ def pretraining(place: StageContext) -> Json:
         progress=place.tell,
         use_cpu=recipe.run.device == "cpu",
     )
-    result = done.to_json()
+    result = done.to_json() | _peak(place)
     for one in result["sources"]:
         one["source"] = _source(place, one["source"])
     events = [one for one in read(place.folder) if one["kind"] in ("train", "evaluate")]
@@ -174,6 +176,7 @@ def tuning(place: StageContext) -> Json:
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
     rows = {one.name: rows_of(one) for one in section.sources}
     check_inputs(place.recipe, place.stage)
+    reset_peak_memory()
     done = tune(
         place.model().model,
         place.words(),
@@ -186,7 +189,7 @@ def tuning(place: StageContext) -> Json:
         progress=place.tell,
         use_cpu=place.recipe.run.device == "cpu",
     )
-    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+    return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(place)}
 
 
 STEPS: dict[str, Callable[[StageContext], Json]] = {
@@ -206,6 +209,11 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 
     with quiet_libraries():
         write_folder(place.folder / MODEL, fill, "model", like=OnlyOwn())
+
+
+def _peak(place: StageContext) -> Json:
+    """Return the most memory that this process took in the stage; the plan foretells it."""
+    return {"peak_memory_bytes": peak_memory(place.recipe.run.device)}
 
 
 def _source(place: StageContext, file: str) -> str:

@@ -135,7 +135,7 @@ def _try(
 @torch.no_grad()
 def _draw(model: nn.Module) -> None:
     """Give a model weights of a usual size; those of zero would be multiplied faster."""
-    for one in model.parameters():
-        one.normal_(std=0.02)
-    for one in model.buffers():
-        one.fill_(0.5)
+    for parameter in model.parameters():
+        parameter.normal_(std=0.02)
+    for buffer in model.buffers():
+        buffer.fill_(0.5)
