@@ -21,6 +21,7 @@ sys.path[0] = str(ROOT)
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.api.adapt import estimate_adaptation, plan_adaptation, run_adaptation
 from layerlab.tokenization.load import train_tokenizer
 
@@ -61,7 +62,7 @@ def recipe(folder: Path) -> dict[str, Any]:
     rows = [{"instruction": LINES[0] + f" {n}", "output": LINES[1] * 4} for n in range(160)]
     (folder / "rows.json").write_text(json.dumps(rows))
     return {
-        "base": {"model": str(folder)},
+        "base": {"model": str(folder / "model")},
         "sft": {
             "sources": [{"name": "rows", "path": str(folder / "rows.json")}],
             "batch_size": 4,
@@ -86,8 +87,8 @@ def _carry_out(folder: Path, out: Path, name: str) -> tuple[int, float]:
     """Run a case in a process that has not planned it."""
     words = [__file__, "--run", name, str(folder), str(out)]
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
-    plan = plan_adaptation(recipe(folder), out, CASES[name])
-    done = plan.shelf.read(plan.stages[-1].key) or {}
+    (kept,) = out.glob("adaptation/stages/tune-*")
+    done = StageStore(kept.parent).read(kept.name) or {}
     return done["result"]["peak_memory_bytes"], done["seconds"]
 
 
@@ -104,7 +105,7 @@ def main(arguments: list[str]) -> None:
     print(f"{'shape':>10}  {'case':34} {'GB plan':>8} {'GB':>6} {'':>5}  {'s plan':>7} {'s':>6}")
     for width, layers in zip(numbers[::2], numbers[1::2], strict=True):
         with tempfile.TemporaryDirectory() as place:
-            save_model(Path(place), width, layers)
+            save_model(Path(place) / "model", width, layers)
             for name in CASES:
                 words = [sys.executable, __file__, "--case", name, place]
                 said = subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.pipeline.estimate import Forecast, forecast
-from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
 from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.run_stage import StageContext
@@ -118,8 +118,13 @@ def plan_adaptation(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     load: Files = (),
+    *,
+    strict: bool = True,
 ) -> AdaptationPlan:
     """Plan the stages of a recipe.
+
+    Args:
+        strict: whether what is not here is refused; else such a plan can be estimated, and no more.
 
     Raises:
         UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
@@ -129,14 +134,15 @@ def plan_adaptation(
     read = _recipe(recipe)
     read = _load(read.change(settings) if settings else read, load)
     files = tuple(str(Path(one).resolve()) for one in paths(load))
-    return AdaptationPlan(read, plan_stages(read), out / read.name, lang, files)
+    stages = plan_stages(read, strict=strict)
+    return AdaptationPlan(read, stages, out / read.name, lang, files)
 
 
 def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
     """Load the user's files; the recipe of a base that is trained names those that it needs."""
     training = recipe.training()
     if training is None:
-        load_own(load, [str(recipe.base.model)])
+        load_own(load, [str(recipe.base.model)] if load else [])
         return recipe
     files = list(load_files(training, load).model.load)
     own = {**recipe.base.set, "model.load": files} if files else recipe.base.set
@@ -145,7 +151,8 @@ def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
     """Estimate what its stages will take, and which are finished."""
-    return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
+    recipe = curriculum.recipe
+    return forecast(recipe, curriculum.stages, curriculum.shelf, list_absent(recipe))
 
 
 def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:

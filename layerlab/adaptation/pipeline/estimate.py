@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import psutil
 import torch
 
 from layerlab.adaptation.pipeline.dry_update import DryUpdate, dry_update
+from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
@@ -24,7 +24,6 @@ from layerlab.loading.weightless import empty
 from layerlab.loading.weights import configuration as read_configuration
 from layerlab.model.build import configuration
 from layerlab.model.design import design
-from layerlab.model.preset import presets
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import (
     PretrainSection,
@@ -41,7 +40,8 @@ PER_TOKEN = 3
 # Forward and backward, of each parameter and token.
 FLOPS = 6
 CONTEXT = 10**9  # bytes that a GPU's own context and half-filled blocks take
-POOLS = 200 << 20  # of a process on a CPU, what its products and its allocator keep
+PEAKS = {"bf16": 312e12, "fp32": 19.5e12}  # of an A100, where the recipe's device is not here
+POOLS = 50 << 20  # of a process on a CPU, what its products and its allocator keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,14 @@ class Forecast:
     Attributes:
         parameters: of the base; None where they cannot be told.
         room: bytes of memory for each process; None where they cannot be told.
+        here: whether the recipe's device is.
         absent: what the recipe names and is not here, a line each.
     """
 
     rows: tuple[StageForecast, ...]
     parameters: int | None
     room: int | None = None
+    here: bool = True
     absent: tuple[str, ...] = ()
 
     @property
@@ -113,7 +115,9 @@ class Forecast:
         found = [
             f"A base of {size} parameters; {duration(self.left)} of training left: of updates "
             "tried here where the model fits, else by formula, of FLOPs at "
-            f"{ASSUMED:g} of the fastest matrix product here. What is read and asked comes on top."
+            f"{ASSUMED:g} of the fastest matrix product"
+            + (" here" if self.here else " of an A100, since the device is not here")
+            + ". What is read and asked comes on top."
         ]
         if self.fits is not None:
             room = f"{self.room / 1e9:,.3g} GB" if self.room is not None else ""
@@ -183,7 +187,13 @@ def forecast(
             finished=kept is not None,
         )
         rows.append(row if kept else teller.tell(row, own, stage))
-    return Forecast(rows=tuple(rows), parameters=size, room=_room(recipe.run), absent=tuple(absent))
+    return Forecast(
+        rows=tuple(rows),
+        parameters=size,
+        room=_room(recipe.run),
+        here=here(recipe.run.device),
+        absent=tuple(absent),
+    )
 
 
 @dataclass
@@ -192,32 +202,29 @@ class _Teller:
 
     run: StageRunSection
     known: dict[str, tuple[DryUpdate, UpdateTime]] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
     # What Python and the libraries take before any model is made.
     libraries: int = field(default_factory=lambda: int(psutil.Process().memory_info().rss))
 
     def tell(self, row: StageForecast, recipe: AdaptationRecipe, stage: Stage) -> StageForecast:
         """Return the forecast of a stage with memory, FLOPs and seconds, where it trains."""
         section = {"pretrain": recipe.pretrain, "tune": recipe.sft}.get(stage.kind)
-        if row.tokens is None:
-            return row
         if section is None or (make := model_maker(recipe)) is None:
-            seconds = row.flops / (ASSUMED * self._peak) if row.flops is not None else None
+            seconds = row.flops / (ASSUMED * self.peak("fp32")) if row.flops is not None else None
             return replace(row, seconds=seconds)
         block = section.block_size or block_of(make())
         update = share_rows(section, self.run, block)
         dry, taken = self._try(make, section, update, recipe)
+        row = replace(row, memory=self._memory(dry), measured=taken.measured)
+        if row.tokens is None:
+            return row
         passed = update.micro * block
         updates = max(1, round(row.tokens / (section.batch_size * block)))
         flops = dry.flops * row.tokens / passed
         reading = taken.seconds * dry.forward / dry.flops
         reading *= _held_tokens(recipe, stage, row.tokens, block) / (section.batch_size * block)
-        return replace(
-            row,
-            flops=round(flops),
-            seconds=updates * taken.seconds + reading,
-            memory=self._memory(dry),
-            measured=taken.measured,
-        )
+        seconds = updates * taken.seconds + reading
+        return replace(row, flops=round(flops), seconds=seconds)
 
     def _try(
         self, make: Any, section: StepSection, update: Update, recipe: AdaptationRecipe
@@ -227,7 +234,9 @@ class _Teller:
         key += repr([section.mixed_precision, section.gradient_checkpointing])
         if key not in self.known:
             dry = dry_update(make(), section, update.micro, update.block)
-            taken = time_update(make, section, self.run, update, dry, self._peak)
+            low = section.mixed_precision == "bf16" or recipe.base.dtype == "bfloat16"
+            peak = self.peak("bf16" if low else "fp32")
+            taken = time_update(make, section, self.run, update, dry, peak)
             self.known[key] = dry, taken
         return self.known[key]
 
@@ -243,10 +252,13 @@ class _Teller:
             needed = max(needed, whole)
         return needed + self.libraries + POOLS
 
-    @cached_property
-    def _peak(self) -> float:
-        device = self.run.device if here(self.run.device) else "cpu"
-        return matmul_peak(device, "fp32", self.run.threads)
+    def peak(self, precision: str) -> float:
+        """Return FLOPs per second of the fastest matrix product; assumed where no device is."""
+        if precision not in self.peaks:
+            device, threads = self.run.device, self.run.threads
+            known = matmul_peak(device, precision, threads) if here(device) else PEAKS[precision]
+            self.peaks[precision] = known
+        return self.peaks[precision]
 
 
 def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
@@ -317,16 +329,21 @@ def _tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
     if stage.kind == "tune" and recipe.sft is not None:
         if recipe.sft.tokens is not None:
             return recipe.sft.tokens
-        sizes = map(_bytes, recipe.sft.sources)
-        return round(recipe.sft.num_train_epochs * sum(sizes) / PER_TOKEN)
+        sizes = [_bytes(one) for one in recipe.sft.sources]
+        if None in sizes:
+            return None
+        return round(recipe.sft.num_train_epochs * sum(filter(None, sizes)) / PER_TOKEN)
     return None
 
 
-def _bytes(section: RowsSection) -> int:
+def _bytes(section: RowsSection) -> int | None:
+    try:
+        place = find_text(section.path)
+    except UserError:  # which the list of what is absent says
+        return None
     if section.limit is not None:
         turns = (turn for row in rows_of(section) for turn in row.turns)
         return sum(len(turn.text.encode()) for turn in turns)
-    place = find_text(section.path)
     inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
     return sum(one.stat().st_size for one in inside)
 
@@ -347,7 +364,7 @@ def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageS
 def _configuration(recipe: AdaptationRecipe) -> Any:
     """Return the configuration of the base, of which no weights are read; None where none is here.
 
-    The name of a preset stands for its shape where nothing else has that name.
+    The name of a preset stands for its shape.
     """
     training = recipe.training()
     if training is not None:
@@ -355,12 +372,11 @@ def _configuration(recipe: AdaptationRecipe) -> Any:
         found = design_model(sized)
         return configuration(found.variant.name, found.spec, found.shape, base=found.base)
     name = str(recipe.base.model)
+    if is_shape(name):
+        found = design(name)
+        return configuration(found.variant.name, found.spec, found.shape)
     try:
         with quiet_libraries():
             return read_configuration(find_folder(name, whole=False))
     except UserError:  # no such name, no network, a strange configuration
-        pass
-    if name not in presets():
         return None
-    found = design(name)
-    return configuration(found.variant.name, found.spec, found.shape)
