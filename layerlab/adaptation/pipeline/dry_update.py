@@ -118,7 +118,7 @@ def dry_update(model: Any, section: StepSection, rows: int, block: int) -> DryUp
 def prepare_recomputation(model: Any, section: StepSection) -> None:
     """Let activations be computed again, as the stage's Trainer does, where it is asked for."""
     if section.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
         if section.lora is not None:
             model.enable_input_require_grads()
     model.config.use_cache = False
@@ -153,7 +153,7 @@ class _Ledger(TorchDispatchMode):
         self.flops += _count_flops(func, args, kwargs or {}, found)
         for one in found if isinstance(found, tuple | list) else (found,):
             if isinstance(one, Tensor):
-                self._take(one.untyped_storage())
+                self.take(one)
         return found
 
     def keep(self, parameter: Tensor) -> None:
@@ -161,7 +161,9 @@ class _Ledger(TorchDispatchMode):
         assert parameter.grad is not None
         self._kept += parameter.grad.nbytes
 
-    def _take(self, storage: Any) -> None:
+    def take(self, tensor: Tensor) -> None:
+        """Count a tensor's storage, once, while it is alive."""
+        storage = tensor.untyped_storage()
         if storage in self._known:
             return
         self._known.add(storage)

@@ -42,6 +42,7 @@ FLOPS = 6
 CONTEXT = 10**9  # bytes that a GPU's own context and half-filled blocks take
 PEAKS = {"bf16": 312e12, "fp32": 19.5e12}  # of an A100, where the recipe's device is not here
 POOLS = 50 << 20  # of a process on a CPU, what its products and its allocator keep
+JOINED = 120 << 20  # what it takes to exchange tensors with others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +251,8 @@ class _Teller:
         ):  # first and last each has, and the first puts together, the whole
             whole = dry.weights + (dry.weights + dry.moments) // run.num_processes
             needed = max(needed, whole)
-        return needed + self.libraries + POOLS
+        joined = JOINED if run.num_processes > 1 else 0
+        return needed + self.libraries + POOLS + joined
 
     def peak(self, precision: str) -> float:
         """Return FLOPs per second of the fastest matrix product; assumed where no device is."""
