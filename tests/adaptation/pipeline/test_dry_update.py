@@ -54,7 +54,9 @@ def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
             ledger.take(one)
         tokens = torch.zeros(ROWS, BLOCK, dtype=torch.long)
         pass_forward(learner, tokens, section.mixed_precision, "cpu").backward()
-    assert ledger.peak + dry.moments == pytest.approx(dry.peak, rel=0.02)
+    # Without numbers a product in each of three feed-forwards lives a little longer.
+    longer = 3 * 4 * ROWS * BLOCK * 128
+    assert 0 <= dry.peak - dry.moments - ledger.peak <= longer
     assert ledger.flops == dry.flops > 3 * dry.forward - dry.forward * (section.lora is not None)
 
 
