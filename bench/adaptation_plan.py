@@ -58,8 +58,8 @@ def save_model(folder: Path, width: int, layers: int) -> None:
 
 
 def recipe(folder: Path) -> dict[str, Any]:
-    """Return a recipe that tunes for a dozen updates of 4 x 256 tokens."""
-    rows = [{"instruction": LINES[0] + f" {n}", "output": LINES[1] * 4} for n in range(160)]
+    """Return a recipe that tunes for four updates of 4 x 128 tokens."""
+    rows = [{"instruction": LINES[0] + f" {n}", "output": LINES[1] * 2} for n in range(60)]
     (folder / "rows.json").write_text(json.dumps(rows))
     return {
         "base": {"model": str(folder / "model")},
@@ -67,8 +67,8 @@ def recipe(folder: Path) -> dict[str, Any]:
             "sources": [{"name": "rows", "path": str(folder / "rows.json")}],
             "batch_size": 4,
             "micro_batch_size": 2,
-            "block_size": 256,
-            "tokens": 4 * 256 * 8,
+            "block_size": 128,
+            "tokens": 4 * 128 * 4,
             "eval_steps": 100,
             "save_steps": 100,
         },

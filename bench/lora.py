@@ -32,7 +32,7 @@ from layerlab.adaptation.sft.train import tune
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from layerlab.tokenization.load import train_tokenizer
 
-BATCH, MICRO, BLOCK, TURNS, TARGET = 4, 2, 256, 3, 0.9
+BATCH, MICRO, BLOCK, TURNS, TARGET = 2, 1, 128, 3, 0.9
 WORDS = train_tokenizer(["a party may appeal within ten days"] * 40, 300)
 
 
@@ -48,7 +48,7 @@ def fresh() -> LlamaForCausalLM:
 def conversations(updates: int) -> list[Conversation]:
     """Return so many that each fills most of a row."""
     count = range(updates * BATCH)
-    return [Conversation((Turn("user", f"{n:04}"), Turn("assistant", "x" * 200))) for n in count]
+    return [Conversation((Turn("user", f"{n:04}"), Turn("assistant", "x" * 90))) for n in count]
 
 
 class Clock(TrainerCallback):

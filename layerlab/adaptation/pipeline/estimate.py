@@ -301,14 +301,14 @@ def _held_tokens(recipe: AdaptationRecipe, stage: Stage, tokens: int, block: int
     readings = 1 + updates // (section.eval_steps or max(1, updates // 10))
     if isinstance(section, PretrainSection):
         most = section.max_eval_blocks * block or inf
-        held = (min(most, _held(recipe, kind)) for kind in ("domain", "general"))
+        held = (min(most, _count_held(recipe, kind)) for kind in ("domain", "general"))
         return readings * sum(one for one in held if one < inf)
     part = section.validation_fraction
     passed = 1.0 if section.tokens is not None else section.num_train_epochs
     return readings * tokens / passed * part / (1 - part)
 
 
-def _held(recipe: AdaptationRecipe, kind: str) -> float:
+def _count_held(recipe: AdaptationRecipe, kind: str) -> float:
     """Return about how many tokens of a kind are held out; infinity where no file says it."""
     sizes = [_size(Path(one.text)) for one in getattr(recipe.data, kind)]
     return sum(sizes) * recipe.data.validation_fraction / PER_TOKEN

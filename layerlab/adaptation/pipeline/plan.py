@@ -217,7 +217,7 @@ def _identify(name: str, look: Callable[[], Any], strict: bool) -> Any:
         return f"{name}, which is not here"
 
 
-def _known(source: Source, strict: bool) -> Any:
+def _identify_source(source: Source, strict: bool) -> Any:
     return _identify(source.text, lambda: open_source(source).identity, strict)
 
 
@@ -229,12 +229,12 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     data = training.data
     found = {
         "recipe": training.hash(),
-        "texts": [_known(source, strict) for source in data.sources],
+        "texts": [_identify_source(source, strict) for source in data.sources],
     }
     # What the recipe names and does not hold; each only where there is one, so that no other base
     # has another key than in earlier versions.
     if data.eval_sources is not None:
-        found["held out"] = [_known(source, strict) for source in data.eval_sources]
+        found["held out"] = [_identify_source(source, strict) for source in data.eval_sources]
     if data.tokenizer != TRAINED and (place := Path(data.tokenizer).expanduser()).exists():
         found["tokenizer"] = _content(place)
     return found | _dtype(recipe)
@@ -260,7 +260,10 @@ def _text(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     if recipe.clean is not None and recipe.clean.near_duplicate_threshold:
         check_near()
     rules = _plain("clean", recipe.clean, without="benchmarks") if recipe.clean else None
-    texts = [[kind, source.limit, _known(source, strict)] for kind, _, source in sources(recipe)]
+    texts = [
+        [kind, source.limit, _identify_source(source, strict)]
+        for kind, _, source in sources(recipe)
+    ]
     return {"rules": rules, "texts": texts, "validation": recipe.data.validation_fraction}
 
 
