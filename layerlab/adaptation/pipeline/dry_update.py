@@ -60,6 +60,11 @@ class DryUpdate:
         """Bytes of both moments of AdamW."""
         return 2 * self.learned
 
+    @property
+    def standing(self) -> int:
+        """Bytes of weights, gradients and moments."""
+        return self.weights + self.learned + self.moments
+
     def memory(self, processes: int, sharding: str) -> int:
         """Return the bytes that tensors take in each of several processes at the peak."""
         if processes == 1:

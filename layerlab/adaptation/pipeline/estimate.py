@@ -41,7 +41,7 @@ PER_TOKEN = 3
 FLOPS = 6
 CONTEXT = 10**9  # bytes that a GPU's own context and half-filled blocks take
 PEAKS = {"bf16": 312e12, "fp32": 19.5e12}  # of an A100, where the recipe's device is not here
-POOLS = 50 << 20  # of a process on a CPU, what its products and its allocator keep
+POOLS = 100 << 20  # of a process on a CPU, what its products and its allocator keep
 JOINED = 120 << 20  # what it takes to exchange tensors with others
 
 
@@ -246,6 +246,8 @@ class _Teller:
         needed = dry.memory(run.num_processes, run.sharding)
         if run.device != "cpu":
             return needed + CONTEXT
+        if run.sharding == "none":  # small pieces that are freed stay with the process
+            needed += max(0, dry.standing + dry.inside - dry.peak)
         if (
             run.sharding == "fsdp"
         ):  # first and last each has, and the first puts together, the whole

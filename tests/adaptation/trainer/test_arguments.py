@@ -48,6 +48,6 @@ def test_who_shares_the_model_out_is_said(tmp_path: Path, monkeypatch: pytest.Mo
         trainer_arguments(tmp_path, {}, {"use_cpu": True}, seed=0, sharding="fsdp")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(
-        UserError, match='what it leaves cannot be resumed here; .* sharding="fsdp"'
+        UserError, match=r'what it leaves cannot be resumed here; .* sharding="fsdp"'
     ):
         trainer_arguments(tmp_path, {}, {"use_cpu": True}, seed=0)
