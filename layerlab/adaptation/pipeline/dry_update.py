@@ -38,6 +38,7 @@ class DryUpdate:
         layer: of the largest block.
         edge: of what lies outside the blocks, such as embedding and head.
         learned_edge: of what learns among it.
+        shared: of what learns there and is used twice, as embedding and as head.
         peak: the most that is alive at once, moments of AdamW included.
         inside: the most beside weights, moments and gradients.
         flops: of a pass forward and backward.
@@ -50,6 +51,7 @@ class DryUpdate:
     layer: int
     edge: int
     learned_edge: int
+    shared: int
     peak: int
     inside: int
     flops: int
@@ -73,7 +75,8 @@ class DryUpdate:
             return self.peak + self.learned
         own = -(-(self.weights + self.moments) // processes)
         early = self.inside + 2 * self.layer
-        late = 2 * self.layer + self.learned_edge + self.learned // processes
+        # Of what is used twice there are the gradients of each use, and their sum.
+        late = 2 * (self.layer + self.shared) + self.learned_edge + self.learned // processes
         return own + self.edge + max(early, late)
 
 
@@ -113,6 +116,7 @@ def dry_update(model: Any, section: StepSection, rows: int, block: int) -> DryUp
         layer=max((_bytes(one.parameters()) for one in blocks), default=weights),
         edge=_bytes(outside),
         learned_edge=_bytes(one for one in outside if one.requires_grad),
+        shared=_bytes({model.get_input_embeddings().weight} & _heads(model) & set(learned)),
         peak=ledger.peak,
         inside=ledger.beside - standing,
         flops=ledger.flops,
@@ -213,6 +217,11 @@ def _blocks(model: Any) -> tuple[nn.Module, ...]:
         return anatomy(model).blocks
     except NotApplicable:
         return ()
+
+
+def _heads(model: Any) -> set[Tensor]:
+    head = model.get_output_embeddings()
+    return set() if head is None else {head.weight}
 
 
 def _parameters_of(modules: tuple[nn.Module, ...]) -> set[int]:

@@ -68,6 +68,7 @@ def test_checkpointing_takes_less_and_computes_more() -> None:
 
 def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments() -> None:
     tied, loose = (dry_update(model(one), StepSection(), ROWS, BLOCK) for one in (True, False))
+    assert loose.shared == 0 and tied.shared == 4 * 500 * 64
     assert loose.weights - tied.weights == 4 * 500 * 64 == loose.edge - tied.edge
     low = {"dtype": torch.bfloat16}
     frozen = dry_update(model(**low), StepSection(lora=LoraSection(r=4)), ROWS, BLOCK)
@@ -83,6 +84,7 @@ def test_processes_share_what_stands_and_not_what_they_work_on() -> None:
         layer=10,
         edge=20,
         learned_edge=20,
+        shared=15,
         peak=420,
         inside=30,
         flops=1,
@@ -90,7 +92,7 @@ def test_processes_share_what_stands_and_not_what_they_work_on() -> None:
     )
     assert found.memory(1, "none") == 420 and found.memory(2, "none") == 520
     # A half of weights and moments, embedding and head whole, then activations and two layers.
-    assert found.memory(2, "fsdp") == 150 + 20 + max(30 + 20, 20 + 20 + 50)
+    assert found.memory(2, "fsdp") == 150 + 20 + max(30 + 20, 20 + 30 + 20 + 50)
     assert found.memory(8, "fsdp") < found.memory(4, "fsdp") < found.memory(2, "fsdp")
 
 
