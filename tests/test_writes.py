@@ -30,7 +30,6 @@ OF_MODULES = {
 FILLS = {"fill", "_fill", "fill_for_good"}
 REASONS = {
     "adaptation/pretraining/replay.py mix_texts": "a temporary folder",
-    "adaptation/pretraining/train.py _save": "a folder of a name that is drawn at random",
     "adaptation/trainer/own_folder.py remove_checkpoints": "its own, whose seal names every file",
     "adaptation/trainer/own_folder.py BeginCallback._write": "its own list of checkpoints",
     "api/adapt.py _carry": "makes the folder of a stage",

@@ -103,12 +103,8 @@ def check_texts(data: Any) -> None:
         find_tokenizer(data.tokenizer)
 
 
-def check_adaptation(recipe: Any, *, planned: bool) -> None:
-    """Refuse a recipe for adaptation whose model, texts or rows are not there.
-
-    Args:
-        planned: whether nothing runs, for which no model need be at hand.
-    """
+def check_adaptation(recipe: Any) -> None:
+    """Refuse a recipe for adaptation whose model, texts or rows are not there."""
     from layerlab.data.places import find_text
     from layerlab.data.sources import check_source
     from layerlab.loading.folders import check_found
@@ -119,7 +115,7 @@ def check_adaptation(recipe: Any, *, planned: bool) -> None:
         if training is not None:
             validate(training)
             check_texts(training.data)
-        elif not planned:
+        else:
             check_found([str(arm.base.model)])
         for source in (*arm.data.domain, *arm.data.general):
             check_source(source)

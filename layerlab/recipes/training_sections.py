@@ -310,6 +310,9 @@ class EmulateSection(Section):
     mode: Literal["nearest", "stochastic"] = "nearest"
 
 
+Sharding = Literal["none", "fsdp"]
+
+
 class SlurmSection(Section):
     """The options of a Slurm job, under submitit's names.
 
@@ -354,7 +357,7 @@ class RunSection(Section):
     max_parallel: Few | None = None
     executor: Literal["local", "slurm", "submitit"] = "local"
     num_processes: Few = 1
-    sharding: Literal["none", "fsdp"] = "none"
+    sharding: Sharding = "none"
     save_steps: Count | None = None
     save_total_limit: Annotated[int, Field(ge=2)] = 2
     save_model: bool = True
