@@ -46,6 +46,7 @@ REASONS = {
     "experiments/executors/worker_pool.py Worker.__init__": "appends to the log of a locked run",
     "experiments/executors/slurm.py Queue._ask": "asks the queue, which writes nothing",
     "latency/memory.py growth": "of /proc",
+    "ledger/chain.py append_line": "appends to a ledger under its lock",
     "model/config.py LabConfig.save_pretrained": "checked: over no file that was edited, no link",
     "numerics/formats/kernel.py _keep": "a damaged library of its own in the cache",
     "numerics/formats/kernel.py _build": "in the cache, under the hash of what is written",

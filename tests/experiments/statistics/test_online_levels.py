@@ -59,7 +59,7 @@ def test_all_weight_is_one_and_falls() -> None:
     weights = [weigh(one) for one in range(1, 20_001)]
     rest = 20_000.5 ** (1 - 1.6) / 0.6 * weights[0]  # the integral of what is left
     assert sum(weights) + rest == pytest.approx(1, abs=1e-7)
-    assert all(one > other for one, other in zip(weights, weights[1:], strict=False))
+    assert weights == sorted(weights, reverse=True)
 
 
 def test_with_nothing_to_find_all_levels_are_at_most_the_first_wealth() -> None:
