@@ -67,7 +67,7 @@ REASONS = {
     "system/limits.py _work": "standard error of a process of its own",
     "system/hardware.py reset_peak_memory": "to /proc: writes no file",
     "system/locks.py lock_folder": "an empty file that is removed by whoever made it",
-    "cli/ending.py _give_up_output": "standard output that nobody reads",
+    "console/ending.py _give_up_output": "standard output that nobody reads",
     "tokenization/convert.py _convert": "a temporary folder",
     "training/checkpoints/trackers.py Trackers.__init__": "appends to a file of a locked run",
     "training/checkpoints/trackers.py trackers": "makes their folder",

@@ -7,7 +7,6 @@ from pathlib import Path
 from layerlab.ledger.campaign import Campaign, CampaignTerms, IdeaTrial, IdeaVerdict, replay
 from layerlab.ledger.chain import hold_ledger, read_chain
 from layerlab.ledger.declare import begin_campaign, declare_trial
-from layerlab.ledger.judge import judge_trial
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
 from layerlab.system.files import File
@@ -108,6 +107,8 @@ def judge_idea(
         UserError: there is no ledger, or a changed one; the idea is not there; runs are missing, or
             have seeds that were not declared; it was judged with other runs.
     """
+    from layerlab.ledger.judge import judge_trial  # imports torch, and the others need none
+
     place = Path(folder)
     loss = read_ledger(place).terms.loss
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)

@@ -11,6 +11,7 @@ from layerlab.validation import short_repr, suggest
 
 Stage = Literal["screening", "confirmation"]
 IdeaWord = Literal["adopted", "refuted", "undecided"]
+LOSS = "loss"  # the measure of an idea for which none is named
 # What the first runs of an idea must show so that a confirmation is worth its runs. Nothing is
 # claimed by them, so that their level takes nothing of what the campaign may err.
 SCREEN = 0.1

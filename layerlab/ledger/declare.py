@@ -1,17 +1,16 @@
 """Writes a campaign and its ideas down, before there are runs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.experiments.judge_logs import JudgeRequest, check_request
-from layerlab.experiments.log_values import LOSS, JudgedStep
-from layerlab.ledger.campaign import SCREEN, Campaign, CampaignTerms, IdeaTrial, Stage, replay
-from layerlab.ledger.chain import append_line, begin_chain, hold_ledger, read_chain
+from layerlab.ledger.campaign import LOSS, SCREEN, Campaign, CampaignTerms, IdeaTrial, Stage, replay
+from layerlab.ledger.chain import FILE, append_line, begin_chain, hold_ledger, read_chain
 from layerlab.recipes.compared_measures import parse_measure
-from layerlab.system.files import resolve
+from layerlab.system.files import check_file, resolve
 from layerlab.validation import find_twice, short_repr
 from layerlab.version import VERSION
 
@@ -33,8 +32,12 @@ def begin_campaign(folder: Path, terms: CampaignTerms) -> Campaign:
             f"--alpha is {terms.alpha:g}, above --fdr, which is {terms.fdr:g}; expected at most "
             "that: where nothing works all that is adopted is false"
         )
-    check_request(JudgeRequest(judged=JudgedStep(at=terms.at, last=terms.last)))
+    if terms.at is not None and not math.isfinite(terms.at):
+        raise UserError(f"--at is {terms.at:g}; expected a step, or leave it out")
+    if terms.last < 1:
+        raise UserError(f"--last is {terms.last}; expected 1 or more readings")
     content = {"kind": "campaign", "layerlab": VERSION, "terms": asdict(terms)}
+    check_file(folder / FILE)
     with hold_ledger(folder):
         return replay(begin_chain(resolve(folder), content))
 

@@ -11,9 +11,9 @@ from typing import Literal
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.verdict import number
 from layerlab.experiments.judge_logs import JudgeRequest, weigh_pair
-from layerlab.experiments.log_values import LOSS, JudgedStep
+from layerlab.experiments.log_values import JudgedStep
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
-from layerlab.ledger.campaign import Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
+from layerlab.ledger.campaign import LOSS, Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
 from layerlab.ledger.chain import append_line, hold_ledger, read_chain
 from layerlab.ledger.declare import list_seeds
 from layerlab.logs.training_log import TrainingLog
@@ -188,13 +188,18 @@ def _say(
 
 
 def _describe_early(trial: IdeaTrial, logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on logs that were there before the idea was written down."""
+    """Return a remark on logs that were there before the trial was written down.
+
+    The baseline's first runs may be: they serve many ideas. For a confirmation they may not, as
+    its seeds could be those at which the baseline is known to have fared badly.
+    """
     declared = datetime.fromisoformat(trial.time).timestamp()
     early = []
     for one in logs:
         changed = Path(one.place).stat().st_mtime if Path(one.place).is_file() else declared
         # A second: the ledger tells no smaller times.
-        if one.arm == trial.idea and changed < declared - 1:
+        ours = one.arm == trial.idea or trial.stage == "confirmation"
+        if ours and changed < declared - 1:
             early.append(f"{one.place} ({datetime.fromtimestamp(changed, UTC):%Y-%m-%d %H:%M} UTC)")
     if not early:
         return []
