@@ -9,7 +9,7 @@ from layerlab.experiments.statistics.online_levels import fallback_level, lord_l
 from layerlab.ledger.chain import Chain, Line
 from layerlab.validation import short_repr, suggest
 
-Stage = Literal["screening", "confirmation"]
+TrialStage = Literal["screening", "confirmation"]
 IdeaWord = Literal["adopted", "refuted", "undecided"]
 LOSS = "loss"  # the measure of an idea for which none is named
 # What the first runs of an idea must show so that a confirmation is worth its runs. Nothing is
@@ -61,7 +61,7 @@ class IdeaVerdict:
     """
 
     idea: str
-    stage: Stage
+    stage: TrialStage
     verdict: IdeaWord
     said: str
     level: float
@@ -95,7 +95,7 @@ class IdeaTrial:
     """
 
     idea: str
-    stage: Stage
+    stage: TrialStage
     seeds: tuple[int, ...]
     level: float
     measure: str

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.ledger.campaign import LOSS, SCREEN, Campaign, CampaignTerms, IdeaTrial, Stage, replay
+from layerlab.ledger.campaign import (
+    LOSS,
+    SCREEN,
+    Campaign,
+    CampaignTerms,
+    IdeaTrial,
+    TrialStage,
+    replay,
+)
 from layerlab.ledger.chain import FILE, append_line, begin_chain, hold_ledger, read_chain
 from layerlab.recipes.compared_measures import parse_measure
 from layerlab.system.files import check_file, resolve
@@ -67,7 +75,7 @@ def declare_trial(
             raise UserError(f"{short_repr(idea)} is the baseline of this campaign; name an idea")
         if confirm:
             earlier = _check_confirmation(campaign, idea, chosen, measure)
-            stage: Stage = "confirmation"
+            stage: TrialStage = "confirmation"
             level, judged, text = campaign.next_level, earlier.measure, says or earlier.says
         else:
             stage, level = "screening", SCREEN
@@ -120,8 +128,8 @@ def _check_measure(name: str) -> str:
     except ValueError:
         pass
     raise UserError(
-        f"--measure is {short_repr(name)}; expected {LOSS}, or {STEPS}:2.5 for the steps to a loss "
-        "of 2.5"
+        f"--measure is {short_repr(name)}; expected loss, or steps:2.5 for the steps to a loss of "
+        "2.5"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 EXPONENT = 1.6  # of the weights; how fast the first of many tests spends what there is
 
-Weights = Callable[[int], float]
+WeightRule = Callable[[int], float]
 
 
 def weigh(number: int) -> float:
@@ -30,7 +30,7 @@ def weigh(number: int) -> float:
 
 
 def lord_level(
-    number: int, found: Sequence[int], *, rate: float, first: float, weights: Weights = weigh
+    number: int, found: Sequence[int], *, rate: float, first: float, weights: WeightRule = weigh
 ) -> float:
     """Return the level of a test at which the rate of false discoveries stays below `rate`.
 
@@ -60,7 +60,7 @@ def lord_level(
     return first * weights(number) + sum(earned)
 
 
-def fallback_level(number: int, kept: float, *, alpha: float, weights: Weights = weigh) -> float:
+def fallback_level(number: int, kept: float, *, alpha: float, weights: WeightRule = weigh) -> float:
     """Return the level of a test at which there is any false discovery with probability `alpha`.
 
     alpha_k = alpha gamma_k + R_(k-1) alpha_(k-1)
