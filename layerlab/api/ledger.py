@@ -113,9 +113,8 @@ def judge_idea(
     loss = read_ledger(place).terms.loss
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
-    return judge_trial(
-        place, idea, list(read_logs(find_logs([fspath(one) for one in given]), columns))
-    )
+    found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
+    return judge_trial(place, idea, found, columns)
 
 
 def read_ledger(folder: File) -> Campaign:

@@ -47,7 +47,8 @@ class IdeaVerdict:
     Attributes:
         idea: that was judged.
         stage: of the trial.
-        verdict: adopted, refuted or undecided.
+        verdict: adopted, or refuted where it is worse or the same, or undecided. That it is worse
+            is said at alpha, and not corrected over the campaign: nothing is built on it.
         said: the same in a sentence, with its numbers.
         level: that p had to reach.
         p: one-sided, that the idea is no better.

@@ -18,6 +18,7 @@ from layerlab.ledger.campaign import (
 )
 from layerlab.ledger.chain import FILE, append_line, begin_chain, hold_ledger, read_chain
 from layerlab.recipes.compared_measures import parse_measure
+from layerlab.records.json_values import json_text
 from layerlab.system.files import check_file, resolve
 from layerlab.validation import find_twice, short_repr
 from layerlab.version import VERSION
@@ -76,7 +77,11 @@ def declare_trial(
         if confirm:
             earlier = _check_confirmation(campaign, idea, chosen, measure)
             stage: TrialStage = "confirmation"
-            level, judged, text = campaign.next_level, earlier.measure, says or earlier.says
+            level, judged, text = (
+                campaign.next_level,
+                earlier.measure,
+                says or earlier.says,
+            )
         else:
             stage, level = "screening", SCREEN
             judged, text = _check_measure(measure or LOSS), _check_new(campaign, idea, says)
@@ -87,7 +92,7 @@ def declare_trial(
             "seeds": list(chosen),
             "level": level,
             "measure": judged,
-            "says": text,
+            "says": json_text(" ".join(text.split())),
         }
         return replay(append_line(chain, content)).find(idea)[-1]
 
@@ -111,7 +116,7 @@ def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
             f"--seeds is {short_repr(','.join(map(str, seeds)))}; expected two or more, as 1,2,3: "
             "one run cannot say how much of a difference is chance"
         )
-    return tuple(seeds)
+    return tuple(int(one) for one in seeds)
 
 
 def _check_measure(name: str) -> str:
@@ -150,7 +155,7 @@ def _check_new(campaign: Campaign, idea: str, says: str | None) -> str:
             f"nothing is said of {short_repr(idea)}; type --says with what is changed, in a "
             "sentence"
         )
-    return " ".join(says.split())
+    return says
 
 
 def _check_confirmation(

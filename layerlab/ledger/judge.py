@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -16,16 +16,22 @@ from layerlab.experiments.statistics.multiple_comparisons import Evidence
 from layerlab.ledger.campaign import LOSS, Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
 from layerlab.ledger.chain import append_line, hold_ledger, read_chain
 from layerlab.ledger.declare import list_seeds
-from layerlab.logs.training_log import TrainingLog
+from layerlab.logs.training_log import LogColumns, TrainingLog
 from layerlab.recipes.compared_measures import parse_measure
+from layerlab.records.json_values import json_text
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
 
-def judge_trial(folder: Path, idea: str, logs: Sequence[TrainingLog]) -> IdeaVerdict:
+def judge_trial(
+    folder: Path, idea: str, logs: Sequence[TrainingLog], columns: LogColumns
+) -> IdeaVerdict:
     """Judge the last trial of an idea, and write the verdict down.
 
     The same runs again give the verdict that was written down.
+
+    Args:
+        columns: by which the logs were read, which is written down too.
 
     Raises:
         UserError: the idea is not there, runs are missing or were not declared, or the trial was
@@ -45,7 +51,13 @@ def judge_trial(folder: Path, idea: str, logs: Sequence[TrainingLog]) -> IdeaVer
         if now.verdict is not None:
             _refuse_others(now, now.verdict, found)
             return now.verdict
-        append_line(chain, {"kind": "verdict", "verdict": found.to_json()})
+        content = {
+            "kind": "verdict",
+            "verdict": found.to_json(),
+            "logs": list(dict.fromkeys(json_text(one.place) for one in kept)),
+            "read": {name: one for name, one in asdict(columns).items() if one is not None},
+        }
+        append_line(chain, content)
     return found
 
 

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import runpy
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +78,17 @@ def test_an_idea_is_written_down_judged_confirmed_and_adopted(folder: Path, tmp_
     assert state.count() == {"adopted": 1, "refuted": 0, "undecided": 0}
     assert state.next_level == lord_level(2, [1], rate=0.1, first=0.05)
     assert state.wealth == pytest.approx(0.1 - fresh.level)
-    assert len((folder / FILE).read_text().splitlines()) == 5
+    lines = [json.loads(one) for one in (folder / FILE).read_text().splitlines()]
+    assert len(lines) == 5 and lines[-1]["logs"] == [str(logs)] and lines[-1]["read"] == {}
+
+
+def test_what_is_written_down_may_come_from_any_program(folder: Path) -> None:
+    """Numbers of numpy, and text that no file can hold."""
+    layerlab.add_idea(folder, "wide", says="half of a \ud83d pair", seeds=np.arange(1, 4).tolist())
+    layerlab.add_idea(folder, "deep", says="deeper", seeds=list(np.arange(1, 4)))
+    found = layerlab.read_ledger(folder)
+    assert found.find("wide")[0].says == r"half of a \ud83d pair"
+    assert found.find("deep")[0].seeds == (1, 2, 3)
 
 
 def test_what_is_worse_is_refuted_and_what_shows_nothing_is_undecided(
@@ -150,6 +162,38 @@ def test_never_a_false_adoption_spends_alpha(tmp_path: Path) -> None:
     state = layerlab.read_ledger(place)
     assert state.next_level == fallback_level(2, one.level, alpha=0.05)
     assert state.wealth == pytest.approx(0.05)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("never", [False, True])
+def test_a_long_campaign_has_the_levels_that_are_simulated(
+    tmp_path: Path, never: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What bench/ledger.py simulates is what a ledger does, from the logs on."""
+    place, draw = tmp_path / "own", np.random.default_rng(1)
+    layerlab.create_ledger(place, baseline="plain", never=never)
+    bench = Path(__file__).parents[2] / "bench"
+    monkeypatch.setattr(sys, "path", [str(bench), *sys.path])  # of which it takes its folder off
+    made = runpy.run_path(str(bench / "ledger.py"))
+    p, adopted = [], []
+    for number in range(25):
+        gain = 0.02 if number % 3 else 0.0
+        for stage, seeds in enumerate(([1, 2], range(100 + 6 * number, 106 + 6 * number))):
+            chosen = [int(one) for one in seeds]
+            rows = ["arm,seed,step,loss"]
+            for seed in chosen:
+                rows.append(f"plain,{seed},1,{3 + draw.normal(0, 0.01)}")
+                better = gain + 10 * (not stage) + 0.1 * seed * (not stage)
+                rows.append(f"i{number},{seed},1,{3 - better + draw.normal(0, 0.01)}")
+            (tmp_path / "log.csv").write_text("\n".join(rows))
+            says = None if stage else "an idea"
+            layerlab.add_idea(place, f"i{number}", seeds=chosen, says=says, confirm=bool(stage))
+            found = layerlab.judge_idea(place, f"i{number}", tmp_path / "log.csv")
+        p.append(found.p)
+        adopted.append(found.verdict == "adopted")
+    terms = made["CampaignTerms"](baseline="plain", never=never)
+    assert made["confirm"](np.array(p), terms).tolist() == adopted
+    assert 1 < sum(adopted) < 25
 
 
 def test_the_same_runs_again_give_what_was_written_and_others_are_refused(
