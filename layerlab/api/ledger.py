@@ -110,7 +110,9 @@ def judge_idea(
     from layerlab.ledger.judge import judge_trial  # imports torch, and the others need none
 
     place = Path(folder)
-    loss = read_ledger(place).terms.loss
+    campaign = read_ledger(place)
+    campaign.find(idea)  # before logs are read, which may be many
+    loss = campaign.terms.loss
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
     found = list(read_logs(find_logs([fspath(one) for one in given]), columns))

@@ -154,6 +154,34 @@ def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
     assert not list(folder.parent.glob(".*.lock"))
 
 
+def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from layerlab.ledger.chain import append_line, hold_ledger, read_chain\n"
+        f"folder = Path({str(folder)!r})\n"
+        "for number in range(10**6):\n"
+        "    with hold_ledger(folder):\n"
+        "        append_line(read_chain(folder), {'kind': 'trial', 'number': number})\n"
+        "    print(number, flush=True)\n"
+    )
+    for wanted in (1, 3, 8):
+        before = len(read_chain(folder).lines)
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(wanted)]
+        process.kill()
+        told += process.stdout.readlines()
+        process.wait()
+        process.stdout.close()
+        with hold_ledger(folder):
+            chain = read_chain(folder)
+            # What was told as written is there; one more may be.
+            whole = sum(one.endswith("\n") for one in told)
+            assert len(chain.lines) - before in (whole, whole + 1)
+            append_line(chain, {"kind": "trial"})
+    read_chain(folder)
+
+
 def test_a_ledger_is_not_written_through_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes((folder / FILE).read_bytes())
     (folder / FILE).unlink()
