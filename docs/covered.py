@@ -33,7 +33,7 @@ KINDS = {
     "advice": "advice",
 }
 WITHOUT = "without"
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"\d+(?:\.\d+)*"
 _KIND = "|".join(KINDS)
 _LISTED = rf"{_NUMBER}(?:(?:, (?:and )?| and | to ){_NUMBER})*"
 _PLACE = re.compile(rf"\b({_KIND})s?\.? ({_LISTED})", re.IGNORECASE)

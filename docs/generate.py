@@ -56,6 +56,7 @@ PLACES = {
     "head": "attention head, from 0",
     "place": "stream (after the block), attention or ffn (what each adds to the stream)",
     "sublayer": "attention or ffn",
+    "statement": "the theorem; `gated` where the feed-forward is, which theorems leave out",
     "format": "the number format, as it was asked for",
     "by": "component, layer, pair (of components), cross (component and layer)",
     "part": "what was rounded, alone",
@@ -171,7 +172,8 @@ def page(measure: Measure) -> str:
                 f"- **Source**: {measure.source.rstrip('.')} (see [sources](../sources.md))",
                 f"- **Healthier**: {measure.better or 'no direction in general'}",
                 f"- **Reads**: {', '.join(sorted(measure.needs))}",
-                f"- **Part of the default set**: {'yes' if measure.default else 'no'}",
+                f"- **Part of the default set**: {'yes' if measure.default else 'no'}"
+                + (", of models that have such modules" if measure.rare else ""),
             ]
         ),
         "## Columns",

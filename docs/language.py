@@ -37,6 +37,8 @@ LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
     *("residual stream", "weights (stored)", "behind the blocks"),
+    *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
+    *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
 )
 # Where in a source something stands.
 PLACES = (
@@ -116,7 +118,10 @@ TOLD = (
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),
     *("corpus/streams", "data/shared_files", "data/unread", "data/cleaning/contamination"),
-    *("evaluation/results/lm_eval_tasks", "evaluation/paired/sentences"),
+    "evaluation/paired/sentences",
+    *("evaluation/results/lm_eval_tasks", "evaluation/results/data_issues"),
+    *("evaluation/benchmarks/items", "evaluation/lm_eval_tasks/right_answers"),
+    *("evaluation/lm_eval_tasks/templates", "experiments/judging"),
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )

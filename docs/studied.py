@@ -67,7 +67,8 @@ def claims(found: Iterable[Study]) -> str:
         "`--runs` (hours); with `--fast` they train nothing and judge the runs that lie there. "
         "Where none lie of their own small twins, `dimension-twins`, `features-pca`, `same-loss`, "
         "`saliency-repeat` and `scaled-identity-trained` train smaller ones and say so; "
-        "`latency-measured` times nothing then, and decides nothing where no times lie. "
+        "`latency-measured` times nothing then, `tokenizer-table` counts no law, and neither "
+        "decides anything where no numbers lie. "
         "`layerlab study --all` runs every study, and writes one page of all claims; what came "
         "out here: [what holds](what-holds.md). With `--lang zh` the pages are Chinese; "
         "`study.json` and tables stay English.",

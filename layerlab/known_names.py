@@ -12,15 +12,15 @@ from layerlab.validation import short_repr, suggest
 MEASURES = tuple(
     """
     diversity dimension features stream lens ablation spectrum attention querykey matrices
-    lipschitz gain rounding logits attribution gradients condition saliency
+    lipschitz gain theorems rounding logits attribution gradients condition saliency
     """.split()
 )
 # Those that need nothing but weights.
 OF_WEIGHTS = ("querykey", "matrices")
 STUDIES = tuple(
     """
-    ablation-noise attention-gain attention-lambda backward batch-confound block-anatomy
-    bound-depth bounds-table collapse-depth condition-alone condition-table deep-curve
+    ablation-noise attention-gain attention-lambda backward batch-confound batch-independence
+    block-anatomy bound-depth bounds-table collapse-depth condition-alone condition-table deep-curve
     dimension-twins eight-residuals-long eight-residuals-twin features-pca fewer-layers
     gpt-curves latency-measured layernorm-against-rmsnorm low-precision mlp-lipschitz
     modules-at-start norm-placement pangu-ablation-twin pangu-pretrain-twin pangu-theorems
@@ -41,7 +41,8 @@ FIXED = frozenset(
 # Those that look at trained models, and at those that a user names.
 OF_MODELS = tuple(
     """
-    attention-gain attention-lambda block-anatomy bound-depth bounds-table collapse-depth
+    attention-gain attention-lambda batch-independence block-anatomy bound-depth bounds-table
+    collapse-depth
     condition-table deep-curve features-pca gpt-curves layernorm-against-rmsnorm mlp-lipschitz
     pangu-theorems path-length precision-advice predictor saliency-repeat shortcut-noise unit-ball
     where-noise
@@ -108,7 +109,8 @@ def unknown_study(name: str, known: Iterable[str]) -> UserError:
 def refuse_models(study: str) -> UserError:
     """Return the error that a study looks at no model that a user could name."""
     return UserError(
-        f"study {study} reads no model and no text; leave --model, --text and --device out. "
+        f"study {study} reads no model and no text; leave --model, --text, --device "
+        "and --dtype out. "
         f"Those that do: {', '.join(OF_MODELS)}"
     )
 

@@ -49,6 +49,10 @@ MEASURES: Mapping[str, KnownOptions] = {
         "seed": (0, Constraint(kind=int, least=0, most=2**63 - 1)),
         "memory_gib": (8.0, Constraint(kind=float, least=0)),
     },
+    "theorems": {
+        "tokens": (64, Constraint(kind=int, least=2, most=2048)),
+        "noise": (0.1, Constraint(kind=float, above=0, most=1e3)),
+    },
     "rounding": {"formats": _FORMATS},
     "logits": {"formats": _FORMATS},
     "attribution": {

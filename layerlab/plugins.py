@@ -54,6 +54,7 @@ ORDER = (
     "matrices",
     "lipschitz",
     "gain",
+    "theorems",
     "rounding",
     "logits",
     "attribution",

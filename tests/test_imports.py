@@ -41,7 +41,7 @@ ROWS = (
     "plugins",
     "training",
     "experiments",
-    "adaptation evaluation latency report",
+    "adaptation evaluation latency report ledger",
     "studies",
     "api",
     "cli",

@@ -10,6 +10,7 @@ COVERED = runpy.run_path(str(ROOT / "docs" / "covered.py"))
 PLACES = {
     "pangu23": dict.fromkeys(["Lemma 1", "Lemma 2", "Lemma 3", "Table 2", "equation 7"], ""),
     "budzinskiy25": dict.fromkeys(["Lemma 3.8", "Lemma 4.6", "Lemma 4.7", "Lemma 4.8"], ""),
+    "spectral25": dict.fromkeys(["section 1.2", "section 1.2.1", "section 1.2.2"], ""),
 }
 
 
@@ -29,6 +30,10 @@ PLACES = {
         (
             "pangu23, Lemma 1; budzinskiy25, Lemma 3.8",
             {("pangu23", "Lemma 1"), ("budzinskiy25", "Lemma 3.8")},
+        ),
+        (
+            "spectral25, sections 1.2.1 and 1.2.2, second figure",
+            {("spectral25", "section 1.2.1"), ("spectral25", "section 1.2.2")},
         ),
         ("pangu23 is a source. Lemma 2 of another", set()),
         ("pangu23, Lemma 9", set()),

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.pipeline.estimate import Forecast, forecast
-from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
+from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
-from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
+from layerlab.adaptation.pipeline.run_stage import StageContext
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.adaptation.pipeline.texts import read_held_out
@@ -40,6 +41,7 @@ from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
+from layerlab.plugins import paths
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
@@ -62,12 +64,13 @@ GivenRecipe = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
 
 @dataclass(frozen=True)
 class AdaptationPlan:
-    """A recipe with its stages, their folders, and the language of the page."""
+    """A recipe with its stages, their folders, the language of the page, and files of one's own."""
 
     recipe: AdaptationRecipe
     stages: tuple[Stage, ...]
     out: Path
     lang: str = ENGLISH
+    load: tuple[str, ...] = ()
 
     @property
     def shelf(self) -> StageStore:
@@ -115,8 +118,13 @@ def plan_adaptation(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     load: Files = (),
+    *,
+    strict: bool = True,
 ) -> AdaptationPlan:
     """Plan the stages of a recipe.
+
+    Args:
+        strict: whether what is not here is refused; else such a plan can be estimated, and no more.
 
     Raises:
         UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
@@ -125,14 +133,16 @@ def plan_adaptation(
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
     read = _load(read.change(settings) if settings else read, load)
-    return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
+    files = tuple(str(Path(one).resolve()) for one in paths(load))
+    stages = plan_stages(read, strict=strict)
+    return AdaptationPlan(read, stages, out / read.name, lang, files)
 
 
 def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
     """Load the user's files; the recipe of a base that is trained names those that it needs."""
     training = recipe.training()
     if training is None:
-        load_own(load, [str(recipe.base.model)])
+        load_own(load, [str(recipe.base.model)] if load else [])
         return recipe
     files = list(load_files(training, load).model.load)
     own = {**recipe.base.set, "model.load": files} if files else recipe.base.set
@@ -141,7 +151,8 @@ def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
     """Estimate what its stages will take, and which are finished."""
-    return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
+    recipe = curriculum.recipe
+    return forecast(recipe, curriculum.stages, curriculum.shelf, list_absent(recipe))
 
 
 def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
@@ -166,7 +177,13 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
                 watch.end(stage.key, "kept")
                 continue
             _carry(
-                StageContext(arms[stage.arms[0]], stage, shelf, partial(watch.tell, stage.key)),
+                StageContext(
+                    arms[stage.arms[0]],
+                    stage,
+                    shelf,
+                    partial(watch.tell, stage.key),
+                    curriculum.load,
+                ),
                 watch,
             )
         content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
@@ -189,7 +206,8 @@ def _carry(place: StageContext, watch: Progress) -> None:
     watch.begin(place.stage.key)
     begun = time.monotonic()
     place.folder.mkdir(parents=True, exist_ok=True)
-    left = {**STEPS, "base": base, "evaluate": evaluate_stage}[place.stage.kind](place)
+    step = {"base": base, "evaluate": evaluate_stage}.get(place.stage.kind, run_step)
+    left = step(place)
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
     remove_checkpoints(place.folder)
     watch.end(place.stage.key, "finished")
@@ -277,6 +295,7 @@ def _ask(place: StageContext, left_out: list[Json]) -> Json:
                 benchmark.name,
                 out=place.folder / benchmark.name,
                 device=place.recipe.run.device,
+                dtype=None if place.recipe.base.dtype == "float32" else place.recipe.base.dtype,
                 progress=False,
                 shots=section.num_fewshot,
                 limit=section.limit,

@@ -224,12 +224,12 @@ def _ask(
         there, left_out = available(benchmarks, question.data)
         leaves = list_tasks(harness, question.options, there, left_out, question.data)
     named, groups = harness.load_named(question.tasks) if question.tasks else ([], [])
-    leaves += [harness.LmEvalTask(one.task, one.groups) for one in named]
+    leaves += [harness.LmEvalTask(one.task, one.groups, one.remarks) for one in named]
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
     arms: list[dict[str, Any]] = []
-    notes: list[str] = []
+    notes = [remark for one in named for remark in one.remarks]
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
         bar = EvaluationBar(total)
@@ -281,7 +281,7 @@ def _sum(
         *lost_text_remarks(tasks),
         *question_remarks(records),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
-        *oddities(asked, question.data),
+        *oddities(asked, question.data, whole=question.options.limit is None),
     ]
     names = [arm["arm"] for arm in arms]
     content = {

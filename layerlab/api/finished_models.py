@@ -16,6 +16,7 @@ from layerlab.console.units import duration
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import scorer
 from layerlab.evaluation.harness.prepare import check_whole, engine, load_whole
+from layerlab.evaluation.results.data_issues import remarks as describe_oddities
 from layerlab.evaluation.results.question_scores import score_whole
 from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
@@ -80,6 +81,7 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
         else hash_command(section.commands[known.name])
         for measure, known in _score_measures(section)
     }
+    odd = {measure: _describe_questions(leaves) for measure, leaves in tasks.items()}
     with hear_interruptions(task.out / RUNS):
         for run in runs:
             folder = task.folder(run)
@@ -88,7 +90,8 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
                 continue
             for measure, known in _score_measures(section):
                 with lock_runs([folder]):
-                    told = _score(task.recipe, folder, result, known, asked[measure])
+                    remarks = odd.get(measure, ())
+                    told = _score(task.recipe, folder, result, known, asked[measure], remarks)
                 if told is not None:
                     watch.note(f"{run.name}: {measure} {told.score:.4f}")
 
@@ -164,6 +167,7 @@ def _score(
     result: Mapping[str, Any],
     measure: ComparedMeasure,
     asked: str,
+    remarks: Sequence[str],
 ) -> ModelScore | None:
     """Return the new score of a run's model; None where it has one."""
     kept = read_scores(folder, result).get(measure.key)
@@ -171,7 +175,7 @@ def _score(
         return None
     loaded = _load(folder, result, measure, recipe.run.device)
     if measure.kind == SUITE:
-        found = _ask(measure.name, loaded, asked)
+        found = _ask(measure.name, loaded, asked, remarks)
     else:
         del loaded  # it was for the hash of its weights alone: the memory is the command's
         command = recipe.compare.commands[measure.name]
@@ -204,11 +208,11 @@ def _load(
     return found
 
 
-def _ask(name: str, loaded: LoadedModel, asked: str) -> ModelScore:
+def _ask(name: str, loaded: LoadedModel, asked: str, remarks: Sequence[str]) -> ModelScore:
     """Score a model as `layerlab evaluate` does."""
     start = time.monotonic()
     content = _evaluate(name, loaded.model, loaded.tokenizer)
-    return score_whole(content, asked, round(time.monotonic() - start, 3))
+    return score_whole(content, asked, round(time.monotonic() - start, 3), remarks)
 
 
 def _evaluate(name: str, model: Any, tokenizer: Any, limit: int | None = None) -> Any:
@@ -216,6 +220,13 @@ def _evaluate(name: str, model: Any, tokenizer: Any, limit: int | None = None) -
     return evaluate.evaluate(
         model, suite, tasks=tasks, tokenizer=tokenizer, limit=limit, progress=False
     ).content
+
+
+def _describe_questions(tasks: Sequence[Any]) -> list[str]:
+    """Describe which questions are left out, or odd."""
+    named = [remark for leaf in tasks for remark in getattr(leaf, "remarks", ())]
+    ours = dict.fromkeys(leaf.benchmark for leaf in tasks if hasattr(leaf, "benchmark"))
+    return [*named, *describe_oddities(ours)]
 
 
 def _hash_asked(tasks: Sequence[Any]) -> str:

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
@@ -136,6 +136,7 @@ def inspect(
         tokenizer=tokenizer,
         passage=read,
         measures=with_features(chosen, features),
+        named=measures is not None,
         device=device,
         dtype=dtype,
         load=[str(one) for one in paths(load)],
@@ -146,11 +147,16 @@ def inspect(
 
 @dataclass(frozen=True, kw_only=True)
 class InspectionRequest:
-    """An inspection that is ready to run: everything the user gave, checked."""
+    """An inspection that is ready to run: everything the user gave, checked.
+
+    Attributes:
+        named: whether the user named the measures.
+    """
 
     models: Sequence[Model]
     passage: TextInput
     measures: Sequence[Measure]
+    named: bool = False
     tokenizer: PreTrainedTokenizerBase | None = None
     device: str | None = None
     dtype: str | None = None
@@ -172,7 +178,16 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
             _measure(job, model, name, watcher)
             for model, name in zip(models, label_models(models), strict=True)
         ]
-    return _report(parts, job)
+    return _report(parts, replace(job, measures=_leave_out(parts, job)))
+
+
+def _leave_out(parts: Sequence["_Part"], job: InspectionRequest) -> list[Measure]:
+    """Return the measures without those of modules that none of the models has, if not named."""
+    return [
+        one
+        for one in job.measures
+        if job.named or not one.rare or any(one.name not in part.found.refused for part in parts)
+    ]
 
 
 @dataclass

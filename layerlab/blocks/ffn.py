@@ -57,7 +57,7 @@ class Gated(Part):
 class Plain(Part):
     """activation(x W_up) W_down.
 
-    Source: vaswani17, equation 2.
+    Source: vaswani17, equation 2; spectral25, section 1.2.3.
     """
 
     name = "mlp"

@@ -43,7 +43,8 @@ class RmsNorm(Part):
 class LayerNorm(Part):
     """(x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias.
 
-    Source: ba16, equation 4.
+    Source: ba16, equation 4; spectral25, section 1.2.1.
+    Differs: spectral25 divides by the standard deviation plus epsilon.
     """
 
     name = "layer"

@@ -79,12 +79,13 @@ def carry_out(
     changes = settings(setting or ())
     read = read.change(changes) if changes else read
     check_loads(load)
-    check_adaptation(read, planned=planned)
+    if not planned:
+        check_adaptation(read)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import adapt as curriculum
 
-    found = curriculum.plan_adaptation(read, out, lang=lang, load=load or ())
+    found = curriculum.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
     if planned:
         expected = curriculum.estimate_adaptation(found)
         show_json(expected.to_json()) if as_json else show(expected.table())

@@ -95,20 +95,16 @@ def check_model(model: Any, *, own: bool) -> None:
 def check_texts(data: Any) -> None:
     """Refuse texts, or a tokenizer, of a training recipe's data section that are not there."""
     from layerlab.data.sources import check_source
-    from layerlab.tokenization.request import TRAINED, find_tokenizer
+    from layerlab.tokenization.request import find_tokenizer
 
     for source in (*data.sources, *(data.eval_sources or ())):
         check_source(source)
-    if data.tokenizer != TRAINED:
+    if data.trained is None:
         find_tokenizer(data.tokenizer)
 
 
-def check_adaptation(recipe: Any, *, planned: bool) -> None:
-    """Refuse a recipe for adaptation whose model, texts or rows are not there.
-
-    Args:
-        planned: whether nothing runs, for which no model need be at hand.
-    """
+def check_adaptation(recipe: Any) -> None:
+    """Refuse a recipe for adaptation whose model, texts or rows are not there."""
     from layerlab.data.places import find_text
     from layerlab.data.sources import check_source
     from layerlab.loading.folders import check_found
@@ -119,7 +115,7 @@ def check_adaptation(recipe: Any, *, planned: bool) -> None:
         if training is not None:
             validate(training)
             check_texts(training.data)
-        elif not planned:
+        else:
             check_found([str(arm.base.model)])
         for source in (*arm.data.domain, *arm.data.general):
             check_source(source)

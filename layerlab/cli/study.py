@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Lang, Quiet
+from layerlab.cli.options import Dtype, Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
 from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unknown_study
@@ -36,6 +36,7 @@ SETTINGS = {
     "lang",
     "model",
     "text",
+    "dtype",
 }
 
 
@@ -80,6 +81,7 @@ def study(
             callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
         ),
     ] = None,
+    dtype: Dtype = None,
     threads: Annotated[
         int | None,
         typer.Option(help="Batches computed at once.  [default: one per physical core]"),
@@ -102,20 +104,20 @@ def study(
 ) -> None:
     """Reproduce one figure, table or claim of a source, and judge it."""
     if name is None and not every:
-        _refuse_settings(out, draws, option, fast, figures, model, text, device)
+        _refuse_settings(out, draws, option, fast, figures, model, text, device, dtype)
         show(_catalogue())
         return
     if not every and name not in STUDIES:
         raise unknown_study(str(name), STUDIES)
     if every:
-        _refuse_choice(name, draws, option, as_json, model, text, device)
+        _refuse_choice(name, draws, option, as_json, model, text, device, dtype)
     options = parse_options(option or ())
     check_study(str(name), options, STUDY_OPTIONS.get(str(name), {}))
     own_device = "device" in STUDY_OPTIONS.get(str(name), {})
     if (
         name is not None
         and name not in OF_MODELS
-        and (model or text or (device and not own_device))
+        and (model or text or dtype or (device and not own_device))
     ):
         raise refuse_models(name)
     check_found([one for one in model or () if not is_random(one)])
@@ -155,6 +157,7 @@ def study(
             model=model,
             text=text,
             device=device,
+            dtype=dtype,
             **settings,
             **options,
         )
@@ -217,7 +220,7 @@ def _value(text: str) -> Any:
 def _refuse_choice(*chosen: Any) -> None:
     if any(one for one in chosen):
         raise UserError(
-            "a name, --draws, --option, --model, --text, --device or --json beside --all; "
+            "a name, --draws, --option, --model, --text, --device, --dtype or --json beside --all; "
             "expected --all without them: "
             "type for example layerlab study --all --fast"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import blake2b
 from math import log
 
@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from layerlab.corpus.corpus import Corpus, count_blocks
+from layerlab.corpus.blocks import open_blocks
+from layerlab.corpus.corpus import Corpus
 from layerlab.corpus.mixture import Mixture
 from layerlab.corpus.streams import TokenStream
 from layerlab.errors import UserError
@@ -59,7 +60,11 @@ class BatchOrder:
 
     Blocks of a source lie side by side in its tokens: each predicts `block` of them and reads the
     one before them too. A pass over a source takes each of its blocks once, in an order that the
-    seed, the source and the number of the pass decide. Sources take turns by their weights.
+    seed, the source and the number of the pass decide. Sources take turns by their weights. Of a
+    text in shards the blocks of one shard are shuffled, and the shards come in their order.
+
+    Attributes:
+        blocks: of each source; of a text in shards, those of its first.
     """
 
     def __init__(self, corpus: Corpus, block: int, seed: int) -> None:
@@ -69,10 +74,12 @@ class BatchOrder:
             UserError: a source is shorter than one block.
         """
         self.corpus, self.block, self.seed = corpus, block, seed
-        self.blocks = [count_blocks(stream, block) for stream in corpus.train]
+        self.sources = [
+            open_blocks(stream, block, f"{seed}/{number}")
+            for number, stream in enumerate(corpus.train)
+        ]
+        self.blocks = [source.count for source in self.sources]
         self.mixture = Mixture([stream.weight for stream in corpus.train])
-        # A batch may end one pass over a source and begin the next.
-        self._shuffled = lru_cache(2 * len(self.blocks))(self._shuffle)
 
     def batch(self, update: int, size: int) -> Batch:
         """Return the rows of an update, the same however they are then split."""
@@ -82,34 +89,24 @@ class BatchOrder:
         """Return the tokens of blocks by their place in the order, each with the one before it."""
         found = np.empty((count, self.block + 1), np.int64)
         sources, blocks = self.places(np.arange(first, first + count))
-        for source, stream in enumerate(self.corpus.train):
-            mine = sources == source
-            starts = blocks[mine, None] * self.block
-            found[mine] = stream.tokens[starts + np.arange(self.block + 1)]
+        for number, source in enumerate(self.sources):
+            mine = sources == number
+            found[mine] = source.read(blocks[mine])
         return found
 
     def places(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the source, and the block of that source, at each place of the order."""
         sources, turns = self.mixture.turn(order)
         blocks = np.empty_like(turns)
-        for source, count in enumerate(self.blocks):
-            mine = np.flatnonzero(sources == source)
-            passes, rest = np.divmod(turns[mine], count)
-            for number in np.unique(passes).tolist():
-                now = passes == number
-                blocks[mine[now]] = self._shuffled(source, number)[rest[now]]
+        for number, source in enumerate(self.sources):
+            mine = sources == number
+            blocks[mine] = source.locate(turns[mine])
         return sources, blocks
 
     @cached_property
     def digest(self) -> str:
         """Return a hash of the first 64 blocks: equal in runs with the same text and order."""
         return blake2b(self.rows(0, 64).tobytes(), digest_size=16).hexdigest()
-
-    def _shuffle(self, source: int, number: int) -> np.ndarray:
-        """Return the order of one pass, from random numbers that no numpy version changes."""
-        key = blake2b(f"{self.seed}/{source}/{number}".encode(), digest_size=16).digest()
-        drawn = np.random.Philox(key=int.from_bytes(key)).random_raw(self.blocks[source])
-        return np.argsort(drawn, kind="stable")
 
 
 class EvalBlocks:

@@ -1,10 +1,8 @@
 """A corpus: texts as tokens on disk, training and held-out, made once and found again."""
 
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -14,22 +12,28 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from layerlab.corpus.blocks import count_blocks
 from layerlab.corpus.extent import CorpusSize
-from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_contents
+from layerlab.corpus.shards import SHARDS, describe_shards, open_shards, plan_shards
+from layerlab.corpus.stored import (
+    SCHEMA,
+    TOKENIZER,
+    lock_in_turn,
+    read_contents,
+    write_contents,
+)
 from layerlab.corpus.streams import TokenStream, describe_copies, leave_out_copies
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
-from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.documents import DocumentStore, PieceTexts, spool_documents
 from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
-from layerlab.recipes.training_sections import DataSection
+from layerlab.recipes.training_sections import BYTE_LEVEL, DataSection, Source
 from layerlab.records.kept import warn_of_damage
 from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
-from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import entries, load_tokenizer, separator, train_tokenizer
-from layerlab.tokenization.request import TRAINED
 from layerlab.tokenization.round_trip import describe_loss
 
 # In the cache. Those of 0.1 lie in "corpora" and carry no digest: none of them is looked at.
@@ -118,23 +122,30 @@ def prepare(
         >>> corpus.name, corpus.vocab
         ('python-docs', 300)
     """
-    own = _prepare(data, cache, progress)
+    own = _prepare(data.head(), cache, progress)
     shared = describe_shared(data.sources, data.eval_sources)
     own = replace(own, notes=(*own.notes, *shared))
-    if data.eval_sources is None:
-        return _judge(own, copies)
+    read = [one.bytes + its.bytes for one, its in zip(own.train, own.validation, strict=True)]
+    found = own if data.eval_sources is None else _hold_out(own, data, cache, progress)
+    found = _judge(found, copies)
+    return found if data.shard_bytes is None else _attach_shards(found, data, read)
+
+
+def _hold_out(
+    own: Corpus, data: DataSection, cache: Path | None, progress: ProgressCallback | None
+) -> Corpus:
+    """Return a corpus with other text held out than its own."""
     words = str(own.folder / TOKENIZER)
     held = data.model_copy(
         update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": words}
     )
-    other = _prepare(held, cache, progress)
-    found = replace(
+    other = _prepare(held.head(), cache, progress)
+    return replace(
         own,
         digest=_digest([own.digest, other.digest]),
         validation=other.validation,
         notes=tuple(dict.fromkeys([*own.notes, *other.notes])),
     )
-    return _judge(found, copies)
 
 
 def _judge(corpus: Corpus, copies: bool) -> Corpus:
@@ -154,16 +165,27 @@ def _judge(corpus: Corpus, copies: bool) -> Corpus:
     )
 
 
+def _attach_shards(corpus: Corpus, data: DataSection, read: Sequence[int]) -> Corpus:
+    """Return a corpus whose text goes on behind what was read of each source, in shards."""
+    kind, folder = str(corpus.train[0].tokens.dtype), corpus.folder
+    plan = plan_shards(data, read, kind=kind, separator=corpus.separator)
+    digest = _digest([TOKENS, SHARDS, corpus.digest, plan])
+    held = np.concatenate([stream.hashes for stream in corpus.validation])
+    readers = open_shards(folder.parents[1] / SHARDS / digest, plan, folder / TOKENIZER, held)
+    train = tuple(map(lambda one, its: replace(one, shards=its), corpus.train, readers))
+    return replace(corpus, digest=digest, train=train, notes=(*corpus.notes, describe_shards(data)))
+
+
 def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback | None) -> Corpus:
     """Prepare the corpus of one list of texts."""
-    texts = [open_source(source) for source in data.sources]
-    words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
+    texts = [_open(source, data) for source in data.sources]
+    words = None if data.trained else load_tokenizer(str(data.tokenizer))
     key = _key(data, texts, words)
     folder = (cache or cache_folder()) / CORPORA / key
     maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
     found, why = _find(folder, maker)
     if found is None:
-        with _alone(folder):
+        with lock_in_turn(folder, folder.parent, f".{folder.name}.*.partial"):
             found, why = _find(folder, maker)  # another process may have made it meanwhile
             if found is None:
                 if why:
@@ -173,6 +195,10 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
     return found
 
 
+def _open(source: Source, data: DataSection) -> Text:
+    return open_source(source, whole=data.shard_bytes is None)
+
+
 def extent(corpus: Corpus, block: int) -> CorpusSize:
     """Return what a plan has to know of the corpus.
 
@@ -180,27 +206,17 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
         UserError: a source is shorter than one block.
     """
     tokens = sum(count_blocks(stream, block) * block for stream in corpus.train)
-    return CorpusSize(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
-
-
-def count_blocks(stream: TokenStream, block: int) -> int:
-    """Count the blocks of one pass over a stream; less than a block is left at the end.
-
-    Raises:
-        UserError: it is shorter than one block.
-    """
-    whole = (len(stream.tokens) - 1) // block
-    if whole < 1:
-        raise UserError(
-            f"{stream.name} gives {len(stream.tokens) - 1} tokens to train on, fewer than one "
-            f"block of {block}; give a longer text, or write a smaller data.block_size"
-        )
-    return whole
+    sharded = any(stream.shards for stream in corpus.train)
+    return CorpusSize(vocab=corpus.vocab, tokens=None if sharded else tokens, digest=corpus.digest)
 
 
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
     """Return a key that differs where the corpus would, as far as can be told without its texts."""
-    made = [data.vocab_size] if words is None else [_hash(words), separator(words, data.tokenizer)]
+    made: list[Any] = [data.vocab_size]
+    if words is not None:
+        made = [_hash(words), separator(words, str(data.tokenizer))]
+    elif data.trained not in (None, BYTE_LEVEL):  # which is named by its size, as it always was
+        made.append(data.trained.model_dump())
     sources = [
         [text.name, text.identity, source.limit]
         for text, source in zip(texts, data.sources, strict=True)
@@ -211,26 +227,6 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
 
 def _hash(words: PreTrainedTokenizerFast) -> str:
     return blake2b(words.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes this corpus."""
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lock_folder(folder))
-                break
-            except UserError as error:
-                if not isinstance(error.__context__, BlockingIOError):
-                    raise UserError(
-                        f"the cache {folder.parent} cannot be written to; "
-                        "set LAYERLAB_CACHE to a folder that can"
-                    ) from None
-            time.sleep(0.1)
-        for left in folder.parent.glob(f".{folder.name}.*.partial"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        yield
 
 
 @dataclass(frozen=True)
@@ -259,11 +255,12 @@ class CorpusBuilder:
             ]
             self._check_unchanged()
             words = self.words or self._train_tokenizer([train for train, _ in parts])
+            self._check_size(words)
             sources = self._encode(folder, parts, words)
         for spool in folder.glob("text-*"):
             spool.unlink()
         words.save_pretrained(folder / TOKENIZER)
-        mark = separator(words, self.data.tokenizer)
+        mark = separator(words, str(self.data.tokenizer))
         # Where a text lies, and what it is called there, is no part of what it is.
         parts = [
             [{name: one[side][name] for name in DECISIVE} for side in ("train", "validation")]
@@ -287,7 +284,7 @@ class CorpusBuilder:
     def _check_unchanged(self) -> None:
         """Refuse texts that changed while they were read: the key is that of what stood there."""
         for text, source in zip(self.texts, self.data.sources, strict=True):
-            if open_source(source).identity != text.identity:
+            if _open(source, self.data).identity != text.identity:
                 raise UserError(
                     f"the text {text.name} was changed while it was read, and nothing was kept of "
                     "it; type the command again when it stays as it is"
@@ -295,8 +292,17 @@ class CorpusBuilder:
 
     def _train_tokenizer(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
-        texts = (piece.text for part in parts for piece in part.pieces())
-        return train_tokenizer(texts, self.data.vocab_size)
+        return train_tokenizer(PieceTexts(parts), self.data.vocab_size, self.data.trained)
+
+    def _check_size(self, words: PreTrainedTokenizerFast) -> None:
+        """Refuse a first shard that gives too few entries: all of the text might give more."""
+        if self.data.shard_bytes is not None and self._notes(words):
+            raise UserError(
+                f"the first {self.data.shard_bytes:,} bytes of each text give a tokenizer of "
+                f"{entries(words):,} entries, not the {self.data.vocab_size:,} of data.vocab_size; "
+                f"write data.shard_bytes = {4 * self.data.shard_bytes}, or "
+                f"data.vocab_size = {entries(words)}"
+            )
 
     def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
         if self.words is not None or entries(words) == self.data.vocab_size:
@@ -313,7 +319,7 @@ class CorpusBuilder:
         words: PreTrainedTokenizerFast,
     ) -> list[dict[str, Any]]:
         kind = "uint32" if entries(words) > 65_535 else "uint16"
-        mark = separator(words, self.data.tokenizer)
+        mark = separator(words, str(self.data.tokenizer))
         found = []
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}

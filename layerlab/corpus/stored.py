@@ -4,13 +4,21 @@ What cannot be believed is made again: a corpus follows from its texts and its t
 """
 
 import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
+from layerlab.errors import UserError
 from layerlab.records.file_digests import hash_folder
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular
+from layerlab.system.locks import lock_folder
 
 # Of the table alone; what decides the tokens is in the key and the digest.
 SCHEMA = 2
@@ -64,3 +72,31 @@ def _check(file: Path, size: int, digest: str) -> None:
         if found.hexdigest() == digest:
             return
     raise ValueError(f"{file.name} is not what was written")
+
+
+@contextmanager
+def lock_in_turn(folder: Path, place: Path, partials: str) -> Iterator[None]:
+    """Wait until no other process makes what a folder of the cache holds.
+
+    Args:
+        place: where a process that was killed has left something, which is removed.
+        partials: the pattern of its names.
+
+    Raises:
+        UserError: the cache cannot be written to.
+    """
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lock_folder(folder))
+                break
+            except UserError as error:
+                if not isinstance(error.__context__, Timeout):
+                    raise UserError(
+                        f"the cache {folder.parent} cannot be written to; "
+                        "set LAYERLAB_CACHE to a folder that can"
+                    ) from None
+            time.sleep(0.1)
+        for left in place.glob(partials):
+            shutil.rmtree(left, ignore_errors=True)
+        yield

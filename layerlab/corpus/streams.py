@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from layerlab.corpus.shards import ShardReader
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStream:
@@ -19,6 +21,7 @@ class TokenStream:
         weight: of the source, beside the others.
         hashes: of the text of each document.
         loss: an example of how held-out text does not come back from its tokens, where it does not.
+        shards: what comes after these tokens, tokenized while a run goes on.
     """
 
     name: str
@@ -29,6 +32,7 @@ class TokenStream:
     weight: float
     hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     loss: str = ""
+    shards: ShardReader | None = None
 
     @property
     def documents(self) -> int:
@@ -76,11 +80,20 @@ def _hashes(streams: Sequence[TokenStream]) -> np.ndarray:
 
 def _without(stream: TokenStream, documents: np.ndarray) -> TokenStream:
     """Return a stream of training text without some documents, in memory."""
-    sizes = np.diff(stream.starts, append=len(stream.tokens))
-    left = sizes[~documents]
+    left = np.diff(stream.starts, append=len(stream.tokens))[~documents]
     return replace(
         stream,
-        tokens=stream.tokens[np.repeat(~documents, sizes)],
+        tokens=drop_documents(stream.tokens, stream.starts, documents),
         starts=np.cumsum(left) - left,
         hashes=stream.hashes[~documents],
     )
+
+
+def drop_documents(tokens: np.ndarray, starts: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Return tokens without those of some documents.
+
+    Args:
+        starts: where each document begins.
+        documents: whether each is left out.
+    """
+    return tokens[np.repeat(~documents, np.diff(starts, append=len(tokens)))]

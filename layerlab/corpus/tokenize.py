@@ -1,7 +1,9 @@
 """Documents into tokens on disk, in bounded memory, with the bytes that each token stands for."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -21,6 +23,8 @@ from layerlab.tokenization.round_trip import RoundTrip
 # Characters, and documents, that are encoded at once.
 CHUNK = 1 << 20
 MOST = 4096
+# Chunks that are encoded at once, so that no core waits for the end of one, and that wait for it.
+AT_ONCE, WAITING = 2, 3
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,8 @@ def write_tokens(
     machine = engine(words)
     with ExitStack() as stack:
         writer = Writer(layout, machine, stack)
-        for pieces in _chunks(spool.pieces()):
-            for piece, found in zip(pieces, _encode(machine, pieces, layout), strict=True):
+        for pieces, encoded in _encode_ahead(machine, _chunks(spool.pieces()), layout):
+            for piece, found in zip(pieces, encoded, strict=True):
                 writer.add(piece, found)
             progress(f"encoding {layout.stem}", writer.bytes / spool.size)
         writer.end_document()
@@ -156,6 +160,21 @@ def byte_ends(text: str, found: Encoding) -> np.ndarray:
 
 def _hash() -> Any:
     return blake2b(digest_size=8)
+
+
+def _encode_ahead(
+    machine: Tokenizer, chunks: Iterator[list[TextChunk]], layout: TokenLayout
+) -> Iterator[tuple[list[TextChunk], list[Encoding]]]:
+    """Yield each chunk encoded, while the next ones are; the library keeps no thread waiting."""
+    waiting: deque[tuple[list[TextChunk], Future[list[Encoding]]]] = deque()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for pieces in chunks:
+            waiting.append((pieces, pool.submit(_encode, machine, pieces, layout)))
+            if len(waiting) > WAITING:
+                first, found = waiting.popleft()
+                yield first, found.result()
+        for first, found in waiting:
+            yield first, found.result()
 
 
 def _encode(machine: Tokenizer, pieces: list[TextChunk], layout: TokenLayout) -> list[Encoding]:

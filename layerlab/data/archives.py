@@ -20,6 +20,7 @@ from typing import IO, Annotated, Any
 import typer
 
 from layerlab.console.tables import printable
+from layerlab.data.charset import refuse_zeros
 from layerlab.errors import UserError
 from layerlab.system.files import check_regular
 from layerlab.system.trust import add_options
@@ -100,7 +101,7 @@ def read_documents(path: Path) -> Iterator[str]:
 
     for name, data in read_members(path, is_wanted):
         try:
-            text = data.decode("utf-8-sig")
+            text = refuse_zeros(data).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}:{name}: byte {error.start} is not UTF-8 text; mend that file"

@@ -45,6 +45,27 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
     return f"it is probably {_NAMES[found]}: type: {given}iconv -f {found} -t utf-8{source} > NEW"
 
 
+def refuse_zeros(data: bytes) -> bytes:
+    r"""Return the beginning of a text, unless so many bytes are zero that it is no UTF-8.
+
+    UTF-16 without a mark is, of letters of English, UTF-8 that is full of zeros.
+
+    Raises:
+        UnicodeDecodeError: they are; it names the first byte.
+
+    Example:
+        >>> refuse_zeros(b"to be") == b"to be"
+        True
+    """
+    if _has_zeros(data[:SAMPLE]):
+        raise UnicodeDecodeError("utf-8", data, 0, 1, "many bytes are zero")
+    return data
+
+
+def _has_zeros(data: bytes) -> bool:
+    return data.count(0) > len(data) / 4
+
+
 def guess_charset(data: bytes) -> str:
     """Guess the encoding that bytes are probably in: utf-8, utf-16, gb18030, big5, or else latin1.
 
@@ -52,7 +73,7 @@ def guess_charset(data: bytes) -> str:
     ASCII mostly are UTF-8 is that, with a few broken. GB 18030 and Big5 decode nearly anything of
     two bytes; what tells them is that most of what they decode to is in frequent use.
     """
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or data.count(0) > len(data) / 4:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _has_zeros(data):
         return "utf-16"
     wide = [one for one in data.decode("utf-8", "replace") if ord(one) > 127]
     if wide and wide.count("\ufffd") < MOST * len(wide) / 2:

@@ -1,8 +1,9 @@
 """The documents of a source on disk, read once: cut in two, and given out in bounded pieces."""
 
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.data.sources import TextChunk
@@ -94,6 +95,65 @@ class DocumentStore:
             if ends:
                 return min(ends, key=lambda end: abs(end - wanted))
         return self._whole(wanted)
+
+
+class TextCursor:
+    """The documents of a source, taken a part at a time from any byte of it on."""
+
+    def __init__(
+        self, pieces: Iterator[TextChunk], name: str, skip: int = 0, limit: int | None = None
+    ) -> None:
+        """Pass over what comes before.
+
+        Args:
+            name: of the source.
+            skip: bytes that come before.
+            limit: bytes of the source that are taken, with those before.
+        """
+        self.pieces, self.name = pieces, name
+        self.left = None if limit is None else max(0, limit - skip)
+        self.rest: TextChunk | None = None
+        while skip and (chunk := next(self.pieces, None)) is not None:
+            data = _encode(chunk.text, name)
+            if len(data) > skip:
+                self.rest = TextChunk(data[skip:].decode(errors="ignore"), False)
+            skip = max(0, skip - len(data))
+
+    @property
+    def more(self) -> bool:
+        """Whether any text is left."""
+        while self.left != 0 and (self.rest is None or not self.rest.text):
+            self.rest = next(self.pieces, None)
+            if self.rest is None:
+                return False
+        return self.left != 0
+
+    def take(self, size: int) -> Iterator[TextChunk]:
+        """Yield so many bytes, or what is left; a piece that goes beyond is cut at a line's end."""
+        size = size if self.left is None else min(size, self.left)
+        while size and self.more and self.rest is not None:
+            text, first = self.rest
+            data = _encode(text, self.name)
+            self.rest, taken = None, len(data)
+            if taken > size:
+                place = data.rfind(b"\n", 0, size) + 1 or size
+                text = data[:place].decode(errors="ignore") or text[0]
+                taken = size = len(text.encode())
+                self.rest = TextChunk(data[taken:].decode(), False)
+            size -= taken
+            if self.left is not None:
+                self.left = max(0, self.left - taken)
+            yield TextChunk(text, first)
+
+
+@dataclass(frozen=True)
+class PieceTexts:
+    """The texts of several stores, piece by piece, which can be read again."""
+
+    stores: Sequence[DocumentStore]
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece.text for store in self.stores for piece in store.pieces())
 
 
 @contextmanager

@@ -12,8 +12,11 @@ from layerlab.system.files import check_regular
 LARGE = 1 << 30
 
 
-def fingerprint(path: Path) -> str:
+def fingerprint(path: Path, *, whole: bool = True) -> str:
     """Return a hash of the content of a file.
+
+    Args:
+        whole: read it; else it is known by its place, size and time.
 
     Raises:
         UserError: it cannot be read.
@@ -22,6 +25,9 @@ def fingerprint(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             known = path.stat()
+            stamp = f"{path.resolve()} {known.st_size} {known.st_mtime_ns}"
+            if not whole:
+                return hashlib.blake2b(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
             if known.st_size < LARGE:
                 return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
             ends = [stream.read(READ), str(path.resolve()).encode()]
@@ -32,9 +38,15 @@ def fingerprint(path: Path) -> str:
         raise unreadable(path, error) from None
 
 
-def hash_files(files: Iterable[tuple[Path, str]]) -> str:
-    """Return a hash of the content of files, each with what else counts of it."""
+def hash_files(files: Iterable[tuple[Path, str]], *, whole: bool = True) -> str:
+    """Return a hash of the content of files, each with what else counts of it.
+
+    Args:
+        whole: read them, as for `fingerprint`.
+    """
     content = hashlib.blake2b(digest_size=16)
     for path, what in files:
-        content.update(f"{what}:{fingerprint(path)}\n".encode(errors="surrogateescape"))
+        content.update(
+            f"{what}:{fingerprint(path, whole=whole)}\n".encode(errors="surrogateescape")
+        )
     return content.hexdigest()

@@ -75,8 +75,11 @@ def to_source(text: str, field: str = "text") -> Source:
     return validate_table(Source, {"text": text, "field": field}, "the text")
 
 
-def open_source(source: Source) -> Text:
+def open_source(source: Source, *, whole: bool = True) -> Text:
     """Find a source; its documents are read when they are asked for.
+
+    Args:
+        whole: read its files to tell it from others; else it is known by their sizes and times.
 
     Raises:
         UserError: there is no such text, or its file is of a kind that is not known.
@@ -85,11 +88,11 @@ def open_source(source: Source) -> Text:
     if given == DOCUMENTATION:
         return _documentation()
     if given in KEPT:
-        return _keep(given)
+        return _keep(given, whole)
     if given.startswith(HUB):
-        return Text(name=given, identity=_identify(source), pieces=partial(_of_hub, source))
+        return Text(name=given, identity=_identify(source, whole), pieces=partial(_of_hub, source))
     files = _files(given)
-    content = hash_files((path, _kind(path)) for path in files)
+    content = hash_files(((path, _kind(path)) for path in files), whole=whole)
     return Text(
         name=given,
         identity=f"{content} {source.field}",
@@ -109,14 +112,14 @@ def check_source(source: Source) -> None:
         _files(given)
 
 
-def _identify(source: Source) -> str:
+def _identify(source: Source, whole: bool) -> str:
     """Return what tells a data set of the Hub from others; a folder is known by its files."""
     what = [source.subset, source.split, source.field]
-    folder = Path(source.text.removeprefix(HUB))
-    if not folder.is_dir():
+    if not (folder := Path(source.text.removeprefix(HUB))).is_dir():
         return f"{source.text} {what}"
     files = sorted(one for one in folder.rglob("*") if one.is_file())
-    return f"{hash_files((one, str(one.relative_to(folder))) for one in files)} {what}"
+    names = [(one, str(one.relative_to(folder))) for one in files]
+    return f"{hash_files(names, whole=whole)} {what}"
 
 
 def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -167,7 +170,7 @@ def _documentation() -> Text:
     )
 
 
-def _keep(name: str) -> Text:
+def _keep(name: str, whole: bool) -> Text:
     """Return a text of the data folder; without it, Python's documentation."""
     path = data_folder() / KEPT[name]
     if not path.is_file():
@@ -178,7 +181,7 @@ def _keep(name: str) -> Text:
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
     read = _read_archive if is_archive(path) else _part
-    return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
+    return Text(name=name, identity=fingerprint(path, whole=whole), pieces=partial(read, path))
 
 
 def _read_archive(path: Path) -> Iterator[TextChunk]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.data.archives import ROW, Allowance
-from layerlab.data.charset import advise_conversion
+from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.errors import UserError
 from layerlab.system.files import check_regular
 
@@ -31,7 +31,7 @@ def read_text_blocks(path: Path, line: int = 0) -> Iterator[str]:
     for block in _bytes(path, line):
         kept = len(decoder.getstate()[0])
         try:
-            text = decoder.decode(block, final=not block)
+            text = decoder.decode(block if done else refuse_zeros(block), final=not block)
         except UnicodeDecodeError as error:
             place = done - kept + error.start
             raise UserError(

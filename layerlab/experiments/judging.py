@@ -29,7 +29,7 @@ from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import check_digest, read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run import RunRecord
-from layerlab.records.run_files import COMPARISON, RUNS
+from layerlab.records.run_files import COMPARISON, RUN, RUNS, read_table
 from layerlab.system.files import check_links
 from layerlab.validation import short_repr
 
@@ -117,8 +117,33 @@ def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison
             f"no run in {task.out} is of the recipe {short_repr(task.recipe.name)}: {why[0]}"
         )
     texts = dict.fromkeys(note for one in found for note in one.manifest["data"].get("notes", ()))
-    remarks = [*content["remarks"], *left, *texts, *told]
+    plans = _describe_plans(task.out / RUNS, found)
+    remarks = [*content["remarks"], *left, *texts, *plans, *told]
     return Comparison({**content, "failed": told, "remarks": remarks})
+
+
+def _describe_plans(folder: Path, records: Sequence[RunRecord]) -> list[str]:
+    """Describe finished runs whose plan lacks or is another's: no verdict is read from it."""
+    names = [
+        one.name
+        for one in records
+        if (one.result or {}).get("digest") and not _has_own_plan(folder / one.name, one)
+    ]
+    if not names:
+        return []
+    return [
+        f"without a {RUN} of their own: {', '.join(names)}; the verdicts do not rest on it: "
+        "settings and the digest of the text are in manifest.json, under the digest of the result"
+    ]
+
+
+def _has_own_plan(folder: Path, record: RunRecord) -> bool:
+    try:
+        plan = read_table(folder / RUN)
+    except UserError:
+        return False
+    digest = record.manifest["data"]["digest"]
+    return plan.get("run") == record.name and plan.get("digest") == digest
 
 
 def _sort(

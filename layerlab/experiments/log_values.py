@@ -18,6 +18,8 @@ from layerlab.validation import short_repr
 LOSS = "loss"
 # Of all runs: a log need not say with which it learned, and nothing is chosen by it.
 RATE = 1.0
+# Beyond this a loss is as good as not finite: sums of squares would be.
+LARGEST = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +125,14 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
     inside = log.steps <= end
     steps, losses = log.steps[inside], log.losses[inside]
     diverged = log.diverged
-    value = float(np.mean(losses[-judged.last :]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(np.mean(losses[-judged.last :]))
     if len(losses) < judged.last:
         raise UserError(
             f"{log.name} ({log.place}) has {len(losses)} readings up to step {end:g}; expected "
             f"{judged.last} or more: type --last {len(losses)}"
         )
-    if not math.isfinite(value) and diverged is None:
+    if not abs(value) < LARGEST and diverged is None:
         if not judged.nan_diverged:
             raise UserError(
                 f"the loss of {log.name} is {value} at step {end:g} ({log.place}); type "
@@ -144,7 +147,7 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
         },
         events=_thin(steps, losses, judged.target),
         result={
-            LOSS: value if math.isfinite(value) and diverged is None else None,
+            LOSS: None if diverged is not None else value,
             "updates": end,
             "diverged": diverged,
         },
@@ -168,7 +171,7 @@ def _thin(
 
 
 def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return float(value) if abs(value) < LARGEST else None
 
 
 def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:

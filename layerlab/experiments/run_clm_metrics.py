@@ -72,10 +72,12 @@ def metrics(folder: Path) -> Metrical:
         )
     manifest = current_manifest(read_json(folder / "manifest.json"))
     events = [one for one in read(folder) if one["update"] <= result["updates"]]
-    epoch = result["tokens"] / manifest["data"]["train_tokens"]
+    # Of a text in shards nobody knows the length.
+    whole = manifest["data"]["train_tokens"]
+    epoch = {} if whole is None else {"epoch": result["tokens"] / whole}
     return Metrical(
-        train={"epoch": epoch, **_train(result, manifest)},
-        eval={"epoch": epoch, **_eval(result, manifest, events)} if result["nats"] else {},
+        train={**epoch, **_train(result, manifest)},
+        eval={**epoch, **_eval(result, manifest, events)} if result["nats"] else {},
         extra=_extra(result, manifest) | _journal(result, events),
     )
 
@@ -86,7 +88,8 @@ def _train(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
     if result.get("train_loss") is not None:
         found["train_loss"] = result["train_loss"]
     found["train_runtime"] = round(result["seconds"], 4)
-    found["train_samples"] = manifest["data"]["train_tokens"] // block
+    if manifest["data"]["train_tokens"] is not None:
+        found["train_samples"] = manifest["data"]["train_tokens"] // block
     return found | _speed("train", result["seconds"], result["tokens"] / block, result["updates"])
 
 

@@ -173,7 +173,7 @@ def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunR
 def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
     """Return the size of a run's text as its manifest has it."""
     own, data = _recipe(record), record.manifest["data"]
-    tokens = int(data["train_tokens"])
+    tokens = data["train_tokens"]
     if side.train.num_train_epochs is not None:
         # Each source leaves less than a block at its end; how much, the length of the run tells.
         block, updates = own.data.block_size or 1, own.train.max_steps or 0
@@ -261,7 +261,8 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
 
 def _drop_folders(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a text without the folders of its files, which are no part of them."""
-    found = {**data, "tokenizer": file_name(data["tokenizer"])}
+    given = data["tokenizer"]
+    found = {**data, "tokenizer": file_name(given) if isinstance(given, str) else given}
     for part in ("sources", "eval_sources"):
         found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab import builtin
+from layerlab.data.charset import refuse_zeros
 from layerlab.errors import UserError
 from layerlab.loading.options import AUTO, check_lengths, check_unread
 from layerlab.system.files import check_regular
@@ -111,7 +112,9 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
     try:
         # What was cut may end inside a character.
         whole = len(text) < most
-        decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(text, final=whole)
+        decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(
+            refuse_zeros(text), final=whole
+        )
     except UnicodeDecodeError as error:
         raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
     if not decoded.strip():

@@ -43,8 +43,12 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
         raise UserError(f"{path} has no reading of {loss!r}: the column is empty")
     losses = _numbers(table[loss], loss, path)
     steps = None if step is None else _numbers(table[step], step, path)
+    if steps is not None and not np.isfinite(steps).all():
+        raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
     named, seeded = read_name(path, columns.name) if arm is None or seed is None else ("", None)
     arms = _words(table, arm, named)
+    if not all(arms):
+        raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
     seeds = _words(table, seed, seeded)
     keys = list(zip(arms, seeds, strict=True))
     places: dict[tuple[Any, Any], list[int]] = {}

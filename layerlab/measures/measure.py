@@ -156,6 +156,8 @@ class Measure:
         options: what a user may set, with what it is when nobody does.
         check: refuses options that each are possible and cannot go together, before any work.
         domains: which values an option takes, where it is not every one of its default's kind.
+        rare: whether it is of modules that few models have: where nobody named it, a report on
+            models without them leaves it out.
         use: how to ask and what it costs, in Markdown, for the page in docs/measures.
     """
 
@@ -183,6 +185,7 @@ class Measure:
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None
     default: bool = True
+    rare: bool = False
     use: str = ""
 
     def given(self, **options: Any) -> "Measure":

@@ -304,7 +304,9 @@ class _Reader:
         sublayer = layer.sublayers.get("attention")
         if sublayer is None:
             return weights
-        return verify_weights(weights, layer.attention, sublayer.entered, sublayer.left)
+        checked = verify_weights(weights, layer.attention, sublayer.entered, sublayer.left)
+        # Two tokens that show that weights are used attain what says nothing of a text.
+        return checked if self._reads_text else replace(checked, attained=None)
 
     def _finish(self, found: Trace) -> None:
         for measure in self.measures:

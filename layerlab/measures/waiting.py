@@ -70,7 +70,8 @@ def _bare(layer: Layer) -> Layer:
     """Return a layer with nothing but what its heads and its gain are read from."""
     attention = layer.attention
     attention = None if attention is None else replace(attention, value=None)
-    return replace(layer, attention=attention, entered=None, rerun=None, gradient=None)
+    again = replace(layer, rerun=None, attend=None)
+    return replace(again, attention=attention, entered=None, gradient=None)
 
 
 def _size(layer: Layer) -> int:

@@ -105,7 +105,7 @@ PRESETS = (
         name="gpt1-117m",
         variant="gpt1",
         sizes={"width": 768, "layers": 12, "heads": 12, "vocab": 40_478, "context": 512},
-        source="radford18, section 4.1",
+        source="radford18, section 4.1; spectral25, section 1.1",
         published="Width 768, 12 heads, 12 layers, feed-forward 3072, 40,000 merges, context 512.",
         unsaid="The vocabulary of 40,478 is that of the released checkpoint: 116,534,784 "
         "parameters with the tied head.",
@@ -114,7 +114,7 @@ PRESETS = (
         name="gpt2-124m",
         variant="gpt2",
         sizes={"width": 768, "layers": 12, "heads": 12, **_GPT2},
-        source="radford19, table 2",
+        source="radford19, table 2; spectral25, section 1.1",
         published="Width 768, 12 layers, a vocabulary of 50,257, context 1024.",
         unsaid="Heads are those of the released checkpoint, 12: 124,439,808 parameters with the "
         "tied head, where 117 million are printed.",
@@ -123,7 +123,7 @@ PRESETS = (
         name="gpt2-large",
         variant="gpt2",
         sizes={"width": 1280, "layers": 36, "heads": 20, **_GPT2},
-        source="radford19, table 2",
+        source="radford19, table 2; spectral25, section 1.1",
         published="Width 1280, 36 layers, a vocabulary of 50,257, context 1024.",
         unsaid="Heads are those of the released checkpoint, 20: 774,030,080 parameters with the "
         "tied head, where 762 million are printed.",

@@ -86,6 +86,42 @@ class AdaptationRecipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _learns(self) -> "AdaptationRecipe":
+        """Check that what learns has digits enough for small updates."""
+        for name in ("pretrain", "sft"):
+            stage = getattr(self, name)
+            if self.base.dtype != "float32" and stage is not None and stage.lora is None:
+                raise ValueError(
+                    f'base.dtype is "{self.base.dtype}" and {name} trains all weights, of which '
+                    'most updates would be rounded away; write dtype = "float32" and '
+                    f'mixed_precision = "bf16" under [{name}], or give it a [{name}.lora]'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _shares(self) -> "AdaptationRecipe":
+        """Check that processes can share the rows and the weights."""
+        count = self.run.num_processes
+        if count == 1 and self.run.sharding != "none":
+            raise ValueError(
+                'run.sharding is "fsdp" and run.num_processes is 1: nothing can be shared out; '
+                'write num_processes = 2 or sharding = "none"'
+            )
+        for name in ("pretrain", "sft"):
+            stage = getattr(self, name)
+            if stage is not None and stage.batch_size % count:
+                raise ValueError(
+                    f"{name}.batch_size is {stage.batch_size}, which {count} processes cannot "
+                    f"share evenly; write batch_size = {count * (stage.batch_size // count + 1)}"
+                )
+        if count > 1 and self.run.device.partition(":")[2]:
+            raise ValueError(
+                f'run.device is "{self.run.device}", one device, for {count} processes; '
+                'write device = "cuda"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _names(self) -> "AdaptationRecipe":
         """Check that no name is used twice."""
         rows = [one.name for one in self.sft.sources] if self.sft else []

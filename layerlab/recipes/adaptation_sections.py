@@ -7,9 +7,11 @@ from pydantic import Field, model_validator
 from layerlab.recipes.training import TrainingRecipe as Training
 from layerlab.recipes.training_sections import (
     Count,
+    Few,
     Name,
     Positive,
     Section,
+    Sharding,
     Share,
     Source,
     Times,
@@ -24,11 +26,14 @@ class BaseSection(Section):
         model: a Hub id, a local folder, or a built-in name.
         recipe: of training: the tables of one, its file, or the name of one of the package.
         set: settings of that recipe by their paths, as `{"train.max_steps" = 100}`.
+        dtype: of the weights in memory; bfloat16 halves what adapters stand on, and nothing but
+            adapters learns above it.
     """
 
     model: Name | None = None
     recipe: str | Training | None = None
     set: dict[str, Any] = Field(default_factory=dict)
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")
     def _one(self) -> "BaseSection":
@@ -136,6 +141,24 @@ class EmbeddingSection(Section):
     seed: Whole = 0
 
 
+class LoraSection(Section):
+    """Adapters: W x becomes W x + (lora_alpha / r) B A x; A and B learn, and B starts at zero.
+
+    Attributes:
+        r: rank of B A.
+        lora_alpha: scale.
+        lora_dropout: of what goes into an adapter.
+        target_modules: names of linear modules; all of them but the head where left out.
+        modules_to_save: modules that learn without one, such as a grown embedding.
+    """
+
+    r: Count = 16
+    lora_alpha: Positive = 32
+    lora_dropout: Share = 0.0
+    target_modules: tuple[Name, ...] | None = None
+    modules_to_save: tuple[str, ...] = ()
+
+
 class StepSection(Section):
     """Settings that both training stages share.
 
@@ -152,6 +175,7 @@ class StepSection(Section):
         gradient_checkpointing: activations in the backward pass, which saves memory.
         eval_steps: updates between two readings; a tenth of the run where it is left out.
         save_steps: updates between two checkpoints; a tenth of the run where it is left out.
+        lora: adapters, which are added to the weights at the end.
     """
 
     batch_size: Count = 16
@@ -166,6 +190,7 @@ class StepSection(Section):
     gradient_checkpointing: bool = False
     eval_steps: Count | None = None
     save_steps: Count | None = None
+    lora: LoraSection | None = None
 
 
 class PretrainSection(StepSection):
@@ -211,24 +236,6 @@ class RowsSection(Section):
     ignore: tuple[str, ...] = ()
 
 
-class LoraSection(Section):
-    """Adapters: W x becomes W x + (lora_alpha / r) B A x; A and B learn, and B starts at zero.
-
-    Attributes:
-        r: rank of B A.
-        lora_alpha: scale.
-        lora_dropout: of what goes into an adapter.
-        target_modules: names of linear modules; all of them but the head where left out.
-        modules_to_save: modules that learn without one, such as a grown embedding.
-    """
-
-    r: Count = 16
-    lora_alpha: Positive = 32
-    lora_dropout: Share = 0.0
-    target_modules: tuple[Name, ...] | None = None
-    modules_to_save: tuple[str, ...] = ()
-
-
 class SftSection(StepSection):
     """Instruction tuning: rows of all sources, shuffled in one stage.
 
@@ -239,7 +246,6 @@ class SftSection(StepSection):
         validation_fraction: share of the rows of each source that is only measured.
         packing: put several conversations into a row, where none sees another.
         seed: of the order and of what is held out.
-        lora: adapters, which are added to the weights at the end.
     """
 
     sources: Annotated[tuple[RowsSection, ...], Field(min_length=1)] = ()
@@ -248,7 +254,6 @@ class SftSection(StepSection):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     packing: bool = True
     seed: Whole = 0
-    lora: LoraSection | None = None
 
 
 class BenchmarkSection(Section):
@@ -305,8 +310,15 @@ class StageRunSection(Section):
 
     Attributes:
         device: cpu, cuda, cuda:N or mps.
-        threads: on a CPU.
+        threads: of each process on a CPU.
+        num_processes: of continued pretraining and tuning; more than 1 train on several devices.
+        sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
+        memory_gb: of each process, which the plan holds its needs against; that of the device where
+            it is left out.
     """
 
     device: Name = "cpu"
     threads: Count = 1
+    num_processes: Few = 1
+    sharding: Sharding = "none"
+    memory_gb: Positive | None = None

@@ -77,6 +77,11 @@ class TrainingRecipe(Section):
                 f"train gives {' and '.join(given) or 'no length'}; expected one of "
                 f"{', '.join(LENGTHS)}: write max_steps = 400"
             )
+        if self.data.shard_bytes is not None and self.train.num_train_epochs is not None:
+            raise ValueError(
+                "train.num_train_epochs counts passes over a text that data.shard_bytes leaves "
+                "unread; write tokens = 10_000_000_000 or max_steps = 400 in its place"
+            )
         if self.compare is not None and self.compare.lockstep and self.compare.search == "optuna":
             raise ValueError(
                 "compare.lockstep runs all arms side by side, and a search decides as it goes; "

@@ -81,7 +81,28 @@ class Source(Section):
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
 
+_ShardSize = Annotated[int, Field(ge=1024, le=10**12)]
 _Sources = Annotated[tuple[Source, ...], Field(min_length=1, examples=[[{"text": "python-docs"}]])]
+
+
+# In place of a tokenizer: a byte-level BPE is trained.
+TRAINED = "train"
+
+
+class TrainedTokenizer(Section):
+    """A tokenizer that is trained on the training text, to `data.vocab_size` entries.
+
+    Attributes:
+        train: `bpe` over bytes; or `bpe-fallback`, as SentencePiece trains it: over characters,
+            those that it lacks written in bytes.
+        special_tokens: of it, beside the separator of documents, as the marks of a chat.
+    """
+
+    train: Literal["bpe", "bpe-fallback"]
+    special_tokens: tuple[Name, ...] = ()
+
+
+BYTE_LEVEL = TrainedTokenizer(train="bpe")
 
 
 class DataSection(Section):
@@ -91,22 +112,45 @@ class DataSection(Section):
         sources: one or several, mixed by their weights.
         eval_sources: texts whose ends are held out and evaluated; those of `sources` where it is
             left out. A comparison fills it in for an arm that trains on other text.
-        tokenizer: `train` trains a byte-level BPE on the training text; else a name of the Hub, a
-            folder or a file.
+        tokenizer: `train` trains a byte-level BPE on the training text, and
+            `{ train = "bpe-fallback" }` one as SentencePiece does; else a name of the Hub, a folder
+            or a file.
         vocab_size: of a tokenizer that is trained.
         validation_fraction: share of the documents' bytes that is held out, at the end of each
-            source.
+            source; of its first shard, where there are shards.
+        shard_bytes: bytes of text in a shard: what comes after the first shard of each source is
+            read and tokenized while the run goes on, a shard at a time, and blocks are shuffled
+            within a shard; the first gives the tokenizer and the held-out text. Where it is left
+            out, all of the text is tokenized before the first update.
         block_size: tokens that a sequence predicts; the model's context where it is left out.
         document_masking: whether attention stops at the boundaries of documents.
     """
 
     sources: _Sources = (Source(),)
     eval_sources: _Sources | None = None
-    tokenizer: Name = "train"
+    tokenizer: Name | TrainedTokenizer = TRAINED
     vocab_size: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    shard_bytes: Annotated[_ShardSize | None, Field(examples=[2**27])] = None
     block_size: Count | None = None
     document_masking: bool = False
+
+    @property
+    def trained(self) -> TrainedTokenizer | None:
+        """The tokenizer that is trained on the text; None where one is named."""
+        if self.tokenizer == TRAINED:
+            return BYTE_LEVEL
+        return self.tokenizer if isinstance(self.tokenizer, TrainedTokenizer) else None
+
+    def head(self) -> "DataSection":
+        """Return the settings of what is read before the first update."""
+        size = self.shard_bytes
+        if size is None:
+            return self
+        heads = (
+            one.model_copy(update={"limit": min(size, one.limit or size)}) for one in self.sources
+        )
+        return self.model_copy(update={"sources": tuple(heads)})
 
     def text(self) -> "DataSection":
         """Return the settings that decide which corpus is read."""
@@ -266,6 +310,9 @@ class EmulateSection(Section):
     mode: Literal["nearest", "stochastic"] = "nearest"
 
 
+Sharding = Literal["none", "fsdp"]
+
+
 class SlurmSection(Section):
     """The options of a Slurm job, under submitit's names.
 
@@ -310,7 +357,7 @@ class RunSection(Section):
     max_parallel: Few | None = None
     executor: Literal["local", "slurm", "submitit"] = "local"
     num_processes: Few = 1
-    sharding: Literal["none", "fsdp"] = "none"
+    sharding: Sharding = "none"
     save_steps: Count | None = None
     save_total_limit: Annotated[int, Field(ge=2)] = 2
     save_model: bool = True

@@ -157,7 +157,7 @@ class _Recipe(BaseModel):
 class _Data(BaseModel):
     model_config = STRICT
     digest: str
-    train_tokens: int
+    train_tokens: int | None
 
 
 class _Manifest(BaseModel):

@@ -46,6 +46,7 @@ class ModelScore(BaseModel):
         asked: a digest of all that decides what was asked and how it was marked.
         seconds: that it took.
         parts: what the score is made of.
+        remarks: on questions that were left out, or are odd.
     """
 
     model_config = STRICT
@@ -53,6 +54,7 @@ class ModelScore(BaseModel):
     asked: str
     seconds: Annotated[float, Field(ge=0, le=LARGEST)]
     parts: list[TaskPart] = Field(min_length=1)
+    remarks: list[str] = []
 
     @property
     def questions(self) -> tuple[Any, ...]:

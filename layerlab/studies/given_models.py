@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.known_names import VARIANTS, refuse_models, unknown_variant
-from layerlab.loading.options import check_device, is_random
+from layerlab.loading.options import check_device, check_dtype, is_random
 from layerlab.loading.text_input import TextInput, read_file, sample
 from layerlab.model.preset import presets
 from layerlab.studies.engine.scale import short
@@ -28,12 +28,14 @@ class GivenModel:
 
     Attributes:
         device: as the user named it; None is where models are loaded otherwise.
+        dtype: as the user named it; None is as its weights are stored.
     """
 
     subject: "LoadedModel"
     tokens: "Tensor"
     text: TextInput
     device: str | None = None
+    dtype: str | None = None
 
     @property
     def source(self) -> str:
@@ -70,6 +72,7 @@ class GivenModel:
             hash_tokenizer(one.tokenizer),
             self.text.hash,
             self.device,
+            *([] if self.dtype is None else [self.dtype]),
         ]
 
 
@@ -81,16 +84,17 @@ def load_given(
     tokenizer: Any = None,
     text: Any = None,
     device: str | None = None,
+    dtype: str | None = None,
 ) -> dict[str, GivenModel]:
     """Load the models that a user named for a study, as `layerlab inspect` does; by their names.
 
-    With a text or a device alone they are the study's own.
+    With a text, a device or a precision alone they are the study's own.
 
     Raises:
         UserError: the study takes none, or another number of them; a model or the text cannot be
             read; the text or what a model can read is shorter than the study's passages.
     """
-    if model is None and text is None and device is None:
+    if model is None and text is None and device is None and dtype is None:
         return {}
     if not study.models:
         raise refuse_models(study.name)
@@ -112,33 +116,41 @@ def load_given(
         raise UserError(f"text is {short_repr(text)}; expected the path of a text file, or -")
     read = sample() if text is None else read_file(str(text))
     check_device(device)
+    check_dtype(dtype)
     check_named(one for one in named if not is_random(one))
     found = {}
     for one, name in zip(named, label_models(named), strict=True):
-        loaded = _load(one, name, tokenizer, device)
+        loaded = _load(one, name, tokenizer, device, dtype)
         _check_weights(loaded)
         tokens = _tokens(loaded, read)
         _check_reads(study, options, loaded, tokens, read)
-        found[loaded.name] = GivenModel(subject=loaded, tokens=tokens, text=read, device=device)
+        found[loaded.name] = GivenModel(
+            subject=loaded, tokens=tokens, text=read, device=device, dtype=dtype
+        )
     return found
 
 
-def _load(one: Any, name: str, tokenizer: Any, device: str | None) -> "LoadedModel":
+def _load(
+    one: Any, name: str, tokenizer: Any, device: str | None, dtype: str | None
+) -> "LoadedModel":
     """Load a model, or build the one that a name with a colon behind it stands for."""
     from layerlab.loading.model import LoadedModel, subject
 
     if not is_random(one):
-        loaded = subject(one if hasattr(one, "config") else str(one), tokenizer, device=device)
+        loaded = subject(
+            one if hasattr(one, "config") else str(one), tokenizer, device=device, dtype=dtype
+        )
         loaded.name = name
         return loaded
     from layerlab.latency.candidates import build_candidate
-    from layerlab.loading.weights import tokenizer_of
+    from layerlab.loading.weights import DTYPES, tokenizer_of
     from layerlab.model.build import assemble
 
     found = build_candidate(one).design
     if found is None:
         raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
     model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
+    model = model if dtype is None else model.to(DTYPES[dtype])
     words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
     value = name.replace(one, one.rstrip(":"))
     named = f"random {value}"
@@ -233,7 +245,7 @@ def describe_low(given: Mapping[str, GivenModel]) -> str:
     if not low:
         return ""
     return (
-        f"{' and '.join(low)} rounds to 16 bits, which may hide it: save it in float32, or give "
+        f"{' and '.join(low)} rounds to 16 bits, which may hide it: type --dtype float32, or give "
         "another model"
     )
 
@@ -253,4 +265,5 @@ def describe_settings(given: Mapping[str, GivenModel]) -> dict[str, str]:
         return {}
     models = "; ".join(f"{name} ({each.state[0]})" for name, each in given.items())
     found = {"models": models, "text": f"{one.text.source} ({one.text.hash})"}
-    return found if one.device is None else {**found, "device": one.device}
+    kinds = {"device": one.device, "dtype": one.dtype}
+    return found | {kind: value for kind, value in kinds.items() if value is not None}

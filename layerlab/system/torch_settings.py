@@ -29,7 +29,11 @@ def usual_arithmetic() -> Iterator[None]:
         kinds.add(accelerator.type)
     with ExitStack() as stack:
         for kind in kinds:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+            if torch.is_autocast_enabled(kind):
+                # What is cast is kept until the outermost block ends: within this one, weights that
+                # learn would stay what they were at first.
+                off = torch.autocast(kind, enabled=False, cache_enabled=False)
+                stack.enter_context(off)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         torch.set_default_dtype(torch.float32)

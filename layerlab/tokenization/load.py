@@ -10,13 +10,14 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.recipes.training_sections import TrainedTokenizer
 from layerlab.system.files import check_size
 from layerlab.system.hub import hub
 from layerlab.system.limits import check_tokenizer, check_work
 from layerlab.system.trust import load_pretrained
 from layerlab.tokenization.request import FILES, find_tokenizer, first_line
 from layerlab.tokenization.spm.model_file import check_file
-from layerlab.tokenization.train import train_bpe
+from layerlab.tokenization.train import train_bpe, train_fallback_bpe
 from layerlab.validation import expand_home
 
 # No file of so few bytes takes seconds to convert, and most tokenizers of a test have no larger.
@@ -27,9 +28,18 @@ MEMORY = 2 * 2**30
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<s>", "<bos>")
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of at most `vocab` entries on texts in their order."""
-    return train_bpe(texts, vocab=vocab)
+def train_tokenizer(
+    texts: Iterable[str], vocab: int, asked: TrainedTokenizer | None = None
+) -> PreTrainedTokenizerFast:
+    """Train a BPE of at most `vocab` entries on texts in their order.
+
+    Args:
+        texts: which may be read twice.
+        asked: the kind of BPE, and its special tokens; over bytes where it is left out.
+    """
+    if asked is None or asked.train == "bpe":
+        return train_bpe(texts, vocab=vocab, special=asked.special_tokens if asked else ())
+    return train_fallback_bpe(texts, vocab=vocab, special=asked.special_tokens)
 
 
 def load_tokenizer(given: str) -> PreTrainedTokenizerFast:

@@ -9,7 +9,6 @@ from layerlab.system.hub import explain_no_answer
 from layerlab.system.logs import silence
 from layerlab.validation import expand_home, short_repr
 
-TRAINED = "train"
 # The files of a tokenizer on the Hub, and in a folder.
 FILES = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"]
 # The tokenizer of another vocabulary, as a folder of results.

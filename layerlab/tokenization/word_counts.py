@@ -37,10 +37,12 @@ def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
 
     Texts are read once and not kept. A tokenizer that hands whole texts to its BPE, as those of
     SentencePiece do, gets them cut here as a SentencePiece trainer would: at spaces, where the
-    script changes, and around each digit where no token holds two of them.
+    script changes, and around each digit where no token holds two of them. One that cuts words by a
+    pattern of its own, as `train_fallback_bpe` makes them, is left to it.
     """
     engine = Tokenizer.from_str(json.dumps({**found.content, "added_tokens": [], "model": _EMPTY}))
-    if not found.bytewise:
+    own = found.content["pre_tokenizer"] or {}
+    if not found.bytewise and "Regex" not in own.get("pattern", {}):
         steps = [engine.pre_tokenizer, pre_tokenizers.Split(Regex(_pattern(found)), "isolated")]
         engine.pre_tokenizer = pre_tokenizers.Sequence([step for step in steps if step])
     # Nothing is learned: a trainer keeps the words that it was fed, and they are what is wanted.

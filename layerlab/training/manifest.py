@@ -36,7 +36,7 @@ def manifest(
         "recipe": recipe.decisive(),
         "data": {
             "digest": run.digest,
-            "train_tokens": sum(len(one.tokens) for one in corpus.train),
+            "train_tokens": _count_tokens(corpus),
             "validation_tokens": sum(len(one.tokens) for one in corpus.validation),
             "validation_bytes": corpus.validation_bytes,
             "order": order.digest,
@@ -54,6 +54,13 @@ def manifest(
         "micro_batch": micro,
         "match": None if run.match is None else run.match.to_json(),
     }
+
+
+def _count_tokens(corpus: Corpus) -> int | None:
+    """Return the tokens of the training text; None of one in shards, which may not be read yet."""
+    if any(stream.shards for stream in corpus.train):
+        return None
+    return sum(len(one.tokens) for one in corpus.train)
 
 
 def _sizes(cost: Account) -> dict[str, Any]:

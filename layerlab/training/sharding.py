@@ -8,7 +8,7 @@ PyTorch's `fully_shard` over gloo.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable, UserError
+from layerlab.observe.architecture.structure import anatomy
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.checkpoints.checkpoint import CheckpointState
 from layerlab.training.checkpoints.parts import read_parts
@@ -88,15 +89,28 @@ def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection)
         return accelerator.prepare_model(model)
     if settings.device != "cpu":
         return fsdp2_prepare_model(accelerator, model)
-    mesh = init_device_mesh("cpu", (settings.num_processes,))
+    return shard_layers(model, "cpu", settings.num_processes)
+
+
+def shard_layers(model: Any, device: str, processes: int) -> Any:
+    """Share a model out, layer by layer, in place.
+
+    Args:
+        device: the kind on which the processes compute.
+    """
+    mesh = init_device_mesh(device, (processes,))
     for layer in _apart(model):
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def _apart(model: nn.Module) -> list[nn.Module]:
+def _apart(model: Any) -> list[nn.Module]:
     """Return the layers that can be sharded one by one: none where two hold the same weight."""
-    layers = list(cast(Any, model).model.layers)
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    try:
+        layers = list(anatomy(plain).blocks)
+    except NotApplicable:  # it is shared out as a whole
+        return []
     weights = [id(one) for layer in layers for one in layer.parameters()]
     return layers if len(set(weights)) == len(weights) else []
 
@@ -158,7 +172,8 @@ def restore_state(
 ) -> None:
     """Restore weights and moments of a checkpoint; every process keeps its own part.
 
-    The number of processes may be another one than it was.
+    The number of processes may be another one than it was, and weights that never change may be
+    left out of the checkpoint.
     """
     own = model.state_dict()
     kept = {"weights": state.weights, "optimizer": state.optimizer}
@@ -166,7 +181,8 @@ def restore_state(
         allocate(optimizer)
         room = {"weights": own, "optimizer": optimizer.state_dict()}
         kept = read_parts(state.folder, kept, room, processes)
-    model.load_state_dict({name: _part(one, own[name]) for name, one in kept["weights"].items()})
+    weights = {name: _part(one, own[name]) for name, one in kept["weights"].items()}
+    model.load_state_dict({**own, **weights})
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     moments = {
         number: {name: _part(one, parameters[number]) for name, one in content.items()}

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
     """
-    _follow(os.environ.get(PARENT))
+    follow_parent(os.environ.get(PARENT))
     if arguments == [SERVE]:
         return _serve()
     folders = [one for one in arguments if one not in TRUST]
@@ -117,7 +117,7 @@ def _train(folder: Path) -> None:
     train_run(run, folder)
 
 
-def _follow(parent: str | None) -> None:
+def follow_parent(parent: str | None) -> None:
     """Stop with a checkpoint once the parent process is gone.
 
     However it ends, even by a kill -9: no run is left behind that nobody knows of.

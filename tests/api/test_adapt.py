@@ -131,7 +131,7 @@ def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) ->
     console = Console(width=120)
     with console.capture() as caught:
         console.print(fresh.table())
-    assert "pretrain-" in caught.get() and "of training left, by formula" in caught.get()
+    assert "pretrain-" in caught.get() and "of training left: of updates tried" in caught.get()
     assert fresh.to_json()["parameters"] == expected.parameters
 
 

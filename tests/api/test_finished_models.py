@@ -171,6 +171,22 @@ def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Pat
     assert judged.content["measures"] == first.content["measures"] and told(copied) == []
 
 
+def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judges_later(
+    copied: Path,
+) -> None:
+    rows = [json.loads(line) for line in (copied / "questions.jsonl").read_text().splitlines()]
+    rows[2]["right"] = -1
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (copied / "questions.jsonl").write_text(text, encoding="utf-8")
+    said = (
+        f"suite:forwards.yaml: forwards: question 3 of {len(rows):,}: its answer -1 names none of "
+        "its 2 options; it is left out"
+    )
+    assert said in again().content["remarks"]
+    (copied / "questions.jsonl").unlink()
+    assert said in compare(copied / "scored", judge=True, progress=False).content["remarks"]
+
+
 @pytest.mark.full
 def test_another_question_and_another_command_are_scored_anew(copied: Path) -> None:
     before = files(copied)

@@ -23,7 +23,7 @@ def report():
 
 def test_every_default_frame_has_the_columns_it_declares():
     report = layerlab.inspect(texts="To be, or not to be.", progress=False)
-    for measure in resolve():
+    for measure in (one for one in resolve() if not one.rare):
         frame = report.frame(measure.name)
         assert list(frame.columns) == ["model", *measure.per, *measure.columns]
         assert len(frame) > 0 and (frame["model"] == "pre-norm").all()
@@ -104,7 +104,7 @@ def test_weights_are_read_without_a_tokenizer(tiny, tmp_path):
 def test_a_float64_model_has_every_reading(tiny):
     model = tiny("llama").to(torch.float64)
     report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
-    for measure in resolve():
+    for measure in (one for one in resolve() if not one.rare):
         assert len(report.frame(measure.name)) > 0, measure.name
 
 
@@ -204,6 +204,7 @@ def test_the_loss_is_that_of_all_predicted_tokens() -> None:
 
 
 def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
+    torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 40}
     model = BertForMaskedLM(BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes))
     found = layerlab.inspect(

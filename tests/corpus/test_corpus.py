@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from layerlab.corpus.streams import TokenStream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import TIMEOUT, lock_folder
 from layerlab.tokenization.load import train_tokenizer
 
 LINE = "The cat sat on the mat, and ate a käse.\r\n"
@@ -166,20 +167,17 @@ def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> N
     assert len(set(found)) == 1 and len(list((tmp_path / "corpora-2").iterdir())) == 1
 
 
-def test_who_comes_second_waits(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
     made = prepare(data(folder), tmp_path)
-    (made.folder / "corpus.json").unlink()
+    shutil.rmtree(made.folder)
+    context = multiprocessing.get_context("fork")
     with lock_folder(made.folder):
-        waits: list[float] = []
-
-        def waiting(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) == 2:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr("layerlab.corpus.corpus.time.sleep", waiting)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(data(folder), tmp_path)
+        second = context.Process(target=_digest, args=(folder, tmp_path))
+        second.start()
+        second.join(5 * TIMEOUT)
+        assert second.is_alive(), "longer than a lock is tried for"
+    second.join()
+    assert second.exitcode == 0
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
@@ -362,3 +360,18 @@ def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: P
     )
     (note,) = found.notes
     assert f"held-out bytes of {tmp_path / 'b.jsonl'} (1 of" in note
+
+
+def test_a_tokenizer_as_of_sentencepiece_is_a_corpus_of_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    asked = {"train": "bpe-fallback", "special_tokens": ("<|user|>",)}
+    corpus = prepare(data(folder, tokenizer=asked, vocab_size=310), tmp_path)
+    assert corpus.tokenizer.convert_tokens_to_ids(["<|user|>", "<0x00>"]) == [1, 2]
+    assert corpus.vocab == 310 and not corpus.loss
+    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
+    found = documents(corpus, corpus.train[0]) + documents(corpus, corpus.validation[0])
+    assert found == [text for text in texts if text]
+    bytewise = prepare(data(folder, tokenizer={"train": "bpe"}, vocab_size=310), tmp_path)
+    assert bytewise.folder == prepare(data(folder, vocab_size=310), tmp_path).folder
+    assert bytewise.digest != corpus.digest

@@ -1,8 +1,16 @@
 """The encoding of a file that is not UTF-8 is guessed from what its bytes decode to."""
 
+import gzip
+from pathlib import Path
+
 import pytest
 
+from layerlab import UserError
 from layerlab.data.charset import advise_conversion, guess_charset
+from layerlab.data.text_files import read_text_blocks
+from layerlab.evaluation.benchmarks.files import BenchmarkFile
+from layerlab.evaluation.benchmarks.readers import decode_text
+from layerlab.loading.text_input import read_file
 
 SIMPLE = "第一条　为了保护民事主体的合法权益，调整民事关系，维护社会和经济秩序，制定本法。"
 FULL = "天文學是一門自然科學，它運用數學、物理和化學等方法來解釋宇宙間的天體。"
@@ -51,3 +59,19 @@ def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> N
         data.decode()
     said = advise_conversion(error.value, "law.txt.gz")
     assert said.endswith("gunzip -c law.txt.gz | iconv -f gb18030 -t utf-8 > NEW")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xff\xfe"])
+def test_utf_16_is_refused_with_its_mark_and_without(tmp_path: Path, mark: bytes) -> None:
+    """Without a mark its English is UTF-8 that is full of zeros, which nobody has written."""
+    data = mark + "To be, or not to be: that is the question.\n".encode("utf-16-le") * 9
+    plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
+    plain.write_bytes(data)
+    packed.write_bytes(gzip.compress(data))
+    for path in (plain, packed):
+        with pytest.raises(UserError, match="is not UTF-8 text; it is probably UTF-16: type: "):
+            list(read_text_blocks(path))
+    with pytest.raises(UserError, match="is not UTF-8 text; it is probably UTF-16: type: "):
+        decode_text(BenchmarkFile("a.jsonl", data))
+    with pytest.raises(UserError, match="byte 0 is not UTF-8 text"):
+        read_file(str(plain))

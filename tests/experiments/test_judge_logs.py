@@ -111,6 +111,8 @@ def test_a_run_that_ends_in_nothing_is_diverged_only_where_that_is_said() -> Non
         UserError, match=r"the loss of wide, seed 9 is nan at step 100 \(wide-9\.csv"
     ):
         judged(logs)
+    with pytest.raises(UserError, match=r"the loss of wide, seed 9 is 1e\+308 at step 100"):
+        judged([*logs[:-1], log("wide", 9, 0, losses=np.full(10, 1e308))])
     row = judged(logs, JudgedStep(nan_diverged=True))["rows"][1]
     assert row["diverged"] == [9] and "diverged at seed 9" in row["said"]
 
@@ -162,6 +164,7 @@ def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> N
     ("given", "said"),
     [
         ({"judged": JudgedStep(last=0)}, "--last is 0; expected 1 or more"),
+        ({"judged": JudgedStep(target=math.nan)}, "--target-loss is nan; expected a finite"),
         ({"margin": -1.0}, "--margin is -1; expected a number above 0"),
         ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
     ],

@@ -66,6 +66,22 @@ def plain(found: Comparison) -> dict[str, Any]:
     return content
 
 
+def test_a_run_without_its_plan_is_named(trained: tuple[Path, Comparison], tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    shutil.copytree(trained[0] / "small", place)
+    first, second, third, *_ = sorted((place / "runs").iterdir())
+    (first / "run.json").unlink()
+    shutil.copy(third / "run.json", second)
+    found = layerlab.compare(place, judge=True, progress=False).content
+    (said,) = [line for line in found["remarks"] if "run.json" in line]
+    assert said == (
+        f"without a run.json of their own: {first.name}, {second.name}; the verdicts do not rest "
+        "on it: settings and the digest of the text are in manifest.json, under the digest of the "
+        "result"
+    )
+    assert found["runs"] == trained[1].content["runs"]
+
+
 def test_where_the_text_is_gone_the_verdicts_are_those_that_were(
     trained: tuple[Path, Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,8 @@ def _reasons(one: Examination) -> set[tuple[str, str]]:
         (f"{measure}: {what} to {place}", _PLACE.sub("", why))
         for measure, texts in one.readings.notes.items()
         for text in texts
-        for what, place, why in re.findall(rf"^(\w+): {_DETAIL} to (\w+).*?, because (.*)$", text)
+        for what, place, why in re.findall(
+            rf"^(\w+): {_DETAIL} to (?!layer|every)(\w+).*?, because (.*)$", text
+        )
     }
     return refused | notes | bounds

@@ -205,6 +205,10 @@ BAD = {
     "is of no kind that is known": lambda at: put(at / "x.bin", ""),
     "has no evaluation with 'nats'; leave the folder out": lambda at: unfinished(at),
     "holds no scalars": lambda at: put(at / "events.out.tfevents.1", ""),
+    "holds a step that is not finite": lambda at: put(at / "x.csv", "step,loss\ninf,1\n"),
+    "has no arm: the column 'arm' is empty there": (
+        lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\n,1,2\n")
+    ),
     "has no reading of 'loss'": lambda at: put(at / "x.csv", "step,loss\n1,\n"),
     "has several readings of 'a' at one step": (
         lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\na,1,3\n")

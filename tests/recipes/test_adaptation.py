@@ -42,6 +42,26 @@ ROWS = {"name": "a", "path": "a.json"}
         ),
         ({"base": {}}, "base gives neither of model and recipe"),
         (
+            {"base": {"model": "a", "dtype": "bf16"}},
+            r"base\.dtype is 'bf16'; expected .*float32.*bfloat16",
+        ),
+        (
+            {"base": {"model": "a", "dtype": "bfloat16"}, "sft": {"sources": [ROWS]}},
+            r'base\.dtype is "bfloat16" and sft trains all weights, .* give it a \[sft\.lora\]',
+        ),
+        (
+            {**BASE, "run": {"sharding": "fsdp"}},
+            r'run\.sharding is "fsdp" and run\.num_processes is 1: nothing can be shared out',
+        ),
+        (
+            {**BASE, "sft": {"sources": [ROWS]}, "run": {"num_processes": 3}},
+            r"sft\.batch_size is 16, which 3 processes cannot share evenly; .* batch_size = 18",
+        ),
+        (
+            {**BASE, "run": {"num_processes": 2, "device": "cuda:1"}},
+            r'run\.device is "cuda:1", one device, for 2 processes; write device = "cuda"',
+        ),
+        (
             {**BASE, **TEXT, "vocabulary": {"size": "1e3"}},
             "expected a text: a whole number from 1, or one behind a",
         ),

@@ -38,6 +38,14 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
             r"train\.learning_rate is -1; expected a number above 0: write train\.learning_rate = ",
         ),
         (
+            {"data": {"tokenizer": {"train": "bpe-falback"}}, **LENGTH},
+            r"data\.tokenizer\.train is 'bpe-falback'; expected 'bpe' or 'bpe-fallback': write",
+        ),
+        (
+            {"data": {"tokenizer": {"train": "bpe", "special": ["<a>"]}}, **LENGTH},
+            r"\[data\.tokenizer\] has no 'special'; did you mean 'special_tokens'\? known",
+        ),
+        (
             {"train": {"max_steps": 3, "parametrization": "muP"}},
             r"is 'muP'; expected 'standard' or 'mup': write train\.parametrization = \"mup\"",
         ),

@@ -43,17 +43,21 @@ FAMILIES = {
     "gptj": {**GPT, "rotary_dim": 4},
     "openai-gpt": {**GPT, "n_layer": 2},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
+    # Held out: no study was written with one of these at hand.
+    **dict.fromkeys(("qwen2", "phi", "olmo2"), LLAMA),
+    "gemma2": {**LLAMA, "head_dim": 8},
+    "gpt_neox": {name: value for name, value in LLAMA.items() if "key_value" not in name},
 }
 # What a study cannot say of a family, in the words of the refusal; all else it judges.
 THEORY = {
-    "qwen3": "QK-norm are not in the theory",
-    "gptj": "not one that the theory of rounding knows",
+    **dict.fromkeys(("qwen3", "gemma2", "olmo2"), "QK-norm are not in the theory"),
+    **dict.fromkeys(("gptj", "phi", "gpt_neox"), "not one that the theory of rounding knows"),
 }
 REFUSED = {
     "bounds-table": THEORY,
     "bound-depth": THEORY,
     "pangu-theorems": THEORY,
-    "path-length": {**THEORY, "gpt2": "its biases are no part"},
+    "path-length": {**THEORY, **dict.fromkeys(("gpt2", "qwen2"), "its biases are no part")},
     "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
     "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
@@ -162,6 +166,7 @@ def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(fold
         key(model=other),
         key(model=one, text=str(text)),
         key(model=one, device="cpu"),
+        key(model=one, dtype="float64"),
     ]
     assert len({*keys}) == len(keys)
     assert key(model=one) == keys[2] and key() == keys[0]
@@ -244,6 +249,16 @@ def test_rounding_to_16_bits_is_no_counterexample(folder):
     assert judge_bounded_product(parts, given).word == "fails"
 
 
+def test_a_precision_is_that_of_the_weights_and_stands_in_the_command(folder):
+    half = folder("llama", "half", dtype=torch.bfloat16)
+    given = {"model": [half, "llama:layers=1,width=16,heads=2,context=256"], "dtype": "float64"}
+    for one in given_of("attention-lambda", **given).values():
+        assert one.subject.model.dtype == torch.float64
+    found = study("bounds-table", model=half, dtype="float32", draws=4, **QUICK).to_dict()
+    assert shlex.split(found["command"])[-2:] == ["--dtype", "float32"]
+    assert found["settings"]["dtype"] == "float32"
+
+
 def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
     found = study("features-pca", model=folder("gpt2"), draws=4, **QUICK).to_dict()
     assert found["claim"] == "The features of gpt2 lie along one axis."
@@ -307,6 +322,7 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
     narrow = folder("gpt2", "narrow", n_positions=16)
     shallow = folder("llama", "shallow", num_hidden_layers=1)
     half = folder("llama", "half", dtype=torch.bfloat16)
+    wide = folder("gpt2", "wide", vocab_size=300)
     for name, given, words in (
         (
             "attention-lambda",
@@ -339,10 +355,13 @@ def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
             for name, least in (("block-anatomy", 2), ("deep-curve", 3))
         ),
         ("saliency-repeat", {"model": narrow}, "narrow: its context is 16 tokens, and a text has"),
-        ("bounds-table", {"model": half}, "half rounds to 16 bits, which may hide it: save it in"),
+        ("bounds-table", {"model": half}, "half rounds to 16 bits, which may hide it: type --dty"),
         ("gpt-curves", {"model": ["llama", shallow]}, "compares layers, 2 at least, and shallow"),
         ("predictor", {"model": str(tmp_path)}, "has no config.json"),
         ("predictor", {"model": "llama", "device": "gpu"}, "device 'gpu' is not here"),
+        ("predictor", {"model": "llama", "dtype": "fp8"}, "dtype is 'fp8'; expected float32, "),
+        ("rounding-depth", {"dtype": "float32"}, "leave --model, --text, --device and --dtype out"),
+        ("collapse-depth", {"model": wide}, "the vocabulary of wide has 300 entries from 0; is it"),
     ):
         with pytest.raises(UserError) as told:
             study(name, **QUICK, **given)

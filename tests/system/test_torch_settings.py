@@ -1,13 +1,14 @@
 """What the caller has set for other work changes no reading, and is as it was afterwards."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 import layerlab
+from layerlab.system.torch_settings import usual_arithmetic
 
 
 @contextmanager
@@ -39,6 +40,21 @@ def meta() -> AbstractContextManager[Any]:
 def read() -> dict[str, Any]:
     found = layerlab.inspect("pre-norm", measures=["spectrum", "lipschitz"], progress=False)
     return found.to_dict()["frames"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("around", [nullcontext, autocast])
+def test_weights_that_learn_under_autocast_are_read_anew(around: Any) -> None:
+    """A cast that is kept until the outermost block ends would be that of the first update."""
+    with around(), usual_arithmetic():
+        layer = torch.nn.Linear(4, 1, bias=False)
+        before = layer.weight.detach().clone()
+        for _ in range(2):
+            with autocast():
+                found = layer(torch.ones(1, 4))
+            found.sum().backward()
+            with torch.no_grad():
+                layer.weight += 1.0
+        assert float(found.detach()) == pytest.approx(float(before.sum()) + 4.0, rel=2**-6)
 
 
 @pytest.mark.parametrize("place", [autocast, torch.inference_mode, default_bfloat16])

@@ -1,8 +1,9 @@
 """Plans the stages of a recipe, each once for all arms that share it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from layerlab.adaptation.pipeline.stage import KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.places import find_text
-from layerlab.data.sources import open_source
+from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError
-from layerlab.loading.folders import input_files
+from layerlab.loading.folders import check_found, input_files
+from layerlab.model.preset import presets
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
-from layerlab.tokenization.request import TRAINED
 from layerlab.validation import expand_home
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
@@ -29,12 +30,14 @@ class PlanBuilder:
     """The stages of one arm.
 
     Attributes:
+        strict: whether what is not here is refused, and not planned by its name.
         stages: in their order.
-        last: the stage that gives the model so far.
+        given: the stage that gives the model, words and text so far.
     """
 
     name: str
     recipe: AdaptationRecipe
+    strict: bool
     stages: list[Stage] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
 
@@ -62,17 +65,21 @@ class PlanBuilder:
         return stage
 
 
-def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
+def plan_stages(recipe: AdaptationRecipe, *, strict: bool = True) -> tuple[Stage, ...]:
     """Plan all stages of all arms in an order in which they can be carried out.
 
     Stages that arms have in common are planned once.
+
+    Args:
+        strict: whether what is not here is refused; else it is planned by its name, and none of
+            these stages can be carried out.
 
     Raises:
         UserError: a text, a model or rows are not there, or a package is missing.
     """
     found: dict[str, Stage] = {}
     for name, varied in recipe.arms().items():
-        for stage in _stages(name, varied):
+        for stage in _stages(name, varied, strict):
             known = found.get(stage.key)
             arms = (*known.arms, name) if known else (name,)
             found[stage.key] = replace(stage, arms=tuple(dict.fromkeys(arms)))
@@ -99,13 +106,13 @@ def sources(recipe: AdaptationRecipe) -> Iterator[tuple[str, int, Source]]:
             yield kind, number, source
 
 
-def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
-    arm = PlanBuilder(name, recipe)
-    arm.add("base", _base(recipe), gives=("model", "words"))
+def _stages(name: str, recipe: AdaptationRecipe, strict: bool) -> list[Stage]:
+    arm = PlanBuilder(name, recipe, strict)
+    arm.add("base", _base(recipe, strict), gives=("model", "words"))
     if recipe.data.domain or recipe.data.general:
-        arm.add("clean", _text(recipe), gives=("text",))
+        arm.add("clean", _text(recipe, strict), gives=("text",))
     if recipe.clean is not None and recipe.clean.benchmarks:
-        arm.add("contamination", _search(recipe), "text")
+        arm.add("contamination", _search(recipe, strict), "text")
     _ask(arm, "base")
     if recipe.vocabulary is not None:
         _vocabulary(arm)
@@ -114,7 +121,7 @@ def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
         _pretraining(arm, recipe.pretrain)
         _ask(arm, "pretrain")
     if recipe.sft is not None:
-        settings = {**_plain("sft", recipe.sft), "rows": _rows(recipe.sft.sources)}
+        settings = {**_plain("sft", recipe.sft), "rows": _rows(recipe.sft.sources, strict)}
         arm.add("tune", settings, "model", gives=("model",))
         _ask(arm, "tune")
     return arm.stages
@@ -126,8 +133,11 @@ def _vocabulary(arm: PlanBuilder) -> None:
     if recipe.vocabulary is not None and recipe.vocabulary.jec_qa:
         from layerlab.tokenization.published_rates import questions
 
+        def digest() -> str:
+            return hashlib.blake2b("\0".join(questions()).encode()).hexdigest()[:32]
+
         # Says at once that they are not here; other ones give other rates.
-        settings["questions"] = hashlib.blake2b("\0".join(questions()).encode()).hexdigest()[:32]
+        settings["questions"] = _identify("JEC-QA", digest, arm.strict)
     arm.add("vocabulary", settings, "text", "words", gives=("words",))
     starts = _plain("embedding", recipe.embedding) if recipe.embedding else {}
     arm.add("embedding", starts, "text", "model", "words", gives=("model",))
@@ -154,7 +164,8 @@ def _ask(arm: PlanBuilder, after: str) -> None:
     section = arm.recipe.evaluate
     if section is None or after not in section.after:
         return
-    _check_engine(section)
+    if arm.strict:
+        _check_engine(section)
     arm.add("evaluate", _plain("evaluate", section, without="after"), "text", "model", after=after)
 
 
@@ -168,22 +179,70 @@ def _check_engine(section: BenchmarkSection) -> None:
         )
 
 
-def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
+def list_absent(recipe: AdaptationRecipe) -> list[str]:
+    """List what a recipe names and is not here: a line for models, for texts, and for rows."""
+    found: dict[str, dict[str, None]] = {"model": {}, "texts": {}, "rows": {}}
+
+    def check(what: str, name: str, look: Callable[[], object]) -> None:
+        try:
+            look()
+        except UserError:
+            found[what][name] = None
+
+    for one in recipe.arms().values():
+        name = one.base.model
+        if name is not None and is_shape(name):
+            found["model"][f"{name} (planned by the shape of that preset)"] = None
+        elif name is not None:
+            check("model", name, partial(check_found, [name]))
+        for _, _, source in sources(one):
+            check("texts", source.text, partial(check_source, source))
+        for rows in one.sft.sources if one.sft else ():
+            check("rows", rows.path, partial(find_text, rows.path))
+    return [f"Not here: {what} {', '.join(names)}." for what, names in found.items() if names]
+
+
+def is_shape(model: str) -> bool:
+    """Return whether a name stands for the shape of a preset, of which there are no weights."""
+    return model in presets() and not expand_home(model).is_dir()
+
+
+def _identify(name: str, look: Callable[[], Any], strict: bool) -> Any:
+    """Return what something is known by; its name where it is not here and need not be."""
+    try:
+        return look()
+    except UserError:
+        if strict:
+            raise
+        return f"{name}, which is not here"
+
+
+def _identify_source(source: Source, strict: bool) -> Any:
+    return _identify(source.text, lambda: open_source(source).identity, strict)
+
+
+def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
-        return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
+        files = _files(str(recipe.base.model))
+        return {"model": recipe.base.model, "files": files} | _dtype(recipe)
     data = training.data
     found = {
         "recipe": training.hash(),
-        "texts": [open_source(source).identity for source in data.sources],
+        "texts": [_identify_source(source, strict) for source in data.sources],
     }
     # What the recipe names and does not hold; each only where there is one, so that no other base
     # has another key than in earlier versions.
     if data.eval_sources is not None:
-        found["held out"] = [open_source(source).identity for source in data.eval_sources]
-    if data.tokenizer != TRAINED and (place := expand_home(data.tokenizer)).exists():
+        found["held out"] = [_identify_source(source, strict) for source in data.eval_sources]
+    if data.trained is None and (place := expand_home(str(data.tokenizer))).exists():
         found["tokenizer"] = _content(place)
-    return found
+    return found | _dtype(recipe)
+
+
+def _dtype(recipe: AdaptationRecipe) -> dict[str, str]:
+    """Return the dtype of the weights, where it is not the usual one."""
+    return {"dtype": recipe.base.dtype} if recipe.base.dtype != "float32" else {}
 
 
 def _files(model: str) -> list[str]:
@@ -197,26 +256,27 @@ def _files(model: str) -> list[str]:
     ]
 
 
-def _text(recipe: AdaptationRecipe) -> dict[str, Any]:
+def _text(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     if recipe.clean is not None and recipe.clean.near_duplicate_threshold:
         check_near()
     rules = _plain("clean", recipe.clean, without="benchmarks") if recipe.clean else None
     texts = [
-        [kind, source.limit, open_source(source).identity] for kind, _, source in sources(recipe)
+        [kind, source.limit, _identify_source(source, strict)]
+        for kind, _, source in sources(recipe)
     ]
     return {"rules": rules, "texts": texts, "validation": recipe.data.validation_fraction}
 
 
-def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
+def _search(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     assert recipe.clean is not None
     sections = recipe.sft.sources if recipe.sft else ()
-    rows = _rows(sections)
+    rows = _rows(sections, strict)
     ignored = {one.name: sorted(one.ignore) for one in sections if one.ignore}
     return {
         **({"ignored": ignored} if ignored else {}),
         "benchmarks": [[name, _there(name)] for name in recipe.clean.benchmarks],
         "rows": rows,
-        "base": _base(recipe),
+        "base": _base(recipe, strict),
     }
 
 
@@ -231,9 +291,13 @@ def _there(name: str) -> list[str]:
         return []
 
 
-def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
+def _rows(given: tuple[RowsSection, ...], strict: bool) -> list[list[Any]]:
     """Return the content of the files of rows."""
-    return [[one.name, one.limit, _content(find_text(one.path))] for one in given]
+
+    def content(path: str) -> Any:
+        return _identify(path, lambda: _content(find_text(path)), strict)
+
+    return [[one.name, one.limit, content(one.path)] for one in given]
 
 
 def _content(place: Path) -> list[str]:

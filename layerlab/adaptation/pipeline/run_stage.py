@@ -28,6 +28,7 @@ from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
 from layerlab.records.json_values import Json
 from layerlab.system.files import OnlyOwn, write_folder
+from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
 from layerlab.tokenization.convert import load_or_convert
@@ -42,12 +43,16 @@ class StageContext:
 
     Attributes:
         tell: is told what is done, and the share of it.
+        load: Python files with the variant of the model.
+        rank: of this process, where several carry out the stage.
     """
 
     recipe: AdaptationRecipe
     stage: Stage
     shelf: StageStore
     tell: ProgressCallback
+    load: tuple[str, ...] = ()
+    rank: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -59,10 +64,19 @@ class StageContext:
         """The folder of the cleaned texts."""
         return self.shelf.check(self.stage.needs["text"])
 
-    def model(self, dtype: str | None = "float32") -> LoadedModel:
-        """Return the model so far."""
+    @property
+    def device(self) -> str:
+        """The device that a model is loaded on; one that is shared out goes on from the CPU."""
+        run = self.recipe.run
+        if self.rank is None or run.device == "cpu":
+            return run.device
+        return "cpu" if run.sharding == "fsdp" else f"{run.device}:{self.rank}"
+
+    def model(self, dtype: str | None = None) -> LoadedModel:
+        """Return the model so far, with weights as the recipe says where no dtype is given."""
         name = self.shelf.model(self.stage.needs["model"])
-        return subject(name, device=self.recipe.run.device, dtype=dtype)
+        own = dtype or self.recipe.base.dtype
+        return subject(name, device=self.device, dtype=own)
 
     def words(self, need: str = "model") -> Any:
         """Return the tokenizer of an earlier stage."""
@@ -113,7 +127,7 @@ def vocabulary(place: StageContext) -> Json:
 
 def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
-    recipe, found = place.recipe, place.model()
+    recipe, found = place.recipe, place.model("float32")  # rows are drawn from sums over all others
     texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
     done = embed(
         found.model,
@@ -131,6 +145,7 @@ def pretraining(place: StageContext) -> Json:
     """Continue pretraining with replay, or resume an earlier session."""
     recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
+    reset_peak_memory()
     done = pretrain(
         place.model().model,
         place.words(),
@@ -141,11 +156,13 @@ def pretraining(place: StageContext) -> Json:
         ),
         section=section,
         seed=place.stage.seed,
+        merge=True,
+        sharding=recipe.run.sharding,
         out=place.folder,
         progress=place.tell,
         use_cpu=recipe.run.device == "cpu",
     )
-    result = done.to_json()
+    result = done.to_json() | _peak(place)
     for one in result["sources"]:
         one["source"] = _source(place, one["source"])
     events = [one for one in read(place.folder) if one["kind"] in ("train", "evaluate")]
@@ -159,6 +176,7 @@ def tuning(place: StageContext) -> Json:
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
     rows = {one.name: rows_of(one) for one in section.sources}
     check_inputs(place.recipe, place.stage)
+    reset_peak_memory()
     done = tune(
         place.model().model,
         place.words(),
@@ -166,11 +184,12 @@ def tuning(place: StageContext) -> Json:
         section=section,
         weights=weights or None,
         merge=True,
+        sharding=place.recipe.run.sharding,
         out=place.folder,
         progress=place.tell,
         use_cpu=place.recipe.run.device == "cpu",
     )
-    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+    return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(place)}
 
 
 STEPS: dict[str, Callable[[StageContext], Json]] = {
@@ -190,6 +209,11 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 
     with quiet_libraries():
         write_folder(place.folder / MODEL, fill, "model", like=OnlyOwn())
+
+
+def _peak(place: StageContext) -> Json:
+    """Return the most memory that this process took in the stage; the plan foretells it."""
+    return {"peak_memory_bytes": peak_memory(place.recipe.run.device)}
 
 
 def _source(place: StageContext, file: str) -> str:

@@ -1,8 +1,6 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
-import shutil
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
@@ -35,7 +32,8 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.beginning import describe_beginning
-from layerlab.adaptation.trainer.own_folder import MODEL, check_own
+from layerlab.adaptation.trainer.lora import add_adapters, find_trained_whole, merge_adapters
+from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import (
     PLANNED,
     build_trainer,
@@ -46,10 +44,12 @@ from layerlab.adaptation.trainer.resume import (
 )
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
+from layerlab.adaptation.trainer.stage_trainer import whole_model
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import PretrainSection
+from layerlab.recipes.training_sections import Sharding
 from layerlab.records.parse import one_line, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.system.locks import lock_folder
@@ -63,6 +63,8 @@ def pretrain(
     *,
     section: PretrainSection,
     seed: int = 0,
+    merge: bool = False,
+    sharding: Sharding = "none",
     out: Path,
     progress: ProgressCallback | None = None,
     **arguments: Any,
@@ -74,25 +76,25 @@ def pretrain(
     and the weights of a run that was never stopped. The loss is the mean over the tokens of an
     update, however it is split over passes and processes.
 
-    Several processes: start the program with `accelerate launch --num_processes N`; each reads its
-    rows of an update. FSDP2 on GPUs: `accelerate launch --use_fsdp --fsdp_version 2
-    --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_state_dict_type SHARDED_STATE_DICT
-    --num_processes N`, or the same in a file for `--config_file`; checkpoints are then sharded, and
-    the model at the end is whole. It has been tested with two processes that copy the model (DDP,
-    gloo, CPU), not with FSDP2.
+    Several processes: start the program with `torchrun --nproc_per_node N`; each reads its rows of
+    an update. Where they share the model out, every process has a part of each weight, gradient and
+    moment, a checkpoint the parts of all, and the first process at the end the whole model.
 
-    LoRA: hand in a model wrapped by PEFT, with the embeddings among `modules_to_save` where the
-    vocabulary is new; what is saved is the adapter. Gradient checkpointing, bf16, the optimizer and
-    its schedule are arguments of transformers.TrainingArguments.
+    LoRA: `section.lora`, or a model wrapped by PEFT, with the embeddings among `modules_to_save`
+    where the vocabulary is new; what is saved is the adapter, unless it is merged. Gradient
+    checkpointing, bf16, the optimizer and its schedule are arguments of
+    transformers.TrainingArguments.
 
     Source: pangu23, section 6.3 (domain and replayed general text 1:1).
 
     Args:
-        model: of transformers or layerlab; what is trained of it in float32.
+        model: of transformers or layerlab; what is trained of it in float32, beside adapters.
         words: its tokenizer.
         reading: the text.
         section: how long, in what steps, and how closely watched; its `seeds` are not looked at.
-        seed: decides the order of the blocks, and dropout.
+        seed: decides the order of the blocks, dropout, and what adapters begin with.
+        merge: at the end, add what the adapters learned to the weights.
+        sharding: whether several processes copy the model (DDP) or share it out (FSDP2).
         out: a folder of its own.
         progress: is told what is done, and the share of it.
         arguments: of TrainingArguments; `per_device_train_batch_size` splits an update further.
@@ -106,7 +108,8 @@ def pretrain(
             and the checkpoints stay.
     """
     check_entries(model, words)
-    check_trained(model)
+    lora = section.lora
+    check_trained(model, find_trained_whole(model, lora) if lora else None)
     if reading.documents:
         check_separation(model, "documents", "documents")
     block = section.block_size or block_of(model)
@@ -114,7 +117,7 @@ def pretrain(
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
-        settings = trainer_arguments(out, step_counts(updates), given, seed=seed)
+        settings = trainer_arguments(out, step_counts(updates), given, seed=seed, sharding=sharding)
         split_batch(settings, section.batch_size, "blocks")
         first = settings.process_index == 0
         if first:
@@ -122,11 +125,16 @@ def pretrain(
             check_own(out)
         text = mix_texts(words, reading, progress if first else None, section.ratio)
         if first:
-            plan = _plan(text, section, seed, reading, block)
+            plan = _plan(text, section, seed, reading, block, merge, sharding)
             check_same_plan(out, plan, given, describe_beginning(model, words))
-        return _train(
-            PretrainingRun(model, words, text, section, seed, block, settings), out, progress
+        settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
+        learner = add_adapters(model, lora, seed) if lora else model
+        run = PretrainingRun(
+            *(learner, words, text, section, seed, block, settings),
+            sharding=sharding,
+            merge=merge and lora is not None,
         )
+        return _train(run, out, progress)
 
 
 def count_updates(section: PretrainSection, block: int) -> int:
@@ -136,7 +144,11 @@ def count_updates(section: PretrainSection, block: int) -> int:
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """Model, text and settings of a run."""
+    """Model, text and settings of a run.
+
+    Attributes:
+        merge: whether adapters become part of the weights at the end.
+    """
 
     model: Any
     words: PreTrainedTokenizerFast
@@ -145,6 +157,8 @@ class PretrainingRun:
     seed: int
     block: int
     settings: TrainingArguments
+    sharding: Sharding
+    merge: bool
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
         """Return the part of an update's mean loss that some of its rows contribute.
@@ -163,7 +177,12 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
     updates = count_updates(run.section, run.block)
     blocks = BlockDataset(order, updates * run.section.batch_size)
     trainer = build_trainer(
-        run.model, run.settings, rows=blocks, collator=stack_rows, loss=run.loss
+        run.model,
+        run.settings,
+        rows=blocks,
+        collator=stack_rows,
+        loss=run.loss,
+        sharding=run.sharding,
     )
     place = _place(trainer)
     if run.section.resample_fraction is not None:
@@ -239,20 +258,15 @@ def _save(
 
     All processes take part where it is sharded.
     """
-    # A name that no file of another can have, and the same in all processes.
-    (name,) = broadcast_object_list([f".{MODEL}.{uuid.uuid4().hex[:8]}.partial"])
-    partial = out / name
-    trainer.save_model(str(partial))
+    learner = whole_model(trainer)
     if place.first:
+        model = merge_adapters(learner) if run.merge else learner
 
         def fill(folder: Path) -> None:
-            for one in partial.iterdir():
-                if one.suffix != ".bin":  # the arguments, pickled
-                    one.rename(folder / one.name)
+            model.save_pretrained(folder)
             run.words.save_pretrained(folder)
 
         remember_plan(out, fill, found.to_json())
-        shutil.rmtree(partial)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -299,7 +313,13 @@ def _read_batches(file: Path) -> Any:
 
 
 def _plan(
-    text: MixedCorpus, section: PretrainSection, seed: int, reading: ReplayData, block: int
+    text: MixedCorpus,
+    section: PretrainSection,
+    seed: int,
+    reading: ReplayData,
+    block: int,
+    merge: bool,
+    sharding: Sharding,
 ) -> dict[str, Any]:
     """Return the plan, which may not change between two sessions of a run."""
     return {
@@ -314,4 +334,6 @@ def _plan(
         "block": block,
         "validation": reading.validation,
         "documents": reading.documents,
+        "lora": section.lora and {**section.lora.model_dump(mode="json"), "merged": merge},
+        "sharding": None if sharding == "none" else sharding,  # checkpoints are of one kind
     }

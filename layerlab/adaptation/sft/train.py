@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.dataset import Packed, SFTDataset, prepare_dataset
-from layerlab.adaptation.sft.lora import add_adapters, find_trained_whole, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.trainer.arguments import (
     block_of,
@@ -25,13 +24,16 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.beginning import describe_beginning
+from layerlab.adaptation.trainer.lora import add_adapters, find_trained_whole, merge_adapters
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
+from layerlab.adaptation.trainer.stage_trainer import whole_model
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.model.loss import IGNORED, causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
+from layerlab.recipes.training_sections import Sharding
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -108,6 +110,7 @@ def tune(
     section: SftSection,
     weights: Mapping[str, int | float] | None = None,
     merge: bool = False,
+    sharding: Sharding = "none",
     progress: ProgressCallback | None = None,
     **arguments: Any,
 ) -> Tuned:
@@ -118,7 +121,7 @@ def tune(
     own, and that they do not see each other is tried out at the start. The same call goes on from
     the newest whole checkpoint in `out`, with the weights of a run that was never stopped.
 
-    Several processes: start the program with `accelerate launch --num_processes N`.
+    Several processes: as `pretrain`.
 
     Source: pangu23, section 6.3 (domain and general instructions shuffled in one stage).
 
@@ -129,6 +132,7 @@ def tune(
         section: as in a recipe; its sources are not read.
         weights: share of the tokens by source; None reads every row once in an epoch.
         merge: at the end, add what the adapters learned to the weights.
+        sharding: whether several processes copy the model (DDP) or share it out (FSDP2).
         out: a folder of its own, which at the end holds the model too.
         progress: is told what is done, and the share of it.
         arguments: of transformers.TrainingArguments.
@@ -149,7 +153,7 @@ def tune(
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
-        settings = trainer_arguments(out, {}, given, seed=section.seed)
+        settings = trainer_arguments(out, {}, given, seed=section.seed, sharding=sharding)
         split_batch(settings, section.batch_size, "rows")
         first = settings.process_index == 0
         if first:
@@ -159,13 +163,14 @@ def tune(
         for name, value in step_counts(found.updates).items():
             setattr(settings, name, given.get(name, value))
         if first:
-            plan = _plan(found, block, weights, merge)
+            plan = _plan(found, block, weights, merge, sharding)
             check_same_plan(out, plan, given, describe_beginning(model, words))
-        learner = add_adapters(model, lora) if lora else model
-        curve, trainer, damaged = _train(learner, found, settings, out, progress)
-        learner.eval()
+        settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
+        learner = add_adapters(model, lora, section.seed) if lora else model
+        curve, trainer, damaged = _train(learner, found, settings, out, progress, sharding)
+        learner = whole_model(trainer).eval()
         done = Tuned(
-            model=merge_adapters(learner) if lora and merge else learner,
+            model=merge_adapters(learner) if lora and merge and first else learner,
             updates=found.updates,
             sources={one.name: one.tally for one in found.sources},
             curve=curve,
@@ -227,9 +232,17 @@ def _train(
     settings: TrainingArguments,
     out: Path,
     progress: ProgressCallback | None,
+    sharding: Sharding,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
     loss = partial(mean_loss, model)
-    trainer = build_trainer(model, settings, rows=Packed(found), collator=found.collator, loss=loss)
+    trainer = build_trainer(
+        model,
+        settings,
+        rows=Packed(found),
+        collator=found.collator,
+        loss=loss,
+        sharding=sharding,
+    )
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
@@ -245,7 +258,11 @@ def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:
 
 
 def _plan(
-    found: SFTDataset, block: int, weights: Mapping[str, int | float] | None, merge: bool
+    found: SFTDataset,
+    block: int,
+    weights: Mapping[str, int | float] | None,
+    merge: bool,
+    sharding: Sharding,
 ) -> dict[str, Any]:
     """Return the plan, which may not change between two sessions of a run, by the names of 0.1."""
     section = found.section
@@ -266,4 +283,5 @@ def _plan(
         "seed": section.seed,
         "lora": lora,
         "order of rows": found.digest,
+        "sharding": None if sharding == "none" else sharding,  # checkpoints are of one kind
     }

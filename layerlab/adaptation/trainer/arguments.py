@@ -1,6 +1,7 @@
 """Builds the arguments of transformers' Trainer from those of the caller and the stage."""
 
 from collections.abc import Iterable, Mapping
+from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.recipes.adaptation_sections import StepSection
+from layerlab.recipes.training_sections import Sharding
 from layerlab.tokenization.load import entries
 
 # From 1 on transformers takes a share of the updates for their number.
@@ -37,21 +39,33 @@ OWN = (
 
 
 def trainer_arguments(
-    out: Path, own: Mapping[str, Any], given: Mapping[str, Any], *, seed: int
+    out: Path,
+    own: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    seed: int,
+    sharding: Sharding = "none",
 ) -> TrainingArguments:
     """Return the arguments of Trainer for rows that have an order of their own.
 
     Args:
         own: what the stage asks for, where the caller asks for nothing else.
         given: what the caller asks for.
+        sharding: whether processes copy the model or share it out.
 
     Raises:
-        UserError: one of them is the stage's or is none, or one process sees several GPUs.
+        UserError: one of them is the stage's or is none, one process sees several GPUs or is alone
+            and is to share the model out, or accelerate is told to do it.
     """
     if reserved := sorted(set(given) & set(OWN)):
         raise UserError(
             f"{reserved[0]} is no argument of yours here: the stage decides it by its tokens, "
             "batch and seed; leave it out"
+        )
+    if environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" or given.get("fsdp"):
+        raise UserError(
+            "accelerate is asked to share the model out (fsdp), and what it leaves cannot be "
+            'resumed here; leave that away, and give sharding="fsdp", or write it under [run]'
         )
     usual = {
         "report_to": "none",
@@ -72,6 +86,11 @@ def trainer_arguments(
             f"{str(error).partition(') ')[2] or error}; expected arguments of "
             "transformers.TrainingArguments"
         ) from None
+    if sharding == "fsdp" and found.world_size == 1:
+        raise UserError(
+            'sharding is "fsdp" and this is one process: nothing can be shared out; start several '
+            'with torchrun --nproc_per_node 2 ..., or give sharding="none"'
+        )
     if found.n_gpu > 1:
         raise UserError(
             f"this one process sees {found.n_gpu} GPUs; type: accelerate launch --num_processes "
@@ -116,9 +135,19 @@ def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:
             "choose a multiple of that"
         )
     most = min(settings.per_device_train_batch_size, own)
-    micro = next(size for size in range(most, 0, -1) if own % size == 0)
+    micro = split_rows(own, most)
     settings.per_device_train_batch_size = micro
     settings.gradient_accumulation_steps = own // micro
+
+
+def split_rows(rows: int, most: int) -> int:
+    """Return the rows of a pass: the most that divide the rows of a process.
+
+    Example:
+        >>> split_rows(12, 5)
+        4
+    """
+    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)
 
 
 def step_counts(updates: int) -> dict[str, int]:

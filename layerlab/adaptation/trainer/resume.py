@@ -12,7 +12,9 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab.adaptation.trainer.own_folder import MODEL, PLAN, BeginCallback
+from layerlab.adaptation.trainer.stage_trainer import ShardedTrainer
 from layerlab.errors import UserError
+from layerlab.recipes.training_sections import Sharding
 from layerlab.records.events import find_misfit
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import check_seal, seal_folder
@@ -172,14 +174,17 @@ def build_trainer(
     rows: Dataset[Any],
     collator: Callable[..., Any],
     loss: Callable[..., Any],
+    sharding: Sharding,
 ) -> Trainer:
     """Build a Trainer that prints nothing.
 
     Args:
         loss: of the outputs, the labels and the number of labels in the update.
+        sharding: whether processes copy the model or share it out.
     """
+    kind = ShardedTrainer if sharding == "fsdp" else Trainer
     with _disable_cache(model):  # Trainer turns the cache off, and leaves it so
-        found = Trainer(
+        found = kind(
             model=model,
             args=settings,
             data_collator=collator,

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerlab.console.tables import printable
 from layerlab.data.archives import is_archive, read_members
-from layerlab.data.charset import advise_conversion
+from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.data.cleaning.contamination import Question
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
@@ -176,7 +176,7 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     if PurePosixPath(name).name.startswith("."):  # what macOS leaves in archives
         return
     try:
-        text = data.decode("utf-8-sig")
+        text = refuse_zeros(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{name}: byte {error.start} is not UTF-8 text; {advise_conversion(error)}"

@@ -5,7 +5,7 @@ is odd in a published file stays as published and is noted, so that counts are t
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +103,22 @@ def oddities(
     ]
     bare = [f"{one.line} has no answer; it is left out" for one in found if not one.answered]
     return [*twins, *empty, *bare]
+
+
+def sum_up_alike(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the first line of each kind, and how many more there are: kinds end alike.
+
+    Example:
+        >>> list(sum_up_alike(["line 4 is empty; it is left out", "line 7 lacks; it is left out"]))
+        ['line 4 is empty; it is left out; so is 1 more']
+    """
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        found.setdefault(line.rpartition("; ")[2], []).append(line)
+    for alike in found.values():
+        more = len(alike) - 1
+        others = "; so is 1 more" if more == 1 else f"; so are {more} more"
+        yield f"{alike[0]}{others if more else ''}"
 
 
 def letters_of(answer: str, count: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab.data.charset import advise_conversion
+from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import BenchmarkFile, read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark, FileForm, Subtask
@@ -163,7 +163,7 @@ def decode_text(file: BenchmarkFile) -> str:
         UserError: it is not UTF-8.
     """
     try:
-        text = file.content.decode("utf-8-sig")
+        text = refuse_zeros(file.content).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = file.content[: error.start].count(b"\n") + 1
         raise UserError(

@@ -61,6 +61,7 @@ class Benchmark:
         group: the heading of the source over several benchmarks.
         language: of its prompts.
         split: the part that is scored; it has answers.
+        rows: of that part, counted in the files at `source`; None where they are not counted.
         first: so many questions of it are scored, where the source scores no more; 0: all.
         shots_split: the part that examples come from, in the order of its file; None: no examples.
         shots: the usual number of examples.
@@ -86,6 +87,7 @@ class Benchmark:
     group: SourceGroup
     language: Literal["zh", "en"]
     split: str
+    rows: int | None = None
     first: int = 0
     shots_split: str | None = None
     shots: int = 0

@@ -104,10 +104,12 @@ class LmEvalTask(LeafTask):
 
     Attributes:
         groups: names of the groups that were asked for and that it belongs to.
+        remarks: on questions that are left out, and on those that stand there twice.
     """
 
     task: Any
     groups: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -153,7 +153,7 @@ def load_whole(name: str) -> list[Any]:
                 f"{one.task.task_name} measures ({', '.join(higher)}); name another task, or a "
                 "command of your own: command:NAME"
             )
-    return [harness.LmEvalTask(one.task, one.groups) for one in named]
+    return [harness.LmEvalTask(one.task, one.groups, one.remarks) for one in named]
 
 
 def _refuse_part(left_out: Sequence[Mapping[str, str]]) -> None:

@@ -19,7 +19,8 @@ from layerlab.evaluation.harness.task_result import (
     merge_filters,
     worth_name,
 )
-from layerlab.evaluation.lm_eval_tasks.engine import ConfigurableTask, evaluate
+from layerlab.evaluation.lm_eval_tasks.engine import evaluate
+from layerlab.evaluation.lm_eval_tasks.right_answers import find_place, marks_choices
 from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.tasks.scoring import list_likeliest
 from layerlab.system.logs import hush
@@ -147,7 +148,7 @@ def _find_ties(
         The share of right options among them: what whoever draws one of them is worth.
     """
     found: dict[str, dict[str, float]] = {}
-    if not (is_ours(task) or _marks_likeliest(task)):
+    if not (is_ours(task) or marks_choices(task)):
         return found
     missing = engine.unfit | engine.unsound
     for one in samples:
@@ -164,20 +165,15 @@ def _find_ties(
     return found
 
 
-def _marks_likeliest(task: Any) -> bool:
-    """Judge whether lm-eval itself marks the choices of a task."""
-    known = getattr(type(task), "process_results", None) is ConfigurableTask.process_results
-    return known and task.config.process_results is None
-
-
 def _right_places(task: Any, sample: Mapping[str, Any], choices: Sequence[str]) -> set[int]:
     """Return the places of the right options of a question, as lm-eval or our marks read them."""
     if is_ours(task):
         return set(sample["doc"]["gold"])
     told = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
     return {
-        choices.index(one) if isinstance(one, str) and one in choices else one
+        place
         for one in (told if isinstance(told, list) else [told])
+        if (place := find_place(one, choices)) is not None
     }
 
 

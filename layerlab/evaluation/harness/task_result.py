@@ -129,8 +129,9 @@ def _guess(sample: Mapping[str, Any], ours: bool) -> float:
     """Return the chance that a random option is right; several may be."""
     right = sample["doc"]["gold"] if ours else sample["target"]
     options = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
-    count = len(set(right)) if isinstance(right, list) else 1
-    return min(1.0, count / options)
+    listed = isinstance(right, list)
+    places = {one for one in right if not is_number(one) or 0 <= one < options} if listed else {0}
+    return min(1.0, len(places) / options)
 
 
 def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str, Any]]:

@@ -25,6 +25,10 @@ from layerlab.evaluation.lm_eval_tasks.engine import (
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
 from layerlab.evaluation.lm_eval_tasks.names import check_names, find_entries, member_names
 from layerlab.evaluation.lm_eval_tasks.request import is_file, split_tasks
+from layerlab.evaluation.lm_eval_tasks.right_answers import (
+    accept_first_question,
+    leave_out_unmarkable,
+)
 from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
 from layerlab.evaluation.metrics.segmentation import prepare_default
@@ -45,10 +49,12 @@ class Loaded:
     Attributes:
         task: lm-eval's object.
         groups: names of the groups that were asked for and that it belongs to.
+        remarks: on questions that are left out, and on those that stand there twice.
     """
 
     task: Any
     groups: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,13 +90,14 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
         _check_alike(word, groups, means, repr)
         tasks |= {name: task for name, task in found["tasks"].items() if name not in tasks}
         groups |= means
-    loaded = [
-        Loaded(task, tuple(name for name, one in groups.items() if task.task_name in one.tasks))
-        for task in tasks.values()
-    ]
-    for one in loaded:
-        with _reword_errors(one.task.task_name):
-            _try(one.task)
+    loaded = []
+    for task in tasks.values():
+        inside = tuple(group for group, one in groups.items() if task.task_name in one.tasks)
+        with _reword_errors(task.task_name):
+            _try(task)
+            with hush(), sandbox_templates():
+                remarks = tuple(leave_out_unmarkable(task))
+        loaded.append(Loaded(task, inside, remarks))
     return loaded, [one for one in groups.values() if one.metrics]
 
 
@@ -121,7 +128,14 @@ def _load(word: str) -> Mapping[str, Any]:
         raise refuse_name(word)
     _check_installed(manager.task_index, name)
     entries = _members(manager.task_index, name)
-    with _reword_errors(word), hush(), sandbox_templates(), _by_content(), _hub_if(entries):
+    with (
+        _reword_errors(word),
+        hush(),
+        sandbox_templates(nulls=True),
+        accept_first_question(),
+        _by_content(),
+        _hub_if(entries),
+    ):
         loaded = dict(manager.load([name]))
     prepare_default()
     return loaded

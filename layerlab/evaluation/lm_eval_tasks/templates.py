@@ -17,13 +17,28 @@ from layerlab.system.limits import check_work
 from layerlab.validation import short_repr
 
 
-class Templates:
-    """Stands in for lm-eval's environment of templates; each is compiled once."""
+class NullError(UserError):
+    """A template prints a value that is null."""
 
-    def __init__(self) -> None:
+
+class _Null(TemplateError):
+    """Says so inside of jinja."""
+
+
+class Templates:
+    """Stands in for lm-eval's environment of templates; each is compiled once.
+
+    Args:
+        nulls: whether a value that is null is printed, as the word None.
+    """
+
+    def __init__(self, *, nulls: bool = False) -> None:
         self._known: dict[str, Template] = {}
         self._environment = ImmutableSandboxedEnvironment(
-            loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
+            loader=BaseLoader(),
+            undefined=StrictUndefined,
+            keep_trailing_newline=True,
+            finalize=None if nulls else _refuse_null,
         )
         self._environment.filters["regex_replace"] = utils.regex_replace
 
@@ -36,6 +51,7 @@ class Templates:
 
         Raises:
             UserError: it takes too much, reaches for more than values, or lacks one.
+            NullError: what it prints is null.
         """
         if text not in self._known:
             what = f"the template {short_repr(text)} of a task"
@@ -43,6 +59,8 @@ class Templates:
         try:
             found = self._known[text] = self._known.get(text) or self._compile(text)
             return found.render(**values)
+        except _Null:
+            raise NullError(_describe_null(text)) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             message = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
@@ -65,14 +83,34 @@ class Filled:
         return self._owner.render(self._text, values)
 
 
+def _describe_null(text: str) -> str:
+    return f"the template {short_repr(text)} prints null, which would be read as the word None"
+
+
+def _refuse_null(value: Any) -> Any:
+    """Return what a template prints.
+
+    Raises:
+        _Null: it is nothing.
+    """
+    if value is None:
+        raise _Null
+    return value
+
+
 _TEMPLATES = Templates()
+_WITH_NULLS = Templates(nulls=True)
 
 
 @contextmanager
-def sandbox_templates() -> Iterator[None]:
-    """Let lm-eval fill in templates in the sandbox alone, until the block ends."""
+def sandbox_templates(*, nulls: bool = False) -> Iterator[None]:
+    """Let lm-eval fill in templates in the sandbox alone, until the block ends.
+
+    Args:
+        nulls: whether a value that is null is printed, as the word None.
+    """
     before: Any = utils.env
-    utils.env = _TEMPLATES
+    utils.env = _WITH_NULLS if nulls else _TEMPLATES
     try:
         yield
     finally:

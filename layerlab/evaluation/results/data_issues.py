@@ -4,36 +4,54 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from layerlab.evaluation.benchmarks.items import oddities
+from layerlab.evaluation.benchmarks.items import oddities, sum_up_alike
+from layerlab.evaluation.benchmarks.readers import read_rows
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.lawbench.rows import read_scored_rows
 
 
-def remarks(benchmarks: Iterable[Benchmark], folder: Path | None = None) -> list[str]:
+def remarks(
+    benchmarks: Iterable[Benchmark], folder: Path | None = None, *, whole: bool = True
+) -> list[str]:
     """Return a line for each benchmark and each way in which its questions are odd.
 
     They are scored as published or left out, so that counts are the official ones.
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.
+        whole: whether all questions were asked, so that their number matters.
     """
     return [
         line
         for one in benchmarks
-        for line in (_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder))
+        for line in (
+            *(_compare_count(one, folder) if whole else ()),
+            *(_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder)),
+        )
     ]
 
 
+def _compare_count(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
+    """Yield a line where a benchmark has not as many rows as its authors publish."""
+    split = benchmark.split
+    if benchmark.rows is None:
+        return
+    there = sum(len(read_rows(benchmark, one, split, folder)) for one in benchmark.subjects)
+    if there != benchmark.rows:
+        yield (
+            f"{benchmark.title}: its split {split} has {there:,} questions here, and "
+            f"{benchmark.rows:,} as published; the score is of those here: copy its files anew"
+        )
+
+
 def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
-    """Yield the first question of each kind, and how many more there are."""
-    found: dict[str, list[str]] = {}
-    for subject in benchmark.subjects:
-        for line in oddities(benchmark, subject, benchmark.split, folder):
-            found.setdefault(line.rpartition("; ")[2], []).append(line)
-    for lines in found.values():
-        more = len(lines) - 1
-        others = f"; so {'is' if more == 1 else 'are'} {more} more" if more else ""
-        yield f"{benchmark.title}: {lines[0]}{others}"
+    """Return the first question of each kind, and how many more there are."""
+    lines = (
+        line
+        for subject in benchmark.subjects
+        for line in oddities(benchmark, subject, benchmark.split, folder)
+    )
+    return (f"{benchmark.title}: {line}" for line in sum_up_alike(lines))
 
 
 def _count_unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:

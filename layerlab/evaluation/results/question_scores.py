@@ -1,7 +1,7 @@
 """One score of a model over all that it was asked, as a weighted sum of its questions' scores."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.errors import UserError
@@ -11,7 +11,9 @@ from layerlab.records.json_values import Record
 from layerlab.records.scores import ModelScore, TaskPart
 
 
-def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> ModelScore:
+def score_whole(
+    content: Mapping[str, Any], asked: str, seconds: float, remarks: Iterable[str] = ()
+) -> ModelScore:
     """Return the score of an evaluation of one model: the mean of its benchmarks and tasks.
 
     Each benchmark is averaged as its authors do, and a tie of k options counts 1 / k, as in the
@@ -21,6 +23,7 @@ def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Model
         content: of the evaluation.
         asked: a digest of what was asked, and how.
         seconds: that it took.
+        remarks: on its questions.
 
     Raises:
         UserError: a task has no score of which more is better, or no finite one.
@@ -40,6 +43,7 @@ def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Model
         asked=asked,
         seconds=seconds,
         parts=parts,
+        remarks=list(remarks),
     )
 
 

@@ -253,6 +253,8 @@ def without_unlike(
                 f"rest: {', '.join(unlike)}; type layerlab compare without --judge, which scores "
                 "them anew; a command has to score the same questions of every model"
             )
+        told = (remark for one in found if key in one.scores for remark in one.scores[key].remarks)
+        remarks += [f"{measure}: {remark}" for remark in dict.fromkeys(told)]
         silent = {
             one.name: math.fsum(part.weight * part.abstained for part in one.scores[key].parts)
             for one in found

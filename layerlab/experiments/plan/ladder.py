@@ -136,7 +136,7 @@ def _length(base: TrainingRecipe, shape: Shape, extent: CorpusSize) -> float:
     train, block = base.train, base.data.block_size or shape.context
     if train.max_steps is not None:
         return float(train.max_steps * train.batch_size * block)
-    return float(train.tokens or (train.num_train_epochs or 0) * extent.tokens)
+    return float(train.tokens or extent.of_passes(train.num_train_epochs or 0))
 
 
 def _fit(

@@ -50,9 +50,8 @@ def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
     each = train.batch_size * block
     if train.max_steps is not None:
         return train.max_steps
-    wanted = (
-        train.tokens if train.tokens is not None else (train.num_train_epochs or 0) * extent.tokens
-    )
+    passes = train.num_train_epochs or 0
+    wanted = extent.of_passes(passes) if train.tokens is None else train.tokens
     if round(wanted / each) < 1:
         raise UserError(
             f"{wanted:g} tokens are less than one update of {train.batch_size} x {block}; "

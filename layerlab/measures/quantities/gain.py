@@ -1,8 +1,9 @@
 """By how much attention and feed-forward change the distance between tokens, beside the theorems.
 
 `measured` is d_M(out) / d_M(in) of a sublayer, d_M the distance from equal tokens. Theorem 2 bounds
-it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. A gated
-one has no such constant; what the weights allow on the range that its gate takes bounds it there.
+it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2, Theorem
+7 for one with a series of activations by the sum of their slopes in place of L. A gated one has no
+such constant; what the weights allow on the range that its gate takes bounds it there.
 Whether a layer is of the form a theorem speaks about is not guessed from its class: its output is
 computed again from that form, and the bound is given only where this reproduces what the model
 computed.
@@ -10,7 +11,7 @@ computed.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan, sqrt
+from math import inf, nan, sqrt
 
 import torch
 from jaxtyping import Float
@@ -164,7 +165,7 @@ class Constants:
     Attributes:
         size: the product of its norms without attention's part, where that is the bound itself.
         values: the s_h of attention.
-        form: of a feed-forward layer whose bound depends on what goes through it.
+        form: of a feed-forward layer.
         norms: of the maps of that form.
     """
 
@@ -176,7 +177,14 @@ class Constants:
     refused: str | None = None
 
 
-def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+def attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    """Return what the weights of attention bring to Theorem 2, once its form is checked.
+
+    Source: pangu23, Theorem 2.
+
+    Raises:
+        NotApplicable: it is not the linear map that the theorem speaks of.
+    """
     attended, weights = layer.attention, layer.weights
     if attended is None:
         raise NotApplicable("its attention was not heard")
@@ -206,7 +214,14 @@ def _missing(weights: HeadWeights | None) -> str:
     return "its value and output weights were not found"
 
 
-def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
+    """Return what the weights of a feed-forward layer bring to its bound, once its form is checked.
+
+    Source: pangu23, Theorems 3 and 7.
+
+    Raises:
+        NotApplicable: it is of no form that has a bound.
+    """
     if layer.block is None:
         raise NotApplicable("its block was not found")
     fit = feedforward_fit(layer.block, sublayer)
@@ -214,14 +229,13 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
     maps = feedforward_maps(layer.block)
     norms = spectral_bounds([maps[name].weight for name in fit.maps])
-    if len(norms) == 2 and isfinite(fit.activation.lipschitz):
-        return Constants(size=fit.activation.lipschitz * norms[0] * norms[1])
-    return Constants(form=fit, norms=norms)
+    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.bounded else torch.tensor(nan)
+    return Constants(size=size, form=fit, norms=norms)
 
 
 _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
-    "attention": _attention_constants,
-    "ffn": _ffn_constants,
+    "attention": attention_constants,
+    "ffn": feedforward_constants,
 }
 
 
@@ -255,14 +269,14 @@ def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tenso
     return {"contraction": contractions.max(), "bound": plain, "sharp": sharp, "factor": plain}
 
 
-def _on_range(layer: Layer, constants: Constants) -> Tensor:
-    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone."""
-    if constants.form is None or layer.block is None:
+def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:
+    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone.
+
+    Source: pangu23, Theorems 3 and 7; on what goes through it: Own.
+    """
+    if constants.form is None or constants.form.bounded or layer.block is None:
         return constants.size
-    maps, entered = feedforward_maps(layer.block), layer.sublayers["ffn"].entered.float()
-    inward, _, *gates = (maps[name] for name in constants.form.maps)
-    inner, *given = (entered @ one.weight + one.bias for one in (inward, *gates))
-    gate = given[0] if given else None
+    inner, gate = constants.form.inside(layer.block, entered)
     return range_bound(inner, gate, constants.form.activation, constants.norms)
 
 
@@ -282,7 +296,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
     constants = _constants(layer, name, run)
     attends = name == "attention"
-    size = constants.size if attends else _on_range(layer, constants)
+    size = constants.size if attends else feedforward_bound(layer, constants, sublayer.entered)
     limits = _theorem(layer, constants, exact=False) if attends else {"bound": size}
     found = read_numbers(_lengths(sublayer) | {"weights": size} | limits)
     measured = _ratio(found["left"], found["entered"])
@@ -300,6 +314,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         "sublayer": name,
         "measured": measured,
         **columns,
+        "ranged": not attends and constants.form is not None and not constants.form.bounded,
         "tightness": _ratio(columns["bound"], measured),
         "violated": violated,
     }
@@ -335,7 +350,7 @@ MEASURES = (
         name="gain",
         title="Gain of diversity in attention and feed-forward",
         unit="none",
-        source="pangu23, Lemma 1, Theorems 2 and 3; gated feed-forward: Own",
+        source="pangu23, Lemma 1, Theorems 2, 3 and 7; gated feed-forward: Own",
         about=(
             "By which factor a sublayer changes the distance of its tokens from being all alike, "
             "measured on its own input and output, without the residual connection. "
@@ -350,16 +365,17 @@ MEASURES = (
         per=("sequence", "layer", "sublayer"),
         columns={
             "measured": "distance from equal tokens behind the sublayer over that before it",
-            "bound": "what Theorem 2 (attention) or 3 (feed-forward) allows; where it is gated, "
+            "bound": "what Theorem 2 (attention), 3 or 7 (feed-forward) allows; where it is gated, "
             "what its weights allow on the range that the gate takes in this text",
             "sharp": "Theorem 2 with each head's own constants, sqrt(sum lambda_h s_h^2) v1",
             "factor": "sqrt(lambda H) s v1 of attention, which the source calls usually below 1",
             "contraction": "sqrt(lambda): the largest over heads of ||(I - ee^T) A_h||_2",
+            "ranged": "whether the bound is one on the range of this text, which no theorem has",
             "tightness": "bound over measured; far above 1 the bound says little",
             "violated": "whether a bound is exceeded by more than rounding explains",
         },
         plot=("measured", "contraction", "tightness"),
-        roles={"violated": "flag"},
+        roles={"ranged": "flag", "violated": "flag"},
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,
@@ -369,7 +385,7 @@ MEASURES = (
                 column="measured",
                 limit="bound",
                 side="upper",
-                source="pangu23, Theorems 2 and 3; gated: Own",
+                source="pangu23, Theorems 2, 3 and 7; gated: Own",
             ),
             Bound(column="measured", limit="sharp", side="upper", source="pangu23, Lemmas 1 and 2"),
         ),

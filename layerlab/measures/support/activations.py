@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,6 +27,38 @@ class Elementwise:
         That of the squared ReLU grows without end: it is that at the largest of them.
         """
         return self.lipschitz if isfinite(self.lipschitz) else 2 * given.abs().max()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The scales and shifts of the terms of a series of activations, term x channel."""
+
+    scales: Float[Tensor, "term channel"]
+    shifts: Float[Tensor, "term channel"]
+
+    def forms(self, one: Elementwise) -> list[Elementwise]:
+        """Return the series of one activation, in every form that it is known in.
+
+        f(a_1 z + b_1) + sum over i > 1 of [f(a_i z + b_i) - f(b_i)], or without what is taken off;
+        or sum over i of a_i f(z + b_i). Each has max over channels of sum_i |a_i| L as its slope.
+
+        Source: pangu23, equation 7 and Theorem 7; chen23, series activation.
+        Differs: Theorem 7 leaves the scales out.
+        """
+        steepest = float(self.scales.abs().sum(0).max()) * one.lipschitz
+        rest = one.function(self.shifts[1:]).sum(0)
+
+        def inside(z: Tensor) -> Tensor:
+            terms = zip(self.scales, self.shifts, strict=True)
+            return torch.stack([one.function(a * z + b) for a, b in terms]).sum(0)
+
+        def outside(z: Tensor) -> Tensor:
+            terms = zip(self.scales, self.shifts, strict=True)
+            return torch.stack([a * one.function(z + b) for a, b in terms]).sum(0)
+
+        functions = (inside, lambda z: inside(z) - rest, outside)
+        name = f"{len(self.scales)} x {one.name}"
+        return [Elementwise(name=name, function=f, lipschitz=steepest) for f in functions]
 
 
 def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Elementwise:

@@ -1,7 +1,8 @@
 """Whether a sublayer is what a theorem speaks about, decided by computing it again.
 
 Attention is concat_h(A_h (z W_v + b_v)) W_o + b_o; a plain feed-forward layer is
-act(z W_1 + b_1) W_2 + b_2, a gated one (act(z W_g + b_g) * (z W_1 + b_1)) W_2 + b_2. They are
+act(z W_1 + b_1) W_2 + b_2, a gated one (act(z W_g + b_g) * (z W_1 + b_1)) W_2 + b_2, where act may
+be a series; a shortcut is the sum of act(z Theta) or act(z W_down) W_up over its paths. They are
 formed on some rows and compared with what the model gave.
 The comparison allows for rounding as random errors: each stored number is off by one unit
 roundoff, each sum of n terms by sqrt(n) of them, and variances are carried through the same maps
@@ -11,16 +12,16 @@ Source: higham19 (probabilistic rounding error analysis), with its lambda = 8.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from math import sqrt
+from math import isfinite, sqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
+from layerlab.measures.support.activations import ACTIVATIONS, Elementwise, Series
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
@@ -33,6 +34,7 @@ ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
 CONFIDENCE = 8.0
 STORED = 8
+FEW, SIFTED = 4, 4.0  # rows that sift many forms, and how much more their rounding may be
 DISTINCT = 0.25
 """No rounding is allowed to explain more: another map would pass."""
 
@@ -64,6 +66,45 @@ class FeedForward:
 
     maps: tuple[str, ...]
     activation: Elementwise
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether Theorem 3 or 7 gives it a constant, whatever goes through it."""
+        return len(self.maps) == 2 and isfinite(self.activation.lipschitz)
+
+    @property
+    def is_series(self) -> bool:
+        return " x " in self.activation.name
+
+    def inside(self, block: nn.Module, entered: Hidden) -> tuple[Hidden, Hidden | None]:
+        """Return z inward + b and, where it is gated, z gate + b, in float32."""
+        maps = feedforward_maps(block)
+        inward, _, *gates = (maps[name] for name in self.maps)
+        inner, *given = (entered.float() @ one.weight + one.bias for one in (inward, *gates))
+        return inner, given[0] if given else None
+
+    def value(self, block: nn.Module, entered: Hidden) -> Hidden:
+        """Return what the form gives, in float32."""
+        inner, gate = self.inside(block, entered)
+        act, outward = self.activation.function, feedforward_maps(block)[self.maps[1]]
+        made = act(inner) if gate is None else act(gate) * inner
+        return made @ outward.weight + outward.bias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortcut:
+    """The form of a shortcut beside attention: the sum over its paths of act(z Theta) W.
+
+    Attributes:
+        paths: of each its matrix, and what follows the activation if anything does.
+    """
+
+    paths: tuple[tuple["Linear", ...], ...]
+    activation: Elementwise
+
+    def value(self, entered: Hidden) -> Hidden:
+        """Return what the form gives, in float32."""
+        return _follow(self.paths, entered.float(), self.activation.function)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +178,115 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
     maps = feedforward_maps(block)
     # Of experts there are too many to try three at a time, and each token has its own.
     counts = (2,) if is_routed(block) else (2, 3)
-    tried = {
-        names: _feedforward_sizes(entered, left, [maps[name] for name in names])
+    chains = [
+        names
         for count in counts
         for names in permutations(maps, count)
         if _is_chained(entered, [maps[name] for name in names], left)
+    ]
+    series = list_series(block)
+    activations: dict[tuple[str, ...], Sequence[Elementwise]] = {}
+    for names in chains:
+        forms = _list_forms(series, maps[names[0]])
+        few, target, chain = entered[:FEW], left[:FEW], [maps[name] for name in names]
+        # Of a series that is one activation as yet, the series is found.
+        kept = _sift(forms, _feedforward_sizes(few, target, chain, forms), slack) if forms else []
+        activations[names] = [*kept, *ACTIVATIONS]
+    tried = {
+        names: _feedforward_sizes(entered, left, [maps[name] for name in names], activations[names])
+        for names in chains
     }
     for names, sizes in zip(tried, read_host(list(tried.values())), strict=True):
-        fits = [_fit(one, slack).holds for one in sizes]
-        found = [one for one, holds in zip(ACTIVATIONS, fits, strict=True) if holds]
-        if found:
-            loosest = max(found, key=lambda activation: activation.lipschitz)
+        if (loosest := _loosest(activations[names], sizes, slack)) is not None:
             return FeedForward(maps=names, activation=loosest)
     return None
+
+
+def _loosest(activations: Sequence[Elementwise], sizes: Tensor, slack: float) -> Elementwise | None:
+    """Return the activation of the largest constant among those that give an output, if any."""
+    fits = [_fit(one, slack).holds for one in sizes]
+    found = [one for one, holds in zip(activations, fits, strict=True) if holds]
+    return max(found, key=lambda activation: activation.lipschitz, default=None)
+
+
+def shortcut_fit(sublayer: Sublayer) -> Shortcut | None:
+    """Return the form that gives the output of a shortcut beside attention, if any.
+
+    Source: pangu23, equation 5 and section 4.1.
+    """
+    assert sublayer.joins is not None
+    step = -(-len(sublayer.entered) // ROWS)
+    entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
+    paths = _list_paths(sublayer.joins)
+    if not paths or not all(_is_passed(entered, path, left) for path in paths):
+        return None
+    depth = sum(one.weight.shape[0] for one in paths[0])
+    slack = rounding(sublayer.left.dtype, depth)
+    sizes = []
+    for activation in ACTIVATIONS:
+        made = _follow(paths, entered, activation.function)
+        noise = _follow_noise(paths, entered, activation)
+        sizes.append(_sizes(made - left, noise + left.square()))
+    (read,) = read_host([torch.stack(sizes)])
+    loosest = _loosest(ACTIVATIONS, read, slack)
+    return None if loosest is None else Shortcut(paths=paths, activation=loosest)
+
+
+def _list_paths(root: nn.Module) -> tuple[tuple[Linear, ...], ...]:
+    """Return the linear maps of a shortcut, those of one parent as one path."""
+    found: dict[str, list[Linear]] = {}
+    for path, weight, bias in linear_maps(root):
+        one = Linear(weight=weight.float().T, bias=0.0 if bias is None else bias.float())
+        found.setdefault(path.rpartition(".")[0], []).append(one)
+    return tuple(map(tuple, found.values()))
+
+
+def _is_passed(entered: Hidden, path: Sequence[Linear], left: Hidden) -> bool:
+    sizes = (entered.shape[1], *(side for one in path for side in one.weight.shape), left.shape[1])
+    return len(path) in (1, 2) and sizes[0::2] == sizes[1::2]
+
+
+def _follow(
+    paths: Sequence[Sequence[Linear]], entered: Hidden, act: Callable[[Tensor], Tensor]
+) -> Hidden:
+    total = torch.zeros(())
+    for first, *rest in paths:
+        made = act(entered @ first.weight + first.bias)
+        for one in rest:
+            made = made @ one.weight + one.bias
+        total = total.to(made) + made
+    return total
+
+
+def _follow_noise(
+    paths: Sequence[Sequence[Linear]], entered: Hidden, activation: Elementwise
+) -> Hidden:
+    """Return the variance of the rounding of a sum of paths, in units of one rounding."""
+    total = torch.zeros(())
+    for first, *rest in paths:
+        given, error = _apply(entered, first)
+        made = activation.slope(given) ** 2 * error + activation.function(given).square()
+        for one in rest:
+            made = made @ one.weight.square()
+        total = total.to(made) + made
+    return total
+
+
+def list_series(block: nn.Module) -> list[Series]:
+    """Return what may be a series: sibling modules that each hold a scale and a shift alone."""
+    pairs: dict[str, list[list[Tensor]]] = {}
+    for path, module in block.named_modules():
+        held = [one for _, one in module.named_parameters(recurse=False)]
+        if len(held) == 2 and held[0].ndim == 1 and held[0].shape == held[1].shape:
+            pairs.setdefault(path.rpartition(".")[0], []).append([one.float() for one in held])
+    return [
+        Series(
+            scales=torch.stack([scale for scale, _ in terms]),
+            shifts=torch.stack([shift for _, shift in terms]),
+        )
+        for parent, terms in pairs.items()
+        if parent and len(terms) > 1 and len({len(scale) for scale, _ in terms}) == 1
+    ]
 
 
 def feedforward_maps(block: nn.Module) -> dict[str, Linear]:
@@ -188,14 +325,28 @@ def _is_chained(entered: Hidden, maps: Sequence[Linear], left: Hidden) -> bool:
     return sizes[0::2] == sizes[1::2] and all(gate == inward for gate in gates)
 
 
+def _sift(forms: list[Elementwise], sizes: Tensor, slack: float) -> list[Elementwise]:
+    """Return the forms that a few rows do not rule out: there are too many to form all rows."""
+    (read,) = read_host([sizes])
+    wide = min(SIFTED * slack, DISTINCT)
+    return [one for one, pair in zip(forms, read, strict=True) if _fit(pair, slack).gap <= wide]
+
+
+def _list_forms(series: Sequence[Series], inward: Linear) -> list[Elementwise]:
+    """Return the series of activations to try behind a map."""
+    plain = [one for one in ACTIVATIONS if isfinite(one.lipschitz)]
+    fitting = [one for one in series if one.scales.shape[1] in (1, inward.weight.shape[1])]
+    return [form for one in fitting for each in plain for form in one.forms(each)]
+
+
 def _feedforward_sizes(
-    entered: Hidden, left: Hidden, maps: Sequence[Linear]
+    entered: Hidden, left: Hidden, maps: Sequence[Linear], activations: Sequence[Elementwise]
 ) -> Float[Tensor, "activation 2"]:
     """Return, for every activation, what the form is off by beside the size of its errors."""
     inward, outward, *gates = maps
     (inner, error), *gated = (_apply(entered, one) for one in (inward, *gates))
     active, noise = list[Tensor](), list[Tensor]()
-    for activation in ACTIVATIONS:
+    for activation in activations:
         given, of_given = gated[0] if gated else (inner, error)
         made = activation.function(given)
         off = activation.slope(given) ** 2 * of_given

@@ -18,6 +18,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
+from layerlab.shapes import HeadVector
 from layerlab.system.offload import parameter
 
 
@@ -43,6 +44,7 @@ class HeadWeights:
         context: the longest sequence the model was configured for.
         refused: what has no reading ("query", "value", ...) and why, in one line.
         matrices: every weight matrix of the block, by its name inside the block.
+        attained: largest |q_i . k_j| / (|z_i| |z_j|) of each head where a trace was seen.
     """
 
     layer: int
@@ -71,6 +73,7 @@ class HeadWeights:
     context: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
+    attained: HeadVector | None = None
 
 
 def project(

@@ -29,6 +29,8 @@ class ChildCall:
     left: Tensor
     kept: Tensor
     residual: Tensor | None
+    args: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def heavy(self) -> bool:
@@ -66,6 +68,8 @@ def hidden_call(
         left=left,
         kept=left.clone(),
         residual=residual_of(module, args, options),
+        args=args,
+        options=options,
     )
 
 
@@ -100,6 +104,8 @@ def sublayers(
 ) -> dict[str, Sublayer]:
     """Return what attention and feed-forward saw and gave, where the block exposes them.
 
+    A shortcut beside attention is what else holds matrices and reads what attention reads.
+
     Args:
         stream: what the block gave; without it no branch is seen to join.
     """
@@ -119,6 +125,17 @@ def sublayers(
     linear = all(isinstance(call.module, nn.Linear) for call in heavy)
     if len(heavy) == 1 or (len(heavy) == 2 and linear):
         found["ffn"] = _sublayer(visit, heavy[0], heavy[-1], stream)
+    beside = [
+        call
+        for call in visit.calls
+        if first is not None
+        and call.module is not outer
+        and call.heavy
+        and call.entered is visit.calls[first].entered
+        and not ("ffn" in found and any(call is one for one in heavy))
+    ]
+    if len(beside) == 1:
+        found["shortcut"] = _sublayer(visit, beside[0], beside[0], stream)
     return found
 
 

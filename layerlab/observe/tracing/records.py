@@ -14,7 +14,7 @@ from layerlab.shapes import Hidden, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """The input and output of attention or feed-forward in one block.
+    """The input and output of attention, a shortcut beside it, or feed-forward in one block.
 
     `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
     output, `branch` what joins the residual stream (after a norm on the branch, if there is one);
@@ -34,7 +34,8 @@ class Layer:
 
     `layer` counts the blocks from 0; EMBEDDING is what the first one reads, with a `stream` and
     nothing else. A stream of width 0 means that only the attention is known. `heads` is what all
-    measures ask of its heads, of several sequences, and which of them this one is.
+    measures ask of its heads, of several sequences, and which of them this one is. `attend` runs
+    its attention on other features at the same places: what it gives, and how it attended.
     """
 
     sequence: int
@@ -47,5 +48,6 @@ class Layer:
     weights: HeadWeights | None = None
     block: nn.Module | None = None
     rerun: Callable[[Any], Any] | None = None
+    attend: Callable[[Hidden], tuple[Hidden, AttentionRecord]] | None = None
     gradient: Hidden | None = None
     heads: tuple[Any, int] | None = None

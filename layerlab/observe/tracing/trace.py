@@ -123,6 +123,7 @@ class _Watcher:
         self.visit: BlockCall | None = None
         self.visited: set[int] = set()
         self.quiet = False
+        self.aside: list[AttentionCall] | None = None
         self.answered: dict[int, int] = {}
         self.fronts: dict[int, nn.Module] = {}
 
@@ -190,7 +191,9 @@ class _Watcher:
             self.visit.inner |= {} if call is None else {module: call}
 
     def hear_attention(self, heard: AttentionCall) -> None:
-        if not self.quiet and self.visit is not None:
+        if self.aside is not None:
+            self.aside.append(heard)
+        elif not self.quiet and self.visit is not None:
             self.visit.heard.append(heard)
             number = heard.part.number
             self.answered[number] = self.answered.get(number, 0) + 1
@@ -231,6 +234,7 @@ class _Watcher:
                 attention=self.attention_of(visit, part),
                 block=module,
                 rerun=partial(self.rerun, module, visit),
+                attend=self.attending(visit, part),
             )
         )
 
@@ -283,6 +287,30 @@ class _Watcher:
         """Return the block's output for another stream at the same positions and masks."""
         args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
         return first_tensor(block(*args, **options))[0]
+
+    def attending(
+        self, visit: BlockCall, part: AttentionPart | None
+    ) -> Callable[[Tensor], tuple[Tensor, AttentionRecord]] | None:
+        """Return what runs a block's attention on other features, where it adds no residual."""
+        call = None if part is None else visit.inner.get(part.module)
+        if call is None or call.residual is not None:
+            return None
+
+        def attend(entered: Tensor) -> tuple[Tensor, AttentionRecord]:
+            new = entered[None] if call.entered.dim() == 3 else entered
+            args, options = _replace(call.args, call.options, call.entered, new)
+            heard: list[AttentionCall] = []
+            self.aside = heard
+            try:
+                left = first_tensor(call.module(*args, **options))
+            finally:
+                self.aside = None
+            if len(heard) != 1 or (fault := heard[0].fault()):
+                fault = fault if len(heard) == 1 else f"it was heard {len(heard)} times"
+                raise NotApplicable(f"its attention on other features was not heard: {fault}")
+            return left.reshape(entered.shape[0], -1), heard[0].record(0)
+
+        return attend
 
     def account(self) -> None:
         """Report every attention layer for which the probe did not fire exactly once."""

@@ -19,6 +19,9 @@ from layerlab.shapes import Hidden
 DISCRIMINATOR = 2.0**-4
 """A wrong cut errs by the size of the vector; rounding, even of bfloat16, stays far below this."""
 
+ROWS = 64
+"""Rows of scores that are read for what they attain."""
+
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "query": ("query", "query_bias"),
     "key": ("key", "key_bias"),
@@ -36,7 +39,9 @@ def verify_weights(
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> HeadWeights:
-    """Drop from the weights what the trace contradicts; add the window and softcap that it showed.
+    """Drop from the weights what the trace contradicts, and add what it showed beside them.
+
+    That is the window, the softcap, and how much of the query-key form its tokens attained.
 
     Args:
         weights: of `project`.
@@ -53,7 +58,31 @@ def verify_weights(
         )
     found = faults(weights, attended, entered, left, start)
     gone: dict[str, Any] = {field: None for part in found for field in FIELDS[part]}
+    gone["attained"] = None if found else _find_attained(weights, attended, entered)
     return replace(weights, refused={**found, **weights.refused}, **gone)
+
+
+def _find_attained(
+    weights: HeadWeights, attended: AttentionRecord, entered: Hidden
+) -> Tensor | None:
+    """Return the largest |q_i . k_j| / (|z_i| |z_j|) of each head, over keys that it may use.
+
+    None where q and k are not the weights' alone: behind biases, norms, a clip, or in a score.
+    """
+    added = (weights.query_bias, weights.key_bias, weights.query_norm, weights.clip)
+    if any(one is not None for one in added) or weights.refused.get("scores"):
+        return None
+    if weights.query is None or weights.key is None:
+        return None
+    rows = slice(0, attended.tokens, -(-attended.tokens // ROWS))
+    sizes = entered.float().norm(dim=-1)
+    scales = (sizes[rows, None] * sizes).to(attended.device) * abs(weights.scaling)
+    found = []
+    for head in range(attended.heads):
+        one = slice(head, head + 1)
+        scores = attended.logits(one, rows).abs() / scales
+        found.append(scores.masked_fill(~attended.allowed_keys(one, rows), 0.0).amax())
+    return torch.stack(found)
 
 
 def faults(

@@ -105,7 +105,10 @@ def _part(row: Mapping[str, Any]) -> str:
 
 
 def _kind(row: Mapping[str, Any]) -> str | None:
-    return next((str(row[name]) for name in ("sublayer", "place", "format") if name in row), None)
+    return next(
+        (str(row[name]) for name in ("sublayer", "statement", "place", "format") if name in row),
+        None,
+    )
 
 
 def _violations(readings: RuleData, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:

@@ -116,6 +116,7 @@ class StudyRequest:
         for one in [*self.given.values()][:1]:
             words += [] if one.text.source == sample().source else ["--text", one.text.source]
             words += [] if one.device is None else ["--device", one.device]
+            words += [] if one.dtype is None else ["--dtype", one.dtype]
         if self.study.inputs is not nothing and self.runs != RUNS:
             words += ["--runs", str(self.runs)]
         return shlex.join(words)
@@ -154,6 +155,7 @@ def study(
     tokenizer: Any = None,
     text: Any = None,
     device: str | None = None,
+    dtype: str | None = None,
     **options: Any,
 ) -> StudyResult:
     """Reproduce one figure, table or claim of a source, and judge it.
@@ -179,6 +181,7 @@ def study(
         tokenizer: for loaded models; others bring their own.
         text: path of the text that they read; the built-in one if left out.
         device: where they are loaded, as of `inspect`.
+        dtype: precision that they are loaded in; as stored if left out.
         options: of that study.
 
     Raises:
@@ -194,7 +197,7 @@ def study(
     found = find_study(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
-    if fast and found.few and not (model is None and text is None and device is None):
+    if fast and found.few and any(one is not None for one in (model, text, device, dtype)):
         few = found.few
     if device is not None and "device" in found.options:
         options, device = {"device": device, **options}, None
@@ -208,7 +211,13 @@ def study(
         threads=checked[1],
         options=settled,
         given=load_given(
-            found, settled, model=model, tokenizer=tokenizer, text=text, device=device
+            found,
+            settled,
+            model=model,
+            tokenizer=tokenizer,
+            text=text,
+            device=device,
+            dtype=dtype,
         ),
         out=None if out is None else _folder("out", out),
         runs=_folder("runs", runs),

@@ -4,10 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layerlab import UserError
 from layerlab.adaptation.trainer.arguments import context_of, split_batch, trainer_arguments
 from tests.adaptation.small import llama
 
@@ -39,3 +41,13 @@ def test_the_context_of_a_wrapped_model_is_its_own() -> None:
     wrapped = torch.nn.Module()
     wrapped.get_base_model = lambda: model  # type: ignore[assignment]
     assert context_of(wrapped) == context_of(model) == 64
+
+
+def test_who_shares_the_model_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="this is one process: nothing can be shared out; start"):
+        trainer_arguments(tmp_path, {}, {"use_cpu": True}, seed=0, sharding="fsdp")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(
+        UserError, match=r'what it leaves cannot be resumed here; .* sharding="fsdp"'
+    ):
+        trainer_arguments(tmp_path, {}, {"use_cpu": True}, seed=0)

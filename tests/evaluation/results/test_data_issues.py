@@ -3,7 +3,8 @@
 import pytest
 
 import layerlab
-from layerlab.evaluation.benchmarks.catalog import find_benchmark
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
+from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.results.data_issues import remarks
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.written import lines
@@ -25,7 +26,35 @@ def piqa(tmp_path, monkeypatch):
 
 def test_files_without_anything_odd_have_no_remark(piqa) -> None:
     piqa(("So", "Not so"), ("So", "not so"))
-    assert remarks([find_benchmark("piqa")]) == []
+    assert remarks([find_benchmark("piqa")], whole=False) == []
+
+
+def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> None:
+    folder = piqa(*[("So", "Not so")] * 40)
+    line = (
+        "PIQA: its split valid has 40 questions here, and 1,838 as published; the score is of "
+        "those here: copy its files anew"
+    )
+    assert remarks([find_benchmark("piqa")]) == [line]
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    for limit, said in ((None, [line]), (3, [])):
+        found = layerlab.evaluate(
+            candidate(256).model,
+            "piqa",
+            data=folder,
+            tokenizer=tokenizer(),
+            limit=limit,
+            progress=False,
+        )
+        assert [one for one in found.content["remarks"] if "as published" in one] == said
+
+
+@pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if one.rows])
+def test_the_published_files_have_as_many_rows_as_are_declared(name: str) -> None:
+    one = BENCHMARKS[name]
+    if not is_here(one):
+        pytest.skip(f"{one.title} is not here")
+    assert not [line for line in remarks([one]) if "as published; the score" in line]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +62,7 @@ def test_files_without_anything_odd_have_no_remark(piqa) -> None:
 )
 def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) -> None:
     piqa(("So", "Not so"), *[("So", "So")] * count)
-    (said,) = remarks([find_benchmark("piqa")])
+    (said,) = remarks([find_benchmark("piqa")], whole=False)
     assert said == (
         f"PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as "
         f"published{more}"
@@ -42,7 +71,7 @@ def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) 
 
 def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
     piqa(("So", ""), ("So", "So"), (" ", "So"))
-    assert remarks([find_benchmark("piqa")]) == [
+    assert remarks([find_benchmark("piqa")], whole=False) == [
         "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
         "PIQA: valid.jsonl, line 1: the option B is empty; it is scored so, as published; "
         "so is 1 more",
@@ -56,8 +85,9 @@ def test_an_evaluation_repeats_it_below_its_scores(piqa) -> None:
         candidate(256).model, "piqa", data=folder, tokenizer=tokenizer(), progress=False
     )
     assert found.content["benchmarks"][0]["n"] == 2
-    tied, normalized, said = found.content["remarks"]
+    tied, normalized, counted, said = found.content["remarks"]
     assert "PIQA: the likeliest options tie at 1 of 2 questions" in tied
     assert "PIQA (acc_norm): the likeliest options tie at 1 of 2 questions" in normalized
+    assert "has 2 questions here, and 1,838 as published" in counted
     assert "the option 'So' stands there twice" in said
     assert "the option 'So' stands there twice" in " ".join(found.summary().split())

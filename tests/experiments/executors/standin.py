@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from layerlab.system.signals import GracefulStop
-from layerlab.training.worker import PARENT, _follow
+from layerlab.training.worker import PARENT, follow_parent
 
 
 def main(how: str, folder: Path) -> None:
@@ -26,7 +26,7 @@ def main(how: str, folder: Path) -> None:
     if how == "wrong":
         print("the text is gone; put it back", file=sys.stderr)
         sys.exit(2)
-    _follow(os.environ.get(PARENT))
+    follow_parent(os.environ.get(PARENT))
     with GracefulStop() as halt:
         long = how == "slow" or (how == "preempted" and attempt == 0 and "first" in name)
         for update in range(start + 1, 300 if long else start + 4):

@@ -279,9 +279,9 @@ def test_without_a_text_there_is_no_loss():
 
 def test_bounds_of_what_other_measures_read_are_listed_apart():
     declared = list_measures()["querykey"]
-    view = {"bounds": declared.bound, "limits": declared.limits}
+    view = {"bounds": [vars(one) for one in declared.bound], "limits": declared.limits}
     assert group_columns(declared.columns, view) == [
-        ("Readings", ["norm", "smallest", "condition", "abs_norm"]),
+        ("Readings", ["norm", "smallest", "condition", "abs_norm", "attained"]),
         ("Bounds", ["rope_bound", "score_bound", "prenorm_bound", "prenorm_printed"]),
     ]
 

@@ -54,8 +54,32 @@ def test_the_prenorm_note_counts_heads_above_the_printed_form():
     assert f"{heads} of {heads} heads exceed it" in prenorm(tables, 256)
 
 
-def test_the_note_on_theorem_3_appears_only_for_sublayers_without_a_bound():
-    assert "every feed-forward layer" in titles(frames())
+def feedforward(**columns: Any) -> str:
+    """The note on feed-forward layers, all of whose readings have these columns."""
     tables = frames()
-    tables["gain"] = tables["gain"].assign(bound=1.0)
-    assert "every feed-forward layer" not in titles(tables)
+    tables["gain"] = tables["gain"].assign(**columns)
+    found = notes(tables, [card()])
+    return next((n["text"] for n in found if "every feed-forward layer" in n["title"]), "")
+
+
+def test_the_note_on_theorem_3_says_nothing_of_layers_that_it_covers():
+    assert feedforward(bound=1.0) == ""  # as reports were before the column
+    assert feedforward(bound=1.0, ranged=False) == ""
+
+
+def test_the_note_on_theorem_3_says_whose_bound_a_gated_layer_has():
+    text = feedforward(bound=6.0, measured=2.0, ranged=True)
+    assert "the bound of Theorem 3 does not cover it" in text and "is our own" in text
+    assert "3 times what is measured" in text
+    assert "without a bound" not in text
+
+
+def test_the_note_on_theorem_3_tells_a_layer_without_any_bound():
+    text = feedforward(bound=np.nan, ranged=False)
+    assert "stands without a bound" in text and "our own" not in text
+
+
+def test_the_note_on_theorem_3_tells_both_where_models_have_both():
+    half = np.arange(len(frames()["gain"])) % 4 < 2
+    text = feedforward(bound=np.where(half, 6.0, np.nan), ranged=half)
+    assert "our own" in text and "stands without a bound" in text

@@ -19,7 +19,7 @@ from tests.forked import BEFORE, python
 LISTED = """
 import sys
 from layerlab.cli.app import app
-from layerlab.cli.ending import run_app
+from layerlab.console.ending import run_app
 
 sys.modules["transformers"] = None  # whoever imports it is refused
 sys.argv = ["layerlab", "study"]
@@ -95,8 +95,8 @@ def test_a_name_beside_all_is_refused(tmp_path):
     beside = [["stochastic"], ["--draws", "9"], ["--json"]]
     for refused in several([("study", "--all", *words) for words in beside], tmp_path):
         assert refused.code == 2
-        told = "a name, --draws, --option, --model, --text, --device or --json beside --all; "
-        assert f"{told}expected" in refused.error
+        told = "a name, --draws, --option, --model, --text, --device, --dtype or --json beside"
+        assert f"{told} --all; expected" in refused.error
     assert [*tmp_path.iterdir()] == []
 
 

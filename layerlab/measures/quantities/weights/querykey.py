@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.observe.tracing.device_schedule import map_host, read_host, read_lists
@@ -34,6 +34,7 @@ PARTS = (
     *("query_gain", "key_gain", "query_shift", "key_shift"),
 )
 
+BIASED = "biases or a clip stand between its weights and its queries and keys"
 NORMED = (
     "a norm stands on the query and the key (QK-norm), so W_q^T W_k is not the form of the scores"
 )
@@ -251,7 +252,7 @@ def _on_host(weights: HeadWeights) -> HeadWeights:
 def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> dict[str, Tensor]:
     """Return the columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
-        _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
+        _note(weights, run, ("norm", "smallest", "condition", "abs_norm", "attained"), NORMED)
         return {}
     assert weights.query is not None and weights.key is not None
     query, key = precise(weights.query), precise(weights.key)
@@ -265,6 +266,13 @@ def _form(weights: HeadWeights, run: MeasureContext, device: torch.device) -> di
     if weights.rotary is not None:
         product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))
         columns["rope_bound"] = product * max(1.0, weights.rotary**2)
+    changed = (weights.query_bias, weights.key_bias, weights.clip)
+    if weights.attained is not None:
+        columns["attained"] = weights.attained
+    elif reason := weights.refused.get("scores"):
+        _note(weights, run, ("attained",), reason)
+    elif any(one is not None for one in changed):
+        _note(weights, run, ("attained",), BIASED)
     return columns
 
 
@@ -301,6 +309,8 @@ COLUMNS: Mapping[str, str] = {
     "smallest": "its smallest one that can differ from 0, the d_h-th",
     "condition": "norm / smallest; the rank is at most d_h, so a d-th one would always be 0",
     "abs_norm": "norm of |W_k|^T |W_q|: how far rounding errors of the scores can grow",
+    "attained": "largest |q_i . k_j| / (|z_i| |z_j|) in the first text, where another measure "
+    "reads it; at most norm, under RoPE rope_bound",
     "rope_bound": "upper bound on norm at every distance of two tokens under RoPE, seldom attained",
     "score_bound": "M, the largest score that the weights allow",
     "prenorm_bound": "upper bound on the attention norm from M and the causal mask",
@@ -320,11 +330,12 @@ MEASURES = (
         equation="norm = sigma_1(W_k^T W_q), condition = sigma_1 / sigma_{d_h}",
         per=("layer", "head"),
         columns=COLUMNS,
-        plot=("norm", "condition", "abs_norm"),
+        plot=("norm", "condition", "abs_norm", "attained"),
         limits=("rope_bound", "score_bound", "prenorm_bound", "prenorm_printed"),
         better=None,
         needs=frozenset({"weights"}),
         read=read,
+        bound=(Bound(column="attained", limit="rope_bound", side="upper", source="su21; Own"),),
         options={"tokens": None},
         domains={"tokens": Constraint(kind=int | None, least=1, most=2**24)},
     ),

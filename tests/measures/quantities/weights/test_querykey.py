@@ -19,7 +19,11 @@ from layerlab.measures.quantities.weights.querykey import (
     printed_bound,
     read,
 )
-from layerlab.observe.architecture.head_weights import HeadWeights
+from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.structure import anatomy, text_config
+from layerlab.observe.tracing.trace import trace
+from layerlab.observe.tracing.verify_weights import verify_weights
+from tests.measures.family import built as family_of
 from tests.measures.head import built, causal_attention, random, weights_of
 
 ROUNDOFF = 2.0**-53
@@ -184,7 +188,7 @@ def test_rows_hold_every_column_for_every_head() -> None:
     rows, run = rows_of(weights)
     names = [*MEASURES[0].per, *MEASURES[0].columns]
     assert [list(row) for row in rows] == [names] * 4
-    assert not run.notes
+    assert list(run.notes) == ["attained"]
     assert weights.query is not None and weights.key is not None
     values = torch.linalg.svdvals(weights.key[2].double().T @ weights.query[2].double())
     assert math.isclose(rows[2]["norm"], values[0], rel_tol=1e3 * ROUNDOFF)
@@ -266,3 +270,40 @@ def test_broken_weights_give_nan_and_no_crash() -> None:
     broken[1] = torch.inf
     rows, _ = rows_of(replace(weights, query=broken))
     assert math.isnan(rows[1]["norm"]) and rows[0]["norm"] > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "llama yarn", "gptj", "gpt_neo"])
+def test_what_is_attained_is_below_the_norm_at_the_distances_of_the_text(family: str) -> None:
+    model = family_of(family)
+    tokens = torch.randint(0, 64, (24,), generator=torch.Generator().manual_seed(2))
+    (row, *_), (weights, record, entered) = _seen(model, tokens)
+    z = entered.double()
+    limit = row["norm"] if weights.rotary is None else row["rope_bound"]
+    assert 0 < row["attained"] <= limit * (1 + 2.0**-16)
+    scores = record.logits(slice(0, 1))[0].double() / weights.scaling
+    if weights.rotary is None:
+        query, key = weights.query[0].double(), weights.key[0].double()
+        plain = ((z @ query.T) @ (z @ key.T).T).tril()
+        assert torch.allclose(scores.nan_to_num(neginf=0.0).tril(), plain, rtol=1e-3, atol=1e-4)
+    sizes = z.norm(dim=1)
+    hand = (scores.abs() / (sizes[:, None] * sizes)).nan_to_num(posinf=0.0).tril().max()
+    assert row["attained"] == pytest.approx(float(hand), rel=1e-4)
+
+
+def _seen(model: Any, tokens: Tensor) -> Any:
+    """The rows of the first layer beside its weights, its attention and what that read."""
+    stack, found = anatomy(model), list[Any]()
+    trace(model, stack, [tokens], found.append)
+    layer = next(one for one in found if one.layer == 0)
+    part, entered = stack.attentions[0], layer.sublayers["attention"].entered
+    given = project(
+        stack.blocks[0], part.module, name=part.name, layer=0, config=text_config(model)
+    )
+    weights = verify_weights(given, layer.attention, entered)
+    return rows_of(weights)[0], (weights, layer.attention, entered)
+
+
+def test_nothing_is_attained_behind_biases_and_without_a_text() -> None:
+    assert math.isnan(rows_of(weights_of(built("llama", 1)))[0][0]["attained"])
+    (row, *_), _ = _seen(family_of("gpt2"), torch.arange(8))
+    assert math.isnan(row["attained"])

@@ -1,28 +1,47 @@
 """The tokenizer table: vocabularies in the source's proportions, and words for counts by hand."""
 
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from layerlab import UserError
-from layerlab.studies.pangu23.tables.tokenizers import (
+from layerlab.errors import DamageWarning
+from layerlab.records.kept import read_kept, write_kept
+from layerlab.studies.engine.runner import study
+from layerlab.studies.pangu23.tables import law_vocabularies
+from layerlab.studies.pangu23.tables.law_vocabularies import (
     BASE,
     EQUAL,
     EXTENDED,
     KINDS,
     LARGER,
+    check_counts,
+    place,
+    rate_rows,
+    sizes,
+)
+from layerlab.studies.pangu23.tables.tokenizers import (
     LEARNED,
     READ,
+    STUDY,
     at_hand,
     code,
     judge_lower,
     judge_monotone,
     judge_of_domain,
     judge_on_par,
+    judge_statutes,
     ratio,
-    sizes,
     vocabularies,
 )
 from layerlab.tokenization import published_rates
+from layerlab.tokenization.train import train_fallback_bpe
 
 
 def test_sizes_stand_to_each_other_as_in_the_table():
@@ -104,3 +123,93 @@ def test_a_measured_rate_stands_beside_the_printed_one(monkeypatch):
 def test_without_the_questions_nothing_is_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     assert at_hand() == ([], ["JEC-QA is not at hand: nothing was measured on it."])
+
+
+WORDS = (judge_lower, judge_statutes, judge_on_par, judge_of_domain)
+STORED = Path(__file__).resolve().parents[4] / "docs" / "results"
+STATUTE = "第{0}条 人民法院审理案件，应当依照法律规定公开进行，上诉人可以在{1}日内上诉。\n"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A data folder of our own, and sizes that it can give."""
+    folder = tmp_path / "data"
+    for name in ("zh-law-statutes", "zh-general", "brown", "agieval", "tokenizers/internlm"):
+        (folder / name).mkdir(parents=True)
+
+    def pack(place, files):
+        with tarfile.open(folder / place, "w:gz") as archive:
+            for name, text in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text.encode())
+                archive.addfile(member, io.BytesIO(text.encode()))
+
+    statutes = {f"{n:02}.md": "".join(STATUTE.format(n, k) for k in range(40)) for n in range(12)}
+    pack("zh-law-statutes/statutes.tar.gz", statutes)
+    rows = [{"question": STATUTE.format(n, 7), "options": ["(A)对", "(B)错"]} for n in range(30)]
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    names = ("v1/jec-qa-kd.jsonl", "v1/jec-qa-ca.jsonl")
+    pack("agieval/agieval-v1.tar.gz", dict.fromkeys(names, lines))
+    wiki = [f"长江是中国第{n}大河，全长{n * 7}千米，流经许多省。\n" for n in range(90)]
+    (folder / "zh-general" / "cn_wiki_sample.txt").write_text("\n".join(wiki))
+    with gzip.open(folder / "brown" / "brown.txt.gz", "wt") as file:
+        file.write("\n".join(f"The jury said on Friday number {n} of it.\n" for n in range(90)))
+    train_fallback_bpe([*wiki[:3], "The jury"], vocab=290).save_pretrained(
+        folder / "tokenizers" / "internlm"
+    )
+    wanted = {BASE: 285, EXTENDED: 293, EQUAL: 293, LARGER: 296}
+    monkeypatch.setattr(law_vocabularies, "sizes", lambda base=None: wanted)
+    monkeypatch.setenv("LAYERLAB_DATA", str(folder))
+    return folder
+
+
+def test_law_is_counted_from_the_data_folder_and_judged_again_from_what_was_kept(small, tmp_path):
+    found = law_vocabularies.count_law()
+    check_counts(found)
+    assert found["entries"][BASE] == 285 and found["entries"][EXTENDED] == 293
+    assert found["borrowed"] == 290
+    assert list(map(len, found["tokens"]["JEC-QA"])) == [60] * 4
+    assert found["learned"][0] == 6 and len(found["characters"]["statutes"]) == 6
+    base, extended, equal, _ = np.array(found["tokens"]["statutes"]).sum(1)
+    assert extended < equal <= base, "entries of the domain are worth more on its text"
+    write_kept(tmp_path / "kept.json", found)
+    kept = read_kept(tmp_path / "kept.json", check_counts)
+    assert rate_rows(kept) == rate_rows(found)
+    rates = {(row["of"], row["tokenizer"]): row["rate"] for row in rate_rows(found)}
+    assert rates["statutes, internlm", EXTENDED] == pytest.approx(
+        extended / sum(found["characters"]["statutes"])
+    )
+
+
+def test_without_the_borrowed_tokenizer_or_the_law_one_line_says_so(small):
+    shutil.rmtree(small / "tokenizers")
+    with pytest.raises(UserError, match="the tokenizer internlm is not here"):
+        law_vocabularies.count_law()
+    shutil.rmtree(small / "zh-law-statutes")
+    with pytest.raises(UserError, match="law-zh is not here"):
+        law_vocabularies.count_law()
+
+
+def test_nothing_is_decided_where_no_law_was_counted():
+    for judge in WORDS:
+        found = judge(None, 0)
+        assert found.word == "not decided" and "no law was counted" in found.said
+
+
+def test_the_stored_counts_are_of_the_sizes_of_the_source():
+    found = read_kept(place(STORED), check_counts)
+    assert found is not None
+    entries = found["entries"]
+    assert (entries[BASE], entries[EXTENDED], entries[LARGER]) == (100_883, 110_428, 125_696)
+    assert [len(one) for one in found["tokens"]["JEC-QA"]] == [2000] * 4
+
+
+@pytest.mark.full
+def test_counts_that_were_changed_do_not_count(tmp_path):
+    file = place(tmp_path)
+    file.parent.mkdir(parents=True)
+    file.write_text(place(STORED).read_text().replace("100883", "100884"))
+    with pytest.warns(DamageWarning, match="does not count"):
+        found = study(STUDY.name, fast=True, runs=tmp_path, progress=False, threads=1)
+    assert found.verdicts[0]["word"] == "not decided"
+    assert any("Law was not counted" in one for one in found.to_dict()["remarks"])

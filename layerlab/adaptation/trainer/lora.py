@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
@@ -36,8 +37,11 @@ def find_trained_whole(model: Any, lora: LoraSection) -> list[tuple[str, Tensor]
     ]
 
 
-def add_adapters(model: Any, lora: LoraSection) -> Any:
-    """Return the model with adapters, which are in float32, its own weights frozen."""
+def add_adapters(model: Any, lora: LoraSection, seed: int) -> Any:
+    """Return the model with adapters, which are in float32, its own weights frozen.
+
+    What PEFT draws hangs on the seed alone: it is the same in every process of a run.
+    """
     import peft
 
     settings = peft.LoraConfig(
@@ -48,7 +52,8 @@ def add_adapters(model: Any, lora: LoraSection) -> Any:
         modules_to_save=list(lora.modules_to_save) or None,
         task_type="CAUSAL_LM",
     )
-    with _calm():
+    with _calm(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         return peft.get_peft_model(model, settings)
 
 

@@ -1,0 +1,86 @@
+"""Carries out a stage in several processes, each started as those of a run of training."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
+from layerlab.adaptation.pipeline.worker import LEFT, REFUSED, STAGE, TOLD
+from layerlab.errors import UserError
+from layerlab.experiments.executors.local import POLL
+from layerlab.experiments.executors.process import RunProcess
+from layerlab.experiments.executors.slots import slots
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.heartbeat import LOG
+from layerlab.records.json_values import Json
+from layerlab.records.parse import read_json
+from layerlab.records.run_files import RECIPE
+from layerlab.system.files import write_file
+from layerlab.training.worker import WRONG
+
+PROCESSES = "processes"  # the folder of requests, beside that of the stages
+TRAIN = ("pretrain", "tune")  # the stages that several processes share
+WORKER = (sys.executable, "-P", "-m", "layerlab.adaptation.pipeline.worker")
+
+
+def run_step(place: StageContext) -> Json:
+    """Run a stage, in this process or in those that the recipe asks for; return what it leaves.
+
+    Raises:
+        UserError: it cannot be carried out, or a process of it has ended too soon.
+    """
+    if place.recipe.run.num_processes == 1 or place.stage.kind not in TRAIN:
+        return STEPS[place.stage.kind](place)
+    folder = place.shelf.folder.parent / PROCESSES / place.stage.key
+    _request(place, folder)
+    work = RunProcess(folder, _slots(place), WORKER)
+    try:
+        _wait(place, work, folder)
+    finally:
+        work.kill()
+    if (code := work.code()) == 0:
+        found: Json = read_json(folder / LEFT)
+        return found
+    if code == WRONG and (refused := (folder / REFUSED).read_text("utf-8")):
+        raise UserError(refused)
+    said = work.words()
+    raise UserError(
+        f"a process of {place.stage.key} ended with code {code} "
+        f"({said[-1] if said else 'it has said nothing'}); all that they said is in "
+        f"{folder / LOG}; type the same again, which goes on from the last checkpoint"
+    )
+
+
+def _request(place: StageContext, folder: Any) -> None:
+    """Write what the processes are to do."""
+    recipe = place.recipe.model_dump(mode="json", exclude_defaults=True)
+    write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
+    request = {
+        "stage": asdict(place.stage),
+        "shelf": str(place.shelf.folder.resolve()),
+        "load": list(place.load),
+        "model": place.shelf.model(place.stage.needs["model"]),
+    }
+    write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
+    for left in (TOLD, LEFT, REFUSED):  # of an earlier call
+        write_file(folder / left, "")
+
+
+def _slots(place: StageContext) -> Any:
+    run = place.recipe.run.model_dump(exclude={"memory_gb"})
+    return slots(RunSection(**run, max_parallel=1))[0]
+
+
+def _wait(place: StageContext, work: RunProcess, folder: Any) -> None:
+    """Pass on what the first process tells until all have ended."""
+    last: Any = None
+    while work.code() is None:
+        with suppress(OSError, ValueError):
+            told = read_json(folder / TOLD)
+            if told != last:
+                place.tell(*told)
+                last = told
+        time.sleep(POLL)

@@ -1,0 +1,133 @@
+"""Attention with shortcuts beside it: what Theorems 4 and 6 bound it by, and whether it is that.
+
+A model's own modules are held against the form that the theorems speak of, also where attention is
+run on other features than those of the text.
+"""
+
+import torch
+
+from layerlab.errors import NotApplicable
+from layerlab.measures.quantities.gain import Constants, attention_bound, contraction
+from layerlab.measures.support.golub_kahan import spectral_bounds
+from layerlab.measures.support.sublayer_forms import Shortcut, attention_fit, shortcut_fit
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.records import Layer, Sublayer
+from layerlab.shapes import Hidden, Scalar
+
+OTHER = (
+    "its shortcut is not the sum over paths of act(z Theta) or act(z W_down) W_up that Theorem 4 "
+    "speaks of, at what attention reads"
+)
+WIDER = "attention gives features of another width than it reads"
+APART = "no sum in the block shows that its shortcut joins the stream beside attention"
+
+
+def shortcut_bound(shortcut: Shortcut, entered: Hidden) -> Scalar:
+    """Return how far a shortcut beside attention can scale diversity.
+
+    sum over i of L ||Theta_i||_2,   with a bottleneck   sum over i of L ||W_down||_2 ||W_up||_2
+
+    L is the slope of the activation; of one without a largest slope, that on the range of what
+    enters.
+
+    Source: pangu23, Theorem 4.
+    Differs: the source has it for a square matrix, and builds a bottleneck.
+    Unit: none.
+    """
+    norms = spectral_bounds([one.weight for path in shortcut.paths for one in path])
+    left = iter(norms)
+    total = torch.zeros((), dtype=torch.float64)
+    for path in shortcut.paths:
+        inner = entered.float() @ path[0].weight + path[0].bias
+        size = torch.as_tensor(shortcut.activation.slope(inner))
+        for _ in path:
+            size = size * next(left)
+        total = total.to(size) + size
+    return total
+
+
+def noise_bound(
+    attention: Scalar, moved: Scalar, shortcut: Scalar, noise: Scalar, diverse: Scalar
+) -> Scalar:
+    """Return how much of a noise augmented attention can turn into diversity, over its norm.
+
+    1 + sqrt(lambda_(A + delta) H) s v1 + L sum ||Theta_i||_2
+      + sqrt(lambda_delta H) s v1 d_M(Z) / ||noise||_F
+
+    Source: pangu23, Theorem 6.
+    Differs: the source has it as a strict inequality, which active ReLUs attain.
+    Unit: none.
+
+    Args:
+        attention: sqrt(lambda_(A + delta) H) s v1, of attention to what is noisy.
+        moved: sqrt(lambda_delta H) s v1, of what the noise changes in attention.
+        noise: its norm.
+        diverse: d_M(Z).
+    """
+    return 1 + attention + shortcut + moved * diverse / noise
+
+
+def bound_record(record: AttentionRecord, constants: Constants) -> Scalar:
+    """Return sqrt(lambda H) s v1 of attention as it was on some features.
+
+    Source: pangu23, Theorem 2.
+    Unit: none.
+    """
+    assert constants.values is not None and constants.output is not None
+    contractions = contraction(record, exact=True).to(constants.values)
+    return attention_bound(contractions, constants.values, constants.output)[0]
+
+
+def attend(layer: Layer, entered: Hidden) -> tuple[Hidden, AttentionRecord]:
+    """Run a layer's attention on other features, and check that it is still the same form.
+
+    Source: pangu23, Theorem 6.
+
+    Raises:
+        NotApplicable: it is not.
+    """
+    if layer.attend is None or layer.weights is None:
+        raise NotApplicable("its attention cannot be run on other features")
+    left, record = layer.attend(entered)
+    if left.shape != entered.shape:
+        raise NotApplicable(WIDER)
+    fit = attention_fit(record, layer.weights, Sublayer(entered=entered, left=left, branch=None))
+    if not fit.holds:
+        raise NotApplicable("on other features its value path is not the linear map of Theorem 2")
+    return left, record
+
+
+def find_shortcut(layer: Layer) -> Shortcut | None:
+    """Return the form of a layer's shortcut, None where it has none.
+
+    Source: pangu23, equations 4 and 5.
+
+    Raises:
+        NotApplicable: it is of another form, or is not seen to join the stream.
+    """
+    sublayer = layer.sublayers.get("shortcut")
+    if sublayer is None:
+        return None
+    found = shortcut_fit(sublayer)
+    if found is None:
+        raise NotApplicable(OTHER)
+    if sublayer.branch is None and bool(sublayer.left.any()):
+        raise NotApplicable(APART)
+    return found
+
+
+def bound_change(before: AttentionRecord, after: AttentionRecord, constants: Constants) -> Scalar:
+    """Return sqrt(lambda_delta H) s v1 for the change delta of attention, head by head.
+
+    Source: pangu23, Lemma 3.
+    Unit: none.
+    """
+    assert constants.values is not None and constants.output is not None
+    norms = []
+    for head in range(before.heads):
+        one = slice(head, head + 1)
+        matrices = [part.weights(one, dtype=torch.float64) for part in (after, before)]
+        delta = matrices[0] - matrices[1]
+        norms.append(torch.linalg.matrix_norm(delta - delta.mean(1, keepdim=True), 2))
+    moved = torch.cat(norms).to(constants.values)
+    return attention_bound(moved, constants.values, constants.output)[0]

@@ -1,0 +1,187 @@
+"""Several processes of a recipe learn what one learns, and go on to the same bits after a kill."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import layerlab
+from layerlab import UserError
+from layerlab.adaptation.pipeline.processes import PROCESSES
+from layerlab.adaptation.pipeline.stage import FILE
+from layerlab.recipes.adaptation import make_recipe
+from layerlab.records.file_digests import FILE as SEAL
+from tests.adaptation.small import LAW, NATURE, words, written
+from tests.forked import Forked
+
+pytestmark = pytest.mark.full
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import layerlab
+
+if __name__ == "__main__":
+    layerlab.adapt(json.loads(Path(sys.argv[1]).read_text()), out=sys.argv[2], progress=False)
+"""
+ROUNDING = 2.0**-14  # of float32, over a dozen updates
+
+
+def saved(folder: Path, vocab: int = 300) -> str:
+    """A model that is not ours, in bfloat16, with its tokenizer."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes, **heads))
+    model.to(torch.bfloat16).save_pretrained(folder / f"base-{vocab}")
+    words().save_pretrained(folder / f"base-{vocab}")
+    return str(folder / f"base-{vocab}")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    written(folder / "law.jsonl", LAW, 60, 1)
+    written(folder / "nature.jsonl", NATURE, 90, 2)
+    rows = [{"instruction": f"Is case {n} void?", "output": f"Case {n} is."} for n in range(12)]
+    (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+    return folder
+
+
+def content(folder: Path, **changes: Any) -> dict[str, Any]:
+    """All weights in float32 learn from text, adapters from rows, activations computed again."""
+    step = {"batch_size": 4, "save_steps": 2, "learning_rate": 1e-2, "gradient_checkpointing": True}
+    return {
+        "base": {"model": saved(folder)},
+        "data": {
+            "domain": [{"text": str(folder / "law.jsonl")}],
+            "general": [{"text": str(folder / "nature.jsonl")}],
+            "validation_fraction": 0.2,
+        },
+        "pretrain": {"tokens": 384, "block_size": 16, **step},
+        "sft": {
+            "sources": [{"name": "questions", "path": str(folder / "rows.json")}],
+            "num_train_epochs": 2,
+            "block_size": 64,
+            "lora": {"r": 2},
+            **step,
+        },
+        **changes,
+    }
+
+
+def two(sharding: str) -> dict[str, Any]:
+    return {"num_processes": 2, "sharding": sharding}
+
+
+def weights(out: Path, kind: str) -> dict[str, torch.Tensor]:
+    (file,) = out.glob(f"adaptation/stages/{kind}-*/model/model.safetensors")
+    return load_file(file)
+
+
+def gap(ours: Path, theirs: Path, kind: str) -> float:
+    mine, other = weights(ours, kind), weights(theirs, kind)
+    assert mine.keys() == other.keys()
+    return max(float((mine[name] - other[name]).norm() / mine[name].norm()) for name in mine)
+
+
+@pytest.fixture(scope="module")
+def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("alone")
+    layerlab.adapt(content(texts), out=out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def together(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Two processes that were never stopped."""
+    known: dict[str, Path] = {}
+
+    def run(sharding: str) -> Path:
+        if sharding not in known:
+            known[sharding] = tmp_path_factory.mktemp(sharding)
+            recipe = content(texts, run=two(sharding))
+            layerlab.adapt(recipe, out=known[sharding], progress=False)
+        return known[sharding]
+
+    return run
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_two_processes_learn_what_one_learns(
+    sharding: str, alone: Path, together: Callable[[str], Path]
+) -> None:
+    found = together(sharding)
+    base = load_file(next(alone.parents[0].glob("texts*/base-300/model.safetensors")))
+    for kind in ("pretrain", "tune"):
+        mine = weights(alone, kind)
+        moved = max(float((mine[name] - base[name].float()).norm()) for name in mine)
+        assert moved > 0.1 and gap(alone, found, kind) < ROUNDING
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_killed_they_go_on_to_the_same_bits(
+    sharding: str, texts: Path, tmp_path: Path, together: Callable[[str], Path]
+) -> None:
+    """The one who started them is killed in both stages; its processes end with it."""
+    recipe = content(texts, run=two(sharding))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    for kind in ("pretrain", "tune"):
+        running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
+        until(lambda kind=kind: any(tmp_path.glob(f"out/*/stages/{kind}-*/checkpoint-*/{SEAL}")))
+        running.kill()
+        assert not any(tmp_path.glob(f"out/*/stages/{kind}-*/{FILE}"))
+        until(lambda: not _at_work(tmp_path))
+    layerlab.adapt(recipe, out=tmp_path / "out", progress=False)
+    for kind in ("pretrain", "tune"):
+        assert gap(tmp_path / "out", together(sharding), kind) == 0.0
+
+
+def test_checkpoints_of_copies_are_not_taken_for_parts(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text(json.dumps(content(texts, run=two("none"))))
+    running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
+    until(lambda: any(tmp_path.glob(f"out/*/stages/pretrain-*/checkpoint-*/{SEAL}")))
+    running.kill()
+    until(lambda: not _at_work(tmp_path))
+    said = r"pretrain-\w+ holds a run with another sharding \(None, not 'fsdp'\); name another"
+    with pytest.raises(UserError, match=said):
+        layerlab.adapt(content(texts, run=two("fsdp")), out=tmp_path / "out", progress=False)
+
+
+def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Path) -> None:
+    """The tokenizer has 300 entries, and the model rows for 290."""
+    recipe = content(texts, base={"model": saved(texts, 290)}, run=two("fsdp"))
+    with pytest.raises(UserError, match="300 entries and the model embeds 290 tokens") as refused:
+        layerlab.adapt(recipe, out=tmp_path, progress=False)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
+
+
+def test_the_recipe_of_the_processes_is_that_of_the_stage(texts: Path) -> None:
+    read = make_recipe(content(texts, run=two("fsdp")))
+    assert make_recipe(read.model_dump(mode="json", exclude_defaults=True)) == read
+
+
+def until(done: Callable[[], bool], seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a process still works for a folder, which its command line names."""
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (one / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(one.name) != os.getpid() and str(folder).encode() in told:
+            return True
+    return False

@@ -1,0 +1,48 @@
+"""Norms and the batch: numbers by hand, and a model that does mix its texts."""
+
+import pytest
+import torch
+
+from layerlab.studies.engine.runner import study
+from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, norms
+from layerlab.studies.support.passages import patient
+
+QUICK = {"draws": 4, "progress": False, "threads": 1}
+
+
+def sampler() -> Sampler:
+    return Sampler(count=3, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("batch", [2, 9])
+def test_a_token_moves_behind_batch_norm_as_a_hand_computes(batch):
+    found = norms(sampler(), batch)
+    assert not found[LAYER].any() and not found[RMS].any()
+    draw = sampler()
+    one, others = draw.normal(1, WIDTH), draw.normal(2, batch - 1, WIDTH)
+    others[:, 1] *= 10
+    for row, token, beside in zip(found[BATCH], one, others, strict=True):
+        made = []
+        for rest in beside:
+            whole = torch.cat([token, rest])
+            spread = whole.var(0, unbiased=False) + 1e-5
+            made.append((token[0] - whole.mean(0)) / spread.sqrt())
+        moved = (made[1] - made[0]).norm() / made[0].norm()
+        assert row[0] == pytest.approx(float(moved), rel=1e-9)
+
+
+def test_a_model_whose_texts_see_each_other_is_found_out():
+    model = patient("llama").model
+    norm = model.model.norm
+
+    def mix(module, given, output):
+        return output + output.mean(0, keepdim=True)
+
+    hook = norm.register_forward_hook(mix)
+    try:
+        found = study("batch-independence", **QUICK).verdicts
+    finally:
+        hook.remove()
+    assert [one["word"] for one in found] == ["holds", "holds", "fails"]
+    assert [one["word"] for one in study("batch-independence", **QUICK).verdicts][2] == "holds"
