@@ -33,6 +33,13 @@ PROMISED = {
         "runs/halved/report.html",
     ),
     "tutorials/judge.md": ("wide is better than plain by 0.0327", "fails", "judged/report.html"),
+    "tutorials/judge-evaluations.md": (
+        "question by question",
+        "second is better than first by 10.99 percentage points",
+        "exact test over clusters",
+        "judged/report.html",
+        "judged/paired.json",
+    ),
     "tutorials/campaign.md": (
         "wide is undecided: it looks better",
         "wide is adopted",

@@ -14,6 +14,7 @@ from layerlab.experiments.analysis.judged_measures import judge_measures, measur
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.experiments.log_values import LOSS, JudgedStep, list_arms, make_records
+from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
@@ -196,5 +197,4 @@ def check_request(asked: JudgeRequest) -> None:
     target = asked.judged.target
     if target is not None and not math.isfinite(target):
         raise UserError(f"--target-loss is {target:g}; expected a finite loss")
-    if not 0.5 < asked.confidence < 1:
-        raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")
+    check_confidence(asked.confidence)
