@@ -16,7 +16,7 @@ CODES = {"adopted": 0, "refuted": 3, "undecided": 4}
 
 ledger = typer.Typer(
     cls=HelpGroup,
-    help="Keep a campaign of ideas: written down before, judged after, nothing deleted.",
+    help="Keep a campaign of ideas: declared first, then judged.",
     rich_markup_mode=None,
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the ledger.")]
