@@ -133,8 +133,8 @@ class ShardWriter:
             kept = self._write_tokens(place, self.cursor)
         self._check_unchanged()
         self.taken, self.done = self.taken + kept["bytes"], not self.cursor.more
-        text = self.cursor.hash.hexdigest()
-        table = seal({**kept, "text": text, "kind": self.plan["kind"], "last": self.done})
+        kept |= {"text": self.cursor.hash.hexdigest(), "kind": self.plan["kind"], "last": self.done}
+        table = seal(kept)
         (place / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
     def _write_tokens(self, place: Path, cursor: TextCursor) -> dict[str, Any]:
