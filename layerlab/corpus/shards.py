@@ -26,7 +26,7 @@ from layerlab.records.parse import read_json, unseal
 from layerlab.system.files import write_file
 
 # In the cache; and in a folder there, what its writer has to know, and what is held out.
-SHARDS, PLAN, HELD = "shards", "plan.json", "held.hashes"
+SHARDS, PLAN, HELD = "shards-2", "plan.json", "held.hashes"
 # In the folder of a shard.
 TABLE, TOKENS = "shard.json", "shard.tokens"
 # Shards that are written beyond the furthest that anybody has asked for.
@@ -162,7 +162,8 @@ def read_shard_table(file: Path) -> dict[str, Any]:
         OSError, ValueError, LookupError, TypeError: it cannot be read, or is not what was written.
     """
     table = unseal(read_json(file))
-    return {name: table[name] for name in ("last", "bytes", "tokens", "kind", "sha256", "left")}
+    names = ("last", "bytes", "tokens", "kind", "sha256", "left", "text")
+    return {name: table[name] for name in names}
 
 
 def plan_shards(data: DataSection, read: Sequence[int], **tokens: Any) -> dict[str, Any]:

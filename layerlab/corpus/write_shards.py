@@ -91,12 +91,14 @@ class ShardWriter:
         self.source = Source.model_validate_json(json.dumps(given["source"]))
         self.weight, self.identity = self.source.weight, given["identity"]
         self.next, self.taken, self.done = 0, int(given["head"]), False
+        self.before: str | None = None  # hash of the text up to the next shard, once it was read
         while (table := self._find(self.next)) is not None and not self.done:
             self.next, self.taken, self.done = (
                 self.next + 1,
                 self.taken + table["bytes"],
                 table["last"],
             )
+            self.before = table["text"]
         self._check_unchanged()
         # Nothing is read before the first shard is asked for.
         self.cursor: TextCursor | None = None
@@ -120,12 +122,19 @@ class ShardWriter:
         if self.cursor is None:
             text = open_source(self.source, whole=False)
             self.cursor = TextCursor(text.pieces(), text.name, self.taken, self.source.limit)
+            if self.before not in (None, self.cursor.hash.hexdigest()):
+                raise UserError(
+                    f"the text {self.source.text} was changed: before shard {self.next} it is not "
+                    "what the earlier ones were made from; put it back, or give a copy of it in a "
+                    "file, with which the run begins anew"
+                )
         kept: dict[str, Any] = {"bytes": 0, "tokens": 0, "left": 0, "sha256": ""}
         if self.next:
             kept = self._write_tokens(place, self.cursor)
         self._check_unchanged()
         self.taken, self.done = self.taken + kept["bytes"], not self.cursor.more
-        table = seal({**kept, "kind": self.plan["kind"], "last": self.done})
+        kept |= {"text": self.cursor.hash.hexdigest(), "kind": self.plan["kind"], "last": self.done}
+        table = seal(kept)
         (place / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
     def _write_tokens(self, place: Path, cursor: TextCursor) -> dict[str, Any]:

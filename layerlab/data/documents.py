@@ -4,6 +4,7 @@ import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from layerlab.data.sources import TextChunk
@@ -98,7 +99,11 @@ class DocumentStore:
 
 
 class TextCursor:
-    """The documents of a source, taken a part at a time from any byte of it on."""
+    """The documents of a source, taken a part at a time from any byte of it on.
+
+    Attributes:
+        hash: of all bytes before the next one to be taken.
+    """
 
     def __init__(
         self, pieces: Iterator[TextChunk], name: str, skip: int = 0, limit: int | None = None
@@ -113,8 +118,10 @@ class TextCursor:
         self.pieces, self.name = pieces, name
         self.left = None if limit is None else max(0, limit - skip)
         self.rest: TextChunk | None = None
+        self.hash = blake2b(digest_size=16)
         while skip and (chunk := next(self.pieces, None)) is not None:
             data = _encode(chunk.text, name)
+            self.hash.update(data[:skip])
             if len(data) > skip:
                 self.rest = TextChunk(data[skip:].decode(errors="ignore"), False)
             skip = max(0, skip - len(data))
@@ -140,6 +147,7 @@ class TextCursor:
                 text = data[:place].decode(errors="ignore") or text[0]
                 taken = size = len(text.encode())
                 self.rest = TextChunk(data[taken:].decode(), False)
+            self.hash.update(data[:taken])
             size -= taken
             if self.left is not None:
                 self.left = max(0, self.left - taken)

@@ -96,6 +96,12 @@ class AdaptationRecipe(Section):
                     'most updates would be rounded away; write dtype = "float32" and '
                     f'mixed_precision = "bf16" under [{name}], or give it a [{name}.lora]'
                 )
+            if self.base.dtype != "float32" and stage is not None and stage.lora.modules_to_save:
+                raise ValueError(
+                    f'base.dtype is "{self.base.dtype}" and {name}.lora.modules_to_save trains '
+                    f"{', '.join(stage.lora.modules_to_save)} whole, of which most updates would "
+                    'be rounded away; write dtype = "float32", or leave modules_to_save out'
+                )
         return self
 
     @model_validator(mode="after")

@@ -98,7 +98,8 @@ def train_fallback_bpe(
     learned = sorted(model["vocab"], key=model["vocab"].__getitem__)
     fixed = (END, *special)
     engine.model = models.BPE(
-        {token: number for number, token in enumerate((*fixed, *BYTES, *learned))},
+        # A special token that was learned as a word too keeps its place before the bytes.
+        {token: number for number, token in enumerate(dict.fromkeys((*fixed, *BYTES, *learned)))},
         [tuple(merge) for merge in model["merges"]],
         byte_fallback=True,
     )

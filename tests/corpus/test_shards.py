@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.corpus.shards import SHARDS
 from layerlab.data.documents import TextCursor
 from layerlab.data.sources import TextChunk
 from layerlab.recipes.training_sections import DataSection, Source
@@ -256,3 +257,19 @@ def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit
         fresh = TextCursor(iter(chunks), "it", skip + len(found.encode()), limit)
         assert fresh.more == cursor.more
     assert found.startswith(wanted) and len(found) <= len(wanted) + 1
+
+
+def test_a_text_that_changed_unseen_is_not_gone_on_with(rows: Path, tmp_path: Path) -> None:
+    """Its size and time are those of before, as the name of a data set of the Hub stays."""
+    parts = everything(prepare(data(rows), tmp_path))
+    time, text = rows.stat().st_mtime_ns, rows.read_text()
+    rows.write_text(text.replace("cat", "dog", 1))
+    os.utime(rows, ns=(time, time))
+    (last,) = tmp_path.glob(f"{SHARDS}/*/0/{len(parts) - 1:06}")
+    shutil.rmtree(last)
+    with pytest.raises(UserError, match=r"rows.jsonl was changed: .* put it back, or give a copy"):
+        everything(prepare(data(rows), tmp_path))
+    rows.write_text(text)
+    os.utime(rows, ns=(time, time))
+    again = everything(prepare(data(rows), tmp_path))
+    assert all(np.array_equal(*each) for each in zip(parts, again, strict=True))

@@ -50,6 +50,13 @@ ROWS = {"name": "a", "path": "a.json"}
             r'base\.dtype is "bfloat16" and sft trains all weights, .* give it a \[sft\.lora\]',
         ),
         (
+            {
+                "base": {"model": "a", "dtype": "bfloat16"},
+                "sft": {"sources": [ROWS], "lora": {"modules_to_save": ["embed_tokens"]}},
+            },
+            r"sft\.lora\.modules_to_save trains embed_tokens whole, .* leave modules_to_save out",
+        ),
+        (
             {**BASE, "run": {"sharding": "fsdp"}},
             r'run\.sharding is "fsdp" and run\.num_processes is 1: nothing can be shared out',
         ),

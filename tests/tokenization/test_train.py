@@ -105,6 +105,13 @@ def test_a_recipe_names_the_kind_and_the_special_tokens(kind: str) -> None:
 
 
 @pytest.mark.parametrize("train", [train_bpe, train_fallback_bpe])
+def test_a_special_token_that_is_a_word_too_keeps_its_place(train) -> None:
+    found = train(["user\nand\n" * 20], vocab=275, special=("user", "and"))
+    assert found.convert_tokens_to_ids(["user", "and"]) == [1, 2]
+    assert sorted(found.get_vocab().values()) == list(range(len(found)))
+
+
+@pytest.mark.parametrize("train", [train_bpe, train_fallback_bpe])
 def test_what_finds_no_room_is_one_line(train) -> None:
     with pytest.raises(UserError, match=r"no room for 256 bytes .* write data.vocab_size = 259"):
         train(TEXTS, vocab=258, special=MARKS)
