@@ -191,7 +191,7 @@ def check_request(asked: JudgeRequest) -> None:
     if asked.margin is not None and not 0 < asked.margin < math.inf:
         raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
     target = asked.judged.target
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"--target-loss is {target:g}; expected a finite loss")
+    if target is not None and not 0 < target < math.inf:
+        raise UserError(f"--target-loss is {target:g}; expected a finite loss above 0")
     if not 0.5 < asked.confidence < 1:
         raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")

@@ -11,6 +11,7 @@ from layerlab.logs.configuration import read_configuration
 from layerlab.logs.exports import pick_metric, unpivot
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import LogColumns, TrainingLog
+from layerlab.records.run_files import COMPARISON
 from layerlab.system.files import check_regular
 from layerlab.validation import expand_home, short_repr
 
@@ -54,6 +55,8 @@ def find_logs(given: Sequence[str]) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
     files = sorted(one for one in folder.rglob("*") if _is_shown(one, folder) and one.is_file())
+    pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
+    files = [one for one in files if not pages.intersection(one.parents[1:2])]
     kinds = (
         sorted(one.parent for one in files if one.name == own_run.MANIFEST),
         trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME]),
