@@ -237,6 +237,8 @@ def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:
         UserError: there is one alone, or the baseline is none of them.
     """
     names = list(dict.fromkeys(one.arm for one in logs))
+    if not names:
+        raise UserError("no log holds a run; give those that a trainer wrote")
     if len(names) < 2:
         raise UserError(
             f"all runs are of one arm, {short_repr(names[0])}, and held against none; name the "

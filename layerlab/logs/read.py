@@ -126,6 +126,8 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
     suffix = path.suffix.lower()
     if path.match(tensorboard.PATTERN):
         table = tensorboard.read_events(group)
+        if all(one.startswith(tensorboard.SUMMARY) for one in table.column_names if one != "step"):
+            return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
         table = pick_metric(unpivot(TABLES[suffix](path), columns), columns)
     elif suffix == ".json":

@@ -10,7 +10,7 @@ from layerlab.validation import short_repr
 SEEDED = re.compile(r"(?P<arm>[^/]+?)[-_./ ]*(?:\bseed|_seed|[-_./ ]s)[-_=]?(?P<seed>\d+)$", re.I)
 # Files that every run has; its folder has its name.
 COMMON = re.compile(
-    r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|output|progress|results?"
+    r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|val(id(ation)?)?|eval(uation)?|output|progress|results?"
     r"|wandb-history|scalars)$",
     re.I,
 )

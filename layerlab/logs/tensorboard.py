@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PATTERN = "events.out.tfevents.*"
+SUMMARY = "hparam/"  # tags of what a run came to, which add_hparams writes to a folder of its own
 
 
 def read_events(paths: Sequence[Path]) -> "pa.Table":

@@ -189,6 +189,24 @@ def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
     check(found, "plain", None)
 
 
+def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "plain-s1" / "validation")) as writer:
+        for row in ROWS:
+            writer.add_scalar("loss", row["loss"], row["step"])
+        writer.add_hparams({"lr": 0.1}, {"hparam/loss": 3.0})
+    (found,) = read(tmp_path)
+    check(found, "plain", "1")
+
+
+def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
+    table = tmp_path / "x.csv"
+    table.write_bytes("arm,seed,step,loss\nä,1,10,3.5\n".encode("latin-1"))
+    (found,) = read(table)
+    assert found.arm == "ä"
+
+
 def test_a_name_keeps_what_stands_behind_its_points(tmp_path: Path) -> None:
     for name in ("attn.rope", "attn.alibi"):
         write_csv(tmp_path / f"{name}.csv", ROWS)
