@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from layerlab.api.evaluate import evaluate
     from layerlab.api.inspect import inspect
     from layerlab.api.judge import judge
+    from layerlab.api.ledger import add_idea, create_ledger, judge_idea, read_ledger
     from layerlab.api.list_runs import list_runs
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
@@ -50,12 +51,14 @@ __all__ = [
     "UserError",
     "__version__",
     "adapt",
+    "add_idea",
     "apply_precision",
     "bench_latency",
     "build",
     "change_vocabulary",
     "clean_text",
     "compare",
+    "create_ledger",
     "diagnose",
     "embed_tokenizer",
     "emulate",
@@ -63,6 +66,7 @@ __all__ = [
     "find_contamination",
     "inspect",
     "judge",
+    "judge_idea",
     "list_corpora",
     "list_runs",
     "list_variants",
@@ -71,6 +75,7 @@ __all__ = [
     "load_report",
     "matched",
     "precision",
+    "read_ledger",
     "retrofit",
     "study",
     "train",
@@ -93,6 +98,9 @@ _HOMES = {
     "compare": "layerlab.api.train",
     "train": "layerlab.api.train",
     "build": "layerlab.model.build",
+    **dict.fromkeys(
+        ("create_ledger", "add_idea", "judge_idea", "read_ledger"), "layerlab.api.ledger"
+    ),
     "list_runs": "layerlab.api.list_runs",
     "list_variants": "layerlab.model.listing.card",
     "matched": "layerlab.model.cost.match",

@@ -15,7 +15,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
     from layerlab.cli.app import app
-    from layerlab.cli.ending import run_app
+    from layerlab.console.ending import run_app
 
     sys.exit(run_app(app))
 

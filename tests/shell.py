@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import typer
 from accelerate.commands.launch import launch_command_parser
+from torch.distributed.run import get_args_parser
 
 from layerlab.cli.app import app
 from layerlab.studies.engine.discovery import studies
@@ -84,6 +85,11 @@ def launched(words: Sequence[str]) -> None:
     assert find_spec(given.training_script) if given.module else given.training_script
 
 
+def shared_out(words: Sequence[str]) -> None:
+    """Torchrun knows the options."""
+    assert get_args_parser().parse_args(list(words[1:])).training_script
+
+
 def on_every_node(words: Sequence[str]) -> None:
     """What srun hands to a shell is a command of accelerate."""
     assert words[1:3] == ["bash", "-c"]
@@ -91,13 +97,13 @@ def on_every_node(words: Sequence[str]) -> None:
 
 
 NAMED: Mapping[str, Named] = {
-    "accelerate launch": Named("takes several GPUs", launched),
     "export FIRST=$(scontrol": Named("takes a cluster", lambda words: None),
     "layerlab compare NAME": Named("NAME stands for any recipe", parsed),
     "layerlab study": Named("takes minutes to hours; tests/studies has them small", parsed),
     "make": Named("writes the pages; tests/test_house.py compares them", target),
     "pip install": Named("takes a network", extra),
     "srun": Named("takes a cluster", on_every_node),
+    "torchrun": Named("takes several GPUs", shared_out),
 }
 
 

@@ -214,3 +214,19 @@ def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> No
     assert list(right[:3]) == [1.0, 1.0, 1.0] and list(wrong[1:4]) == [0.0, 0.0, 0.0]
     _, _, none = ladder["setting"]("none", "alike", 2, 3, 1)
     assert all(math.isnan(one) for one in none)  # there is nothing that could be decided
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("never", "least"), [(False, 0.6), (True, 0.25)])
+def test_a_campaign_adopts_what_works_and_nothing_else(
+    never: bool, least: float, bench: Any
+) -> None:
+    made = bench("ledger")
+    terms = made["CampaignTerms"](baseline="plain", never=never)
+    none = made["campaigns"](300, 500, 0, terms)
+    # Three Monte-Carlo errors above what is promised.
+    most = 0.05 + 3 * (0.05 * 0.95 / 300) ** 0.5
+    assert none.any < most and none.best > 0.8 and none.boast > 1.2
+    some = made["campaigns"](300, 500, 20, terms)
+    assert some.found > least * some.planned and some.false < 0.1
+    assert not never or some.wrong < most

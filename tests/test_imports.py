@@ -41,7 +41,7 @@ ROWS = (
     "plugins",
     "training",
     "experiments",
-    "adaptation evaluation latency report",
+    "adaptation evaluation latency report ledger",
     "studies",
     "api",
     "cli",
@@ -51,7 +51,7 @@ LEVEL = {part: number for number, row in enumerate(ROWS) for part in row.split()
 WITHIN = {
     "adaptation": "trainer sft|pretraining|embeddings pipeline",
     "data": "data cleaning",
-    "evaluation": "metrics benchmarks lawbench tasks|lm_eval_tasks harness results",
+    "evaluation": "metrics benchmarks lawbench tasks|lm_eval_tasks harness results paired",
     "experiments": "statistics|plan executors estimate|analysis ladder experiments",
     "measures": "support quantities",
     "numerics": "formats emulation prediction|mixed_precision",

@@ -333,8 +333,9 @@ def test_no_entry_of_a_table_is_of_a_block_that_is_gone() -> None:
         "layerlab study sizes --quick",
         "pip install 'layerlab[nothing]'",
         "make nothing",
-        "accelerate launch --no_such_option 1 program.py",
-        "accelerate launch -m layerlab.training.nothing FOLDER",
+        "srun bash -c 'accelerate launch --no_such_option 1 program.py'",
+        "srun bash -c 'accelerate launch -m layerlab.training.nothing FOLDER'",
+        "torchrun --no_such_option 1 program.py",
     ],
 )
 def test_what_is_wrong_is_found_without_running_it(line: str, tmp_path: Path) -> None:

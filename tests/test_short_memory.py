@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import layerlab
-from layerlab.cli.ending import run_app
+from layerlab.console.ending import run_app
 from layerlab.errors import UserError
 from layerlab.loading.batching import Side, find_batching, reads_ahead
 from layerlab.loading.model import subject

@@ -1,4 +1,4 @@
-"""`layerlab.judge`: a verdict on anybody's runs, from their logs."""
+"""`layerlab.judge`: a verdict on anybody's runs, from their logs, or on answers to questions."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,16 +6,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from layerlab.errors import UserError
+from layerlab.evaluation.paired.compare import PairedRequest, judge_models
+from layerlab.evaluation.paired.folders import AnsweredModel, find_evaluations
+from layerlab.evaluation.paired.result import PairedEvaluations, check_paired_folder
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.warnings import disclose_added_seeds
-from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs
-from layerlab.experiments.log_values import JudgedStep
-from layerlab.experiments.page_folder import check_page_folder
-from layerlab.logs.read import find_logs, read_logs
+from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.logs.training_log import LogColumns
-from layerlab.records.run_files import COMPARISON
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.comparison import save_comparison
+from layerlab.report.pages.paired import save_pairs
 from layerlab.system.files import File
 
 CONFIDENCE = 0.95
@@ -33,6 +32,8 @@ def judge(
     baseline: str | None = None,
     margin: float | None = None,
     target_loss: float | None = None,
+    metric: str | None = None,
+    cluster: Sequence[str] = (),
     last: int = 1,
     at: float | None = None,
     nan_diverged: bool = False,
@@ -41,13 +42,17 @@ def judge(
     confidence: float = CONFIDENCE,
     out: File | None = None,
     lang: str = ENGLISH,
-) -> Comparison:
-    """Judge runs of any trainer by their logs: each arm against a baseline, over seeds.
+) -> Comparison | PairedEvaluations:
+    """Judge runs by their logs, or models by their answers: each against a baseline.
 
     Reads CSV, JSONL and Parquet, as W&B and MLflow export them too, trainer_state.json of Hugging
     Face, event files of TensorBoard, lines of plain text, and run folders of layerlab. Seeds that
     two arms share are paired; arms that share none are compared as two samples; one run an arm
     gives a difference and no verdict.
+
+    Of evaluations, which lm-eval writes with --log_samples and `layerlab evaluate` with --out, each
+    folder is a model, and models are paired question by question. They take `baseline`, `metric`,
+    `cluster`, `allow`, `confidence`, `out` and `lang`.
 
     Args:
         logs: files and folders.
@@ -60,10 +65,15 @@ def judge(
         baseline: arm that the others are judged against; the first if left out.
         margin: test, too, whether each arm is within it of the baseline.
         target_loss: judge, too, the steps to this loss; runs that never reach it are counted.
+        metric: of evaluations, the score of each question that is compared; the usual one of each
+            task if left out.
+        cluster: of evaluations, fields of a question that name the document it is about; the usual
+            ones if left out, and "none" takes each question by itself.
         last: judge the mean of so many readings.
         at: judge at this step; at the last one, which must be the same for all, if left out.
         nan_diverged: count a run that ends without a finite loss as diverged.
-        allow: settings in which arms may differ, with * for any part of a name.
+        allow: settings in which arms may differ, with * for any part of a name; of evaluations
+            "prompts", "questions" and "tasks".
         strict: refuse arms that differ in others, or of whose settings nothing is known.
         confidence: of the intervals.
         out: folder for the page, comparison.json, tables and pictures; none is written without it.
@@ -71,57 +81,79 @@ def judge(
 
     Raises:
         UserError: a log cannot be read, columns are missing, there is one arm, two logs are of one
-            run, or runs end at different steps.
+            run, or runs end at different steps; models were not asked the same questions.
     """
     language(lang)  # an unknown one is refused before the work is done
     place = None if out is None else Path(out)
-    if place is not None:
-        check_page_folder(place)
-    asked = JudgeRequest(
-        judged=JudgedStep(at=at, last=last, nan_diverged=nan_diverged, target=target_loss),
-        baseline=baseline,
-        margin=margin,
-        allowed=tuple(allow),
-        strict=strict,
-        confidence=confidence,
-        name="judge" if place is None else place.resolve().name,
-    )
-    check_request(asked)
-    given = [logs] if isinstance(logs, str | PathLike) else list(logs)
-    columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
-    found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
-    comparison = judge_logs(found, asked)
-    if place is None:
-        return comparison
-    command = _command(
+    given = [fspath(one) for one in ([logs] if isinstance(logs, str | PathLike) else logs)]
+    models = find_evaluations(given)
+    of_logs = {
+        **{"arm": arm, "seed": seed, "loss": loss, "step": step, "line": line, "name": name},
+        **{"margin": margin, "target-loss": target_loss, "last": None if last == 1 else last},
+        **{"at": at, "nan-diverged": nan_diverged or None, "strict": strict or None},
+    }
+    of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
+    _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
+    options = {
+        **(of_answers if models else of_logs),
+        "baseline": baseline,
+        "allow": tuple(allow),
+        "confidence": None if confidence == CONFIDENCE else confidence,
+        "out": None if place is None else fspath(place),
+    }
+    asked: dict[str, Any] = {
+        "baseline": baseline,
+        "allowed": tuple(allow),
+        "confidence": confidence,
+        "name": "judge" if place is None else place.resolve().name,
+    }
+    command = _command(given, options)
+    if models:
+        request = PairedRequest(metric=metric, documents=tuple(cluster), **asked)
+        return _judge_answers(models, request, place, lang, command)
+    from layerlab.api.judge_logs import judge_runs
+
+    return judge_runs(
         given,
-        {
-            "arm": arm,
-            "seed": seed,
-            "loss": loss,
-            "step": step,
-            "line": line,
-            "name": name,
-            "baseline": baseline,
-            "margin": margin,
-            "target-loss": target_loss,
-            "last": None if last == 1 else last,
-            "at": at,
-            "nan-diverged": nan_diverged,
-            "allow": tuple(allow),
-            "strict": strict,
-            "confidence": None if confidence == CONFIDENCE else confidence,
-            "out": fspath(place),
-        },
+        LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name),
+        judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
+        asked={**asked, "margin": margin, "strict": strict},
+        place=place,
+        lang=lang,
+        command=command,
     )
-    content = disclose_added_seeds({**comparison.content, "command": command}, place / COMPARISON)
-    save_comparison(content, place, lang)
-    return Comparison(content)
 
 
-def _command(logs: Sequence[File], options: Mapping[str, Any]) -> str:
+def _judge_answers(
+    models: Sequence[AnsweredModel],
+    asked: PairedRequest,
+    place: Path | None,
+    lang: str,
+    command: str,
+) -> PairedEvaluations:
+    """Judge models by their answers, and write what was asked for."""
+    check_confidence(asked.confidence)
+    if place is not None:
+        check_paired_folder(place)
+    content = judge_models(models, asked)
+    if place is None:
+        return PairedEvaluations(content)
+    found = PairedEvaluations({**content, "command": command})
+    found.save(place)
+    save_pairs(found.content, place, lang)
+    return found
+
+
+def _refuse(options: Mapping[str, Any], kind: str) -> None:
+    """Refuse options that say nothing of what was given."""
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"--{name} says nothing of {kind}, which these are; leave it out")
+
+
+def _command(logs: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return the command that judges the same again."""
-    words = ["layerlab", "judge", *(str(one) for one in logs)]
+    words = ["layerlab", "judge", *logs]
     for name, value in options.items():
         if isinstance(value, bool):
             words += [f"--{name}"] if value else []

@@ -13,6 +13,7 @@ from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
 from layerlab.cli.judge import judge
+from layerlab.cli.ledger import ledger
 from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
@@ -275,6 +276,7 @@ for command in (train, compare, judge, runs, study, limit_archives(trustable(eva
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")
+app.add_typer(ledger, name="ledger")
 
 
 @app.command()
@@ -302,6 +304,6 @@ class Once(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-for group in (app, adapt, bench):
+for group in (app, adapt, bench, ledger):
     for registered in group.registered_commands:
         registered.cls = Once

@@ -14,7 +14,8 @@ def judge(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Logs: tables, trainer_state.json, event files, texts, runs, or folders of them.",
+            help="Logs: tables, trainer_state.json, event files, texts, runs, or folders of them; "
+            "or evaluations: folders of lm-eval's --log_samples, or of layerlab evaluate.",
         ),
     ],
     arm: Annotated[
@@ -47,6 +48,15 @@ def judge(
     target_loss: Annotated[
         float | None, typer.Option(metavar="X", help="Judge, too, the steps to this loss.")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of evaluations: the score of a question.")
+    ] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD", help="Of evaluations: what names a question's document, or none."
+        ),
+    ] = None,
     last: Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")] = 1,
     at: Annotated[
         float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
@@ -56,7 +66,11 @@ def judge(
     ] = False,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="SETTING", help="Arms may differ in it; may be repeated."),
+        typer.Option(
+            metavar="SETTING",
+            help="Arms may differ in it; may be repeated. Of evaluations: prompts, questions, "
+            "tasks.",
+        ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse arms that differ in other settings.")
@@ -70,10 +84,11 @@ def judge(
     lang: Lang = "en",
     as_json: AsJson = False,
 ) -> None:
-    """Judge runs of any trainer by their logs.
+    """Judge runs by their logs, or models by their answers.
 
-    Each arm against a baseline, over seeds: paired where they are the same. Runs
-    nothing, and needs nothing of layerlab's.
+    Each arm against a baseline, over seeds: paired where they are the same. Models
+    that answered the same questions are paired by question. Runs nothing, and needs
+    nothing of layerlab's.
     """
     from layerlab.api.judge import judge as judge_paths
 
@@ -88,6 +103,8 @@ def judge(
         baseline=baseline,
         margin=margin,
         target_loss=target_loss,
+        metric=metric,
+        cluster=cluster or (),
         last=last,
         at=at,
         nan_diverged=nan_diverged,

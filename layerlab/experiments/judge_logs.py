@@ -15,9 +15,12 @@ from layerlab.experiments.analysis.judged_measures import judge_measures, measur
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.experiments.log_values import LOSS, JudgedStep, find_end, list_arms, make_records
+from layerlab.experiments.statistics.differences import check_confidence
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
+from layerlab.records.run import RunRecord
 from layerlab.version import VERSION
 
 
@@ -99,6 +102,29 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         ],
     }
     return Comparison(json_values(content, infinities=False))
+
+
+def weigh_pair(
+    logs: Sequence[TrainingLog], asked: JudgeRequest
+) -> tuple[Evidence, list[RunRecord], list[str]]:
+    """Return what the runs of an arm and its baseline say, before any word or correction.
+
+    With the numbers that are judged, and remarks on the runs.
+
+    Raises:
+        UserError: as `judge_logs` does.
+    """
+    names = list_arms(logs, asked.baseline)
+    records = make_records(logs, asked.judged)
+    section = _section(names, [one.seed for one in records], asked)
+    stages, _ = look_at_runs(section, dict.fromkeys(names, names[0]), records, LOSS, [])
+    test = PairTest(names[1], names[0], measure=next(iter(section.measures), LOSS))
+    remarks = [
+        _describe_judged(logs, asked.judged),
+        *describe_unlike(find_unlike(logs, names, asked.allowed), names),
+        *_describe_again(logs),
+    ]
+    return stages[-1].evidence(test), records, remarks
 
 
 def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) -> CompareSection:
@@ -193,5 +219,4 @@ def check_request(asked: JudgeRequest) -> None:
     target = asked.judged.target
     if target is not None and not 0 < target < math.inf:
         raise UserError(f"--target-loss is {target:g}; expected a finite loss above 0")
-    if not 0.5 < asked.confidence < 1:
-        raise UserError(f"--confidence is {asked.confidence:g}; expected one between 0.5 and 1")
+    check_confidence(asked.confidence)

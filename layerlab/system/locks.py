@@ -67,8 +67,11 @@ def _refuse_others(file: Path) -> None:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, wait: float = TIMEOUT) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
+
+    Args:
+        wait: seconds for whoever holds it.
 
     Raises:
         UserError: another run holds it, it cannot be written there, or it holds a link.
@@ -79,7 +82,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
         _refuse_others(file)
-        lock = FileLock(file, timeout=TIMEOUT, poll_interval=TIMEOUT / 4, mode=0o600)
+        lock = FileLock(file, timeout=wait, poll_interval=TIMEOUT / 4, mode=0o600)
         lock.acquire()
     except Timeout:
         raise UserError(

@@ -49,6 +49,10 @@ NAMES = {
     "adapt vocabulary": "change_vocabulary",
     "adapt recipe": "adapt",
     "bench latency": "bench_latency",
+    "ledger new": "create_ledger",
+    "ledger add": "add_idea",
+    "ledger judge": "judge_idea",
+    "ledger status": "read_ledger",
 }
 # It shows what several functions give: list_variants, build and matched.
 SEVERAL = {"variants"}

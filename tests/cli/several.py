@@ -10,7 +10,7 @@ from tests.forked import python
 PROGRAM = """
 import contextlib, io, json, sys
 from layerlab.cli.app import app
-from layerlab.cli.ending import run_app
+from layerlab.console.ending import run_app
 
 found = []
 for words in json.loads(sys.argv[1]):

@@ -13,10 +13,12 @@ from layerlab.report.pages import (
     comparison,
     evaluation,
     inspection,
+    paired,
     runs,
     study,
     vocabulary,
 )
+from tests.evaluation.paired.written_samples import judged_sample
 from tests.report.clouded import clouded
 from tests.report.looked import looked
 from tests.report.pages.test_evaluation import scored
@@ -57,6 +59,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "adapt": lambda: adaptation.render(passed()),
     "vocabulary": lambda: vocabulary.render(proved()),
     "evaluate": lambda: evaluation.render(scored()),
+    "judge": lambda: paired.render(judged_sample()),
     "study": lambda: study.render(stored("backward")),
     "claims": lambda: claims.render(judged()),
     "runs": lambda: runs.render(indexed(Path("work"), ENTRY, remarks=["a remark"]), Path("work")),

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.cli.app import app
-from layerlab.cli.ending import run_app
+from layerlab.console.ending import run_app
 from layerlab.experiments.executors.process import WORKER
 from layerlab.experiments.session import prepare
 from layerlab.system import trust

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
+from layerlab.errors import UserError
 from layerlab.experiments.statistics.joined_variance import (
     Range,
     Real,
@@ -54,6 +55,16 @@ class Level:
     def strictest(self) -> float:
         """The level that Holm's correction asks of the smallest p."""
         return self.alpha * self.share / max(1, self.comparisons)
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that means nothing.
+
+    Raises:
+        UserError: it is none between 0.5 and 1.
+    """
+    if not 0.5 < confidence < 1:
+        raise UserError(f"--confidence is {confidence:g}; expected one between 0.5 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from tests.forked import BEFORE, python
 LISTED = """
 import sys
 from layerlab.cli.app import app
-from layerlab.cli.ending import run_app
+from layerlab.console.ending import run_app
 
 sys.modules["transformers"] = None  # whoever imports it is refused
 sys.argv = ["layerlab", "study"]

@@ -1,0 +1,162 @@
+"""`layerlab ledger`: a campaign of ideas that cannot fool itself; heavy imports only inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.cli.options import AsJson
+from layerlab.console.help_group import HelpGroup
+from layerlab.console.tables import say_wrapped, show, show_json
+from layerlab.errors import UserError
+from layerlab.validation import short_repr
+
+# How `layerlab ledger judge` ends, for whoever searches unattended; 2 is an error, as everywhere.
+CODES = {"adopted": 0, "refuted": 3, "undecided": 4}
+
+ledger = typer.Typer(
+    cls=HelpGroup,
+    help="Keep a campaign of ideas: declared first, then judged.",
+    rich_markup_mode=None,
+)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the ledger.")]
+Idea = Annotated[str, typer.Argument(metavar="IDEA", help="Its name, as the logs have it.")]
+
+
+def parse_seeds(given: str) -> list[int]:
+    """Return the seeds of `1,2,3`.
+
+    Raises:
+        UserError: they are no whole numbers.
+
+    Example:
+        >>> parse_seeds("1, 2,3")
+        [1, 2, 3]
+    """
+    words = [one.strip() for one in given.split(",")]
+    if not all(one.isascii() and one.isdigit() and len(one) < 16 for one in words):
+        raise UserError(f"--seeds is {short_repr(given)}; expected whole numbers, as 1,2,3")
+    return [int(one) for one in words]
+
+
+@ledger.command()
+def new(
+    folder: Folder,
+    baseline: Annotated[str, typer.Option(metavar="ARM", help="Every idea is held against it.")],
+    fdr: Annotated[
+        float, typer.Option(metavar="P", help="Share of false ones among the adopted, at most.")
+    ] = 0.1,
+    alpha: Annotated[
+        float, typer.Option(metavar="P", help="To adopt anything where nothing works, at most.")
+    ] = 0.05,
+    never: Annotated[
+        bool, typer.Option("--never", help="Alpha is that of any false adoption; finds less.")
+    ] = False,
+    loss: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What is judged; lower is better.")
+    ] = None,
+    at: Annotated[
+        float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
+    ] = None,
+    last: Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a campaign of ideas against one baseline."""
+    from layerlab.api.ledger import create_ledger
+    from layerlab.ledger.table import describe_campaign
+
+    found = create_ledger(
+        folder, baseline=baseline, fdr=fdr, alpha=alpha, never=never, loss=loss, at=at, last=last
+    )
+    if as_json:
+        show_json(found.to_json())
+        return
+    say_wrapped(describe_campaign(found))
+
+
+@ledger.command()
+def add(
+    folder: Folder,
+    idea: Idea,
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Of its runs; fresh ones to confirm it.")
+    ],
+    says: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What is changed, in a sentence.")
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="loss, or steps:2.5 for the steps to a loss of 2.5."),
+    ] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Fresh runs of an idea that looks better.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write an idea down before its runs, or a confirmation of it."""
+    from layerlab.api.ledger import add_idea
+    from layerlab.ledger.table import describe_trial
+
+    numbers = parse_seeds(seeds)
+    found = add_idea(folder, idea, seeds=numbers, says=says, measure=measure, confirm=confirm)
+    if as_json:
+        show_json(found.to_json())
+        return
+    say_wrapped(describe_trial(found))
+
+
+@ledger.command()
+def judge(
+    folder: Folder,
+    idea: Idea,
+    logs: Annotated[
+        list[str],
+        typer.Argument(metavar="LOGS...", help="Its runs and the baseline's, as for judge."),
+    ],
+    arm: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What a run tries; its path if left out.")
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What tells the runs of an arm apart.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What readings are ordered by.")
+    ] = None,
+    line: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge an idea by its runs, once.
+
+    Ends with 0 where it is adopted, 3 where it is refuted and 4 where it is
+    undecided; 2 is an error.
+    """
+    from layerlab.api.ledger import judge_idea
+
+    found = judge_idea(folder, idea, logs, arm=arm, seed=seed, step=step, line=line, name=name)
+    if as_json:
+        show_json(found.to_json())
+    else:
+        say_wrapped("\n".join([found.said, *found.remarks]))
+    raise typer.Exit(CODES[found.verdict])
+
+
+@ledger.command()
+def status(folder: Folder, as_json: AsJson = False) -> None:
+    """Say what was tried, what came of it, and what is left to spend."""
+    from layerlab.api.ledger import read_ledger
+    from layerlab.ledger.table import describe_campaign, draw_ideas
+
+    found = read_ledger(folder)
+    if as_json:
+        show_json(found.to_json())
+        return
+    say_wrapped(describe_campaign(found))
+    if found.trials:
+        show(draw_ideas(found))

@@ -1,0 +1,293 @@
+"""Judges models that answered the same questions, each against a baseline."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from layerlab.errors import UserError
+from layerlab.evaluation.paired.answers import TaskAnswers
+from layerlab.evaluation.paired.folders import AnsweredModel
+from layerlab.evaluation.paired.pair_questions import (
+    DOCUMENTS,
+    NO_DOCUMENTS,
+    QuestionPairs,
+    check_documents,
+    pair_questions,
+    pick_tasks,
+)
+from layerlab.evaluation.paired.question_tests import (
+    T_TEST,
+    QuestionTest,
+    compare_questions,
+    compare_tasks,
+)
+from layerlab.evaluation.paired.sentences import (
+    SUITE,
+    TASK,
+    TASKS,
+    describe_pairs,
+    say_row,
+)
+from layerlab.experiments.statistics.differences import Level, holm
+from layerlab.records.json_values import json_values
+from layerlab.validation import short_repr, suggest
+from layerlab.version import VERSION
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedRequest:
+    """What is asked of evaluations.
+
+    Attributes:
+        baseline: model that others are judged against; the first where it is None.
+        metric: that is compared; each task's usual one where it is None.
+        documents: fields of a question that say what document it is about.
+        allowed: what may differ: prompts, questions, tasks.
+        confidence: of the intervals.
+        name: of the comparison.
+    """
+
+    baseline: str | None = None
+    metric: str | None = None
+    documents: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+    confidence: float = 0.95
+    name: str = "judge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contest:
+    """A model against the baseline over one scope, with what decides its test."""
+
+    arm: str
+    against: str
+    scope: str
+    pairs: Sequence[QuestionPairs] = field(repr=False)
+
+    def judge(self, level: Level) -> QuestionTest:
+        """Test whether the two differ."""
+        ours, theirs = self._values()
+        if self.scope == TASKS:
+            count = sum(len(one.keys) for one in self.pairs)
+            return compare_tasks(ours.tolist(), theirs.tolist(), count, level)
+        return compare_questions(ours, theirs, self._groups(), level)
+
+    def scores(self) -> tuple[float, float]:
+        """Return the mean score of the model and of the baseline."""
+        ours, theirs = self._values()
+        return float(ours.mean()), float(theirs.mean())
+
+    @property
+    def documents(self) -> list[str]:
+        """Fields by which questions are clusters."""
+        return list(dict.fromkeys(one.document for one in self.pairs if one.document))
+
+    def _values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return what both score at each unit that is averaged: a question, or a task."""
+        sides = [one.ours for one in self.pairs], [one.theirs for one in self.pairs]
+        if self.scope == TASKS:
+            ours, theirs = (np.array([one.mean() for one in each]) for each in sides)
+            return ours, theirs
+        return np.concatenate(sides[0]), np.concatenate(sides[1])
+
+    def _groups(self) -> np.ndarray | None:
+        """Return the cluster of each question over all tasks; None where all stand alone."""
+        if not self.documents:
+            return None
+        found, start = [], 0
+        for one in self.pairs:
+            own = np.arange(len(one.keys)) if one.groups is None else one.groups
+            found.append(own + start)
+            start += int(own.max()) + 1
+        return np.concatenate(found)
+
+
+def judge_models(models: Sequence[AnsweredModel], asked: PairedRequest) -> dict[str, Any]:
+    """Judge models by their answers: each against the baseline, question by question.
+
+    Raises:
+        UserError: questions or prompts are not the same, the baseline is none of the models, or no
+            task has a score of each question.
+    """
+    base = _pick_baseline(models, asked.baseline)
+    others = [one for one in models if one is not base]
+    tasks = pick_tasks(models, asked.allowed)
+    contests: list[_Contest] = []
+    unscored: list[str] = []
+    by_arm: dict[str, list[QuestionPairs]] = {one.name: [] for one in others}
+    fields: dict[str, Sequence[str]] = {}
+    for task in tasks:
+        theirs = base.read(task, asked.documents or DOCUMENTS)
+        fields[task] = theirs.fields
+        found = [_pair(task, one, base, theirs, asked) for one in others]
+        if None in found:
+            unscored.append(task)
+            continue
+        for one, pair in zip(others, found, strict=True):
+            assert pair is not None
+            by_arm[one.name].append(pair)
+    check_documents(fields, asked.documents)
+    if not any(by_arm.values()):
+        raise UserError(
+            f"no task has a score of each question ({', '.join(unscored[:6])}); such metrics as "
+            "perplexity and BLEU are of all questions together"
+        )
+    for name, pairs in by_arm.items():
+        contests += _list_contests(name, base.name, pairs)
+    return _tabulate(models, base, contests, unscored, asked)
+
+
+def _pair(
+    task: str,
+    model: AnsweredModel,
+    base: AnsweredModel,
+    theirs: TaskAnswers,
+    asked: PairedRequest,
+) -> QuestionPairs | None:
+    ours = model.read(task, asked.documents or DOCUMENTS)
+    return pair_questions(
+        task,
+        (model.name, ours),
+        (base.name, theirs),
+        metric=asked.metric,
+        documents=asked.documents,
+        allowed=asked.allowed,
+    )
+
+
+def _pick_baseline(models: Sequence[AnsweredModel], wanted: str | None) -> AnsweredModel:
+    if wanted is None:
+        return models[0]
+    for one in models:
+        if wanted in (one.name, one.given):
+            return one
+    names = [one.name for one in models]
+    raise UserError(
+        f"the baseline {short_repr(wanted)} is none of these evaluations; "
+        f"{suggest(wanted, names)}expected one of {', '.join(map(short_repr, names))}"
+    )
+
+
+def _list_contests(arm: str, against: str, pairs: Sequence[QuestionPairs]) -> Iterator[_Contest]:
+    """Yield the tests of a model: over all questions, over tasks, and of each task."""
+    shares = [one for one in pairs if one.share]
+    if len(shares) > 1:
+        yield _Contest(arm=arm, against=against, scope=SUITE, pairs=shares)
+        yield _Contest(arm=arm, against=against, scope=TASKS, pairs=shares)
+    for one in pairs:
+        yield _Contest(arm=arm, against=against, scope=TASK, pairs=[one])
+
+
+def _tabulate(
+    models: Sequence[AnsweredModel],
+    base: AnsweredModel,
+    contests: Sequence[_Contest],
+    unscored: Sequence[str],
+    asked: PairedRequest,
+) -> dict[str, Any]:
+    level = Level(confidence=asked.confidence)
+    raw = [one.judge(level).p for one in contests]
+    tested = [p for p in raw if p is not None]
+    level = replace(level, comparisons=len(tested))
+    corrected = iter(holm(tested))
+    rows = [
+        _row(one, one.judge(level), None if p is None else next(corrected), level)
+        for one, p in zip(contests, raw, strict=True)
+    ]
+    pairs = [one.pairs[0] for one in contests if one.scope == TASK]
+    flipped = [flip for one in contests if one.scope == TASK for flip in _list_flips(one)]
+    content = {
+        "schema": SCHEMA,
+        "kind": "paired evaluations",
+        "layerlab": VERSION,
+        "name": asked.name,
+        "baseline": base.name,
+        "models": [
+            {"name": one.name, "folder": str(one.folder), "tasks": len(one.tasks)} for one in models
+        ],
+        "confidence": level.confidence,
+        "power": level.power,
+        "tests": level.comparisons,
+        "rows": rows,
+        "flipped": flipped,
+        "remarks": describe_pairs(models, pairs, unscored, NO_DOCUMENTS in asked.documents),
+    }
+    found: dict[str, Any] = json_values(content)
+    return found
+
+
+def _row(
+    contest: _Contest, found: QuestionTest, corrected: float | None, level: Level
+) -> dict[str, Any]:
+    first, share = contest.pairs[0], all(p.share for p in contest.pairs)
+    interval = found.found.interval
+    if interval and share:  # which differ by no more
+        interval = max(-1.0, interval[0]), min(1.0, interval[1])
+    several = contest.scope != TASK
+    score, against = contest.scores()
+    gained, lost = (found.gained, found.lost) if first.higher else (found.lost, found.gained)
+    row = {
+        "arm": contest.arm,
+        "against": contest.against,
+        "scope": contest.scope,
+        "task": contest.scope if several else first.task,
+        "tasks": len(contest.pairs),
+        "metric": ", ".join(dict.fromkeys(p.metric for p in contest.pairs)),
+        "higher": first.higher,
+        "share": share,
+        "n": found.n,
+        "units": found.units,
+        "documents": [] if contest.scope == TASKS else contest.documents,
+        "score": score,
+        "against_score": against,
+        "difference": found.difference,
+        "low": interval[0] if interval else None,
+        "high": interval[1] if interval else None,
+        "p": found.p,
+        "holm": corrected,
+        "detectable": found.found.detectable,
+        "test": found.test,
+        "gained": gained,
+        "lost": lost,
+    }
+    row["verdict"] = _word(row, level)
+    row["said"] = say_row(row, level)
+    return row
+
+
+def _word(row: dict[str, Any], level: Level) -> str:
+    if row["units"] < 2:
+        return "no verdict"
+    if row["difference"] == 0 and row["low"] == row["high"] and row["test"] == T_TEST:
+        return "identical"
+    if row["gained"] == row["lost"] == 0:
+        return "identical"
+    if row["holm"] is None:
+        return "no verdict"
+    if row["holm"] < level.alpha and row["difference"]:
+        return "better" if (row["difference"] > 0) == row["higher"] else "worse"
+    return "not distinguishable"
+
+
+def _list_flips(contest: _Contest) -> Iterator[dict[str, Any]]:
+    """Yield the questions that one of two models has right and the other has not."""
+    (pairs,) = contest.pairs
+    if not pairs.binary:
+        return
+    for place in np.flatnonzero(pairs.ours != pairs.theirs).tolist():
+        ours, theirs = pairs.answers[place]
+        yield {
+            "arm": contest.arm,
+            "against": contest.against,
+            "task": pairs.task,
+            "question": pairs.keys[place],
+            "right_now": bool(pairs.ours[place]) == pairs.higher,
+            "text": theirs.text,
+            "right": theirs.right,
+            "said": ours.said,
+            "against_said": theirs.said,
+        }

@@ -1,0 +1,208 @@
+"""Finds evaluations that say what each question came to, and reads the answers of each model.
+
+Two kinds: what lm-eval writes with `--log_samples --output_path`, a folder of a model with
+samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder that
+`layerlab evaluate` writes, whose results.json names the file of each task in samples/.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from layerlab.errors import UserError
+from layerlab.evaluation.harness.task_result import is_number
+from layerlab.evaluation.paired.answers import (
+    BESIDE,
+    TaskAnswers,
+    explain_line,
+    parse_answer,
+    read_lines,
+    read_samples,
+)
+from layerlab.evaluation.results.folder import PARTS, RESULTS
+from layerlab.evaluation.results.result import load_result
+from layerlab.logs import own_run, tensorboard, trainer_state
+from layerlab.records.json_values import Record
+from layerlab.records.parse import read_json
+from layerlab.validation import expand_home, short_repr
+
+SAMPLES = re.compile(
+    r"samples_(?P<task>.+?)(?:_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?))?\.jsonl"
+)
+# Files of runs: a folder that holds one is judged by its logs, whatever was evaluated beside.
+RUNS = (own_run.MANIFEST, trainer_state.NAME, tensorboard.PATTERN)
+# How answers are made and marked, as a result keeps it beside prompts.
+_MANNER = ("answers", "marking", "version")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredModel:
+    """One model, and where its answers lie.
+
+    Attributes:
+        name: what it is called in a verdict.
+        given: the path that led to it.
+        folder: of its answers.
+        files: of lm-eval, the latest of each task.
+        again: tasks of which there are several dates.
+        records: of `layerlab evaluate`, by task.
+    """
+
+    name: str
+    given: str
+    folder: Path
+    files: Mapping[str, Path] = field(default_factory=dict)
+    again: Sequence[str] = ()
+    records: Mapping[str, Record] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that it was asked, in the order of their names."""
+        return sorted(self.files or self.records)
+
+    def read(self, task: str, documents: Sequence[str]) -> TaskAnswers:
+        """Read its answers to a task.
+
+        Raises:
+            UserError: they are damaged, twice or not there.
+        """
+        if task in self.files:
+            path = self.files[task]
+            return read_samples(path, documents, _read_directions(path, task))
+        return _read_own(self.folder, self.records[task], documents)
+
+
+def find_evaluations(given: Sequence[str]) -> list[AnsweredModel]:
+    """Return the models whose answers lie at these paths; none where all hold something else.
+
+    Raises:
+        UserError: some of the paths hold answers and others do not, or one is given twice.
+    """
+    found = [(one, list(_find(one))) for one in given]
+    if not any(models for _, models in found):
+        return []
+    if bare := [one for one, models in found if not models]:
+        raise UserError(
+            f"{short_repr(bare[0])} holds no answers of an evaluation, and others do; expected a "
+            "folder with samples_TASK_DATE.jsonl of lm-eval, or one of layerlab evaluate"
+        )
+    models = [one for _, each in found for one in each]
+    short = [one.name for one in models]
+    if len(set(short)) < len(short):
+        models = [_rename(one) for one in models]
+    names = [one.name for one in models]
+    if len(names) < 2:
+        raise UserError(
+            f"{short_repr(given[0])} holds the answers of one model; name two or more, each in a "
+            "folder of its own"
+        )
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise UserError(f"the answers of {short_repr(twice)} are given twice; name each once")
+    return models
+
+
+def _rename(model: AnsweredModel) -> AnsweredModel:
+    tail = "" if not model.records else f", {model.name}"
+    return AnsweredModel(**{**vars(model), "name": f"{model.folder.as_posix()}{tail}"})
+
+
+def _find(given: str) -> Iterator[AnsweredModel]:
+    path = expand_home(given)
+    if path.is_file():
+        if SAMPLES.fullmatch(path.name):
+            yield _group(given, path.parent, [path], path.resolve().parent.name)
+        elif path.name == RESULTS:
+            yield from _list_own(given, path.parent)
+        return
+    if not path.is_dir() or any(next(path.rglob(one), None) for one in RUNS):
+        return
+    groups: dict[Path, list[Path]] = {}
+    for file in sorted(path.rglob("samples_*.jsonl")):
+        if SAMPLES.fullmatch(file.name) and file.is_file():
+            groups.setdefault(file.parent, []).append(file)
+    for folder, files in groups.items():
+        name = path.resolve().name if len(groups) == 1 else folder.relative_to(path).as_posix()
+        yield _group(given, folder, files, name)
+    if not groups:
+        for file in sorted(path.rglob(RESULTS)):
+            yield from _list_own(given, file.parent)
+
+
+def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> AnsweredModel:
+    dated: dict[str, list[tuple[str, Path]]] = {}
+    for file in files:
+        fits = SAMPLES.fullmatch(file.name)
+        assert fits is not None
+        dated.setdefault(fits["task"], []).append((fits["date"] or "", file))
+    return AnsweredModel(
+        name=name,
+        given=given,
+        folder=folder,
+        files={task: max(each)[1] for task, each in dated.items()},
+        again=[task for task, each in dated.items() if len(each) > 1],
+    )
+
+
+def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
+    """Yield the models of a results.json of `layerlab evaluate`; of another program's none."""
+    try:
+        known = set(read_json(folder / RESULTS)) >= PARTS
+    except (OSError, ValueError, TypeError):
+        known = False
+    if not known:
+        return
+    content = load_result(folder).content
+    records: dict[str, dict[str, Record]] = {}
+    for one in (*content["subjects"], *content.get("tasks", ())):
+        if one["scores"]:
+            records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
+    for arm, own in records.items():
+        name = folder.resolve().name if len(records) == 1 else arm
+        yield AnsweredModel(name=name, given=given, folder=folder, records=own)
+
+
+def _read_directions(path: Path, task: str) -> dict[str, bool]:
+    """Return whether more is better, by metric, where the results of the same date say it."""
+    fits = SAMPLES.fullmatch(path.name)
+    try:
+        found = read_json(path.parent / f"results_{fits['date']}.json") if fits else {}
+        told = found["higher_is_better"][task]
+        return {str(name): one for name, one in told.items() if isinstance(one, bool)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAnswers:
+    task, worth = str(record["task"]), str(record.get("worth") or "score")
+    path = folder / str(record.get("samples"))
+    if not record.get("samples") or not path.is_file():
+        raise UserError(
+            f"the prompts of {task} are not beside {folder / RESULTS}; evaluate again with --out"
+        )
+    asked = record.get("asked") or {}
+    settings = f"{record['scoring']} {[asked.get(one) for one in _MANNER]}"
+    scores = {key.partition(":")[0]: float(one) for key, one in record["scores"].items()}
+    answers, fields = {}, list[str]()
+    for number, row in read_lines(path):
+        key = str(row["doc_id"])
+        if key in answers or key not in scores:
+            raise UserError(
+                f"line {number} of {path} holds question {key} a second time, or {RESULTS} has no "
+                "such question; evaluate again"
+            )
+        doc = row.get("doc")
+        fields = fields or (list(doc) if isinstance(doc, dict) else [])
+        with explain_line(number, path):
+            answers[key] = parse_answer(row, documents, settings)
+        beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
+        answers[key].scores.update({**beside, worth: scores[key]})
+    if missing := next((key for key in scores if key not in answers), None):
+        raise UserError(f"{path} has no question {missing}, which {RESULTS} has; evaluate again")
+    higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
+    return TaskAnswers(
+        place=path,
+        answers=answers,
+        higher={name: one for name, one in higher.items() if isinstance(one, bool)},
+        fields=fields,
+    )

@@ -1,0 +1,257 @@
+"""Pairs the answers of two models question by question, and refuses what does not compare."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from layerlab.errors import UserError
+from layerlab.evaluation.harness.task_result import WORTHS
+from layerlab.evaluation.paired.answers import ASKED, ModelAnswer, TaskAnswers
+from layerlab.evaluation.paired.folders import AnsweredModel
+from layerlab.validation import short_repr, suggest
+
+# Fields in which benchmarks keep what several questions are about.
+DOCUMENTS = (
+    *("idx.paragraph", "passage_id", "story_id", "document_id", "passage", "article", "story"),
+    *("paragraph", "context", "document"),
+)
+NO_DOCUMENTS = "none"
+ALLOWED = ("prompts", "questions", "tasks")
+# Of `ASKED`, what nobody may allow: the question, and its right answer.
+_NEVER = (0, 3)
+# More of these is worse.
+LOWER = ("brier_score", "ter", "loss", "error", "wer", "cer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionPairs:
+    """The questions of a task with the scores of two models.
+
+    Attributes:
+        metric: that is compared.
+        higher: whether more of it is better.
+        keys: of the questions.
+        ours: score of each.
+        theirs: of the baseline.
+        groups: number of the document of each; None where each question stands by itself.
+        document: field that says which document a question is about.
+        answers: of both to each.
+        unlike: questions whose prompts are not the same, which was allowed.
+        left: questions that only one has, which was allowed.
+    """
+
+    task: str
+    metric: str
+    higher: bool
+    keys: Sequence[str]
+    ours: np.ndarray
+    theirs: np.ndarray
+    groups: np.ndarray | None
+    document: str | None
+    answers: Sequence[tuple[ModelAnswer, ModelAnswer]] = field(repr=False)
+    unlike: int = 0
+    left: int = 0
+
+    @property
+    def binary(self) -> bool:
+        """Whether each answer is right or wrong, and nothing between."""
+        return bool(np.isin(self.ours, (0, 1)).all() and np.isin(self.theirs, (0, 1)).all())
+
+    @property
+    def share(self) -> bool:
+        """Whether scores are shares, more of which is better."""
+        both = np.concatenate([self.ours, self.theirs])
+        return self.higher and bool(((both >= 0) & (both <= 1)).all())
+
+
+def pick_tasks(models: Sequence[AnsweredModel], allowed: Sequence[str]) -> list[str]:
+    """Return the tasks that all models were asked.
+
+    Raises:
+        UserError: there is none, or some have one that others have not.
+    """
+    for word in allowed:
+        if word not in ALLOWED:
+            raise UserError(
+                f"--allow is {short_repr(word)}; {suggest(word, ALLOWED)}expected, of evaluations, "
+                f"{', '.join(ALLOWED)}"
+            )
+    shared = set.intersection(*(set(one.tasks) for one in models))
+    if not shared:
+        told = "; ".join(f"{one.name} has {_list(one.tasks)}" for one in models)
+        raise UserError(f"no task was asked of all: {told}; name evaluations of the same tasks")
+    for one in models:
+        if "tasks" not in allowed and (more := sorted(set(one.tasks) - shared)):
+            raise UserError(
+                f"{one.name} was asked {_list(more)}, and not all others were; type --allow tasks "
+                "to compare the tasks that all have"
+            )
+    return sorted(shared)
+
+
+def pair_questions(
+    task: str,
+    ours: tuple[str, TaskAnswers],
+    theirs: tuple[str, TaskAnswers],
+    *,
+    metric: str | None = None,
+    documents: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+) -> QuestionPairs | None:
+    """Pair the answers to a task; None where no metric scores each question.
+
+    Args:
+        ours: name and answers of a model.
+        theirs: of the baseline.
+        metric: that is compared; the usual one where it is None.
+        documents: fields that a user names; the usual ones where there are none.
+        allowed: of `ALLOWED`.
+
+    Raises:
+        UserError: questions or prompts are not the same, or a score is not finite.
+    """
+    (name, one), (other, its) = ours, theirs
+    keys = [key for key in its.answers if key in one.answers]
+    left = len(one.answers.keys() ^ its.answers.keys())
+    if left and ("questions" not in allowed or not keys):
+        _refuse_set(task, ours, theirs)
+    unlike = _count_unlike(task, keys, ours, theirs, allowed)
+    pairs = [(one.answers[key], its.answers[key]) for key in keys]
+    found = _pick_metric(task, pairs, metric)
+    if found is None:
+        return None
+    for key, both in zip(keys, pairs, strict=True):
+        for who, answer in zip((name, other), both, strict=True):
+            if not math.isfinite(answer.scores[found]):
+                raise UserError(
+                    f"{found} of question {key} of {task} is {answer.scores[found]} in {who}; "
+                    "evaluate again, or name another --metric"
+                )
+    document = _pick_document([answer for _, answer in pairs], documents)
+    groups = None
+    if document is not None:
+        named = [answer.documents[document] for _, answer in pairs]
+        groups = np.unique(named, return_inverse=True)[1]
+    return QuestionPairs(
+        task=task,
+        metric=found,
+        higher=_is_higher(found, {**its.higher, **one.higher}),
+        keys=keys,
+        ours=np.array([answer.scores[found] for answer, _ in pairs]),
+        theirs=np.array([answer.scores[found] for _, answer in pairs]),
+        groups=groups,
+        document=document,
+        answers=pairs,
+        unlike=unlike,
+        left=left,
+    )
+
+
+def check_documents(fields: Mapping[str, Sequence[str]], documents: Sequence[str]) -> None:
+    """Refuse names of fields that no task has.
+
+    Args:
+        fields: of the questions of each task.
+
+    Raises:
+        UserError: one is in none.
+    """
+    known = {name for each in fields.values() for name in each}
+    for one in documents:
+        if one != NO_DOCUMENTS and one.partition(".")[0] not in known:
+            raise UserError(
+                f"no question has a field {short_repr(one)}, which --cluster names; "
+                f"{suggest(one, known)}expected one of {_list(sorted(known))}"
+            )
+
+
+def _refuse_set(task: str, ours: tuple[str, TaskAnswers], theirs: tuple[str, TaskAnswers]) -> None:
+    (name, one), (other, its) = ours, theirs
+    key = next(iter(one.answers.keys() ^ its.answers.keys()), "")
+    who, lacks = (name, other) if key in one.answers else (other, name)
+    count = len(one.answers.keys() ^ its.answers.keys())
+    raise UserError(
+        f"question {key} of {task} was asked of {who} and not of {lacks}, and so it is with "
+        f"{count:,} in all; evaluate both with the same --limit, or type --allow questions"
+    )
+
+
+def _count_unlike(
+    task: str,
+    keys: Sequence[str],
+    ours: tuple[str, TaskAnswers],
+    theirs: tuple[str, TaskAnswers],
+    allowed: Sequence[str],
+) -> int:
+    """Count the questions whose prompts or options are not the same, where that is allowed.
+
+    Raises:
+        UserError: it is not, or a question or its right answer is another.
+    """
+    (name, one), (other, its) = ours, theirs
+    unlike: dict[str, list[int]] = {}
+    for key in keys:
+        both = zip(one.answers[key].asked, its.answers[key].asked, strict=True)
+        if places := [at for at, (mine, other_one) in enumerate(both) if mine != other_one]:
+            unlike[key] = places
+    never = _NEVER if "prompts" in allowed else range(len(ASKED))
+    kept = {key: [at for at in places if at in never] for key, places in unlike.items()}
+    refused = [(key, places[0]) for key, places in kept.items() if places]
+    if refused:
+        key, at = refused[0]
+        raise UserError(
+            f"{name} and {other} were not asked the same in question {key} of {task}: {ASKED[at]}; "
+            f"so it is with {len(refused):,} of {len(keys):,} questions of the task: evaluate both "
+            "in the same way, or type --allow prompts where only prompts and options differ"
+        )
+    return len(unlike)
+
+
+def _pick_metric(
+    task: str, pairs: Sequence[tuple[ModelAnswer, ModelAnswer]], wanted: str | None
+) -> str | None:
+    """Return the metric that is compared: one that scores every question of both."""
+    known = [
+        name
+        for name in pairs[0][0].scores
+        if all(name in answer.scores for both in pairs for answer in both)
+    ]
+    if wanted is None:
+        usual = [one for one in known if one.partition(",")[0] in WORTHS]
+        return next(iter([*usual, *known]), None)
+    if wanted in known:
+        return wanted
+    raise UserError(
+        f"{task} has no {short_repr(wanted)} of each question, which --metric names; "
+        f"{suggest(wanted, known)}expected one of {_list(known)}"
+    )
+
+
+def _is_higher(metric: str, told: Mapping[str, bool]) -> bool:
+    """Judge whether more is better; of a perplexity a question has a log-likelihood."""
+    name = metric.partition(",")[0]
+    if name == "perplexity":
+        return True
+    return told.get(metric, told.get(name, name not in LOWER))
+
+
+def _pick_document(answers: Sequence[ModelAnswer], wanted: Sequence[str]) -> str | None:
+    """Return the first field that all questions have, and of which some share what stands in it."""
+    if NO_DOCUMENTS in wanted:
+        return None
+    for name in wanted or DOCUMENTS:
+        found = [answer.documents.get(name) for answer in answers]
+        if None in found:
+            continue
+        count = len(set(found))
+        # The same in all questions is no document, unless somebody says so.
+        if count < len(found) and (count > 1 or wanted):
+            return name
+    return None
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:6]) or "none"
+    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown

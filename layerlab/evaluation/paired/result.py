@@ -1,0 +1,83 @@
+"""Paired evaluations as a value: plain numbers and sentences, to print and to draw."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from layerlab.errors import UserError
+from layerlab.evaluation.paired.table import render_pairs
+from layerlab.system.files import write_file
+from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+PAIRED, PAGE, MARK = "paired.json", "report.html", "judge"
+PairedPart = Literal["rows", "flipped"]
+
+
+@dataclass(frozen=True)
+class PairedEvaluations:
+    """Models that answered the same questions, judged against a baseline.
+
+    Attributes:
+        content: plain JSON values: a row for each test with its verdict, and every question that
+            flipped.
+    """
+
+    content: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The tests: of all questions, of the mean of tasks, and of each task."""
+        return list(self.content["rows"])
+
+    def frame(self, part: PairedPart = "rows") -> "pd.DataFrame":
+        """Return the tests, or the questions that flipped, as a data frame.
+
+        Raises:
+            UserError: there is no such part.
+        """
+        import pandas as pd
+
+        if part not in get_args(PairedPart):
+            raise UserError(
+                f"paired evaluations have no part {short_repr(part)}; expected one of "
+                f"{', '.join(get_args(PairedPart))}"
+            )
+        return pd.DataFrame(self.content[part])
+
+    def table(self, width: int = 100) -> "RenderableType":
+        """Return what a terminal of this width shows."""
+        return render_pairs(self.content, width)
+
+    def save(self, folder: Path) -> Path:
+        """Write paired.json.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        whole = json.dumps(self.content, ensure_ascii=False, indent=1)
+        return write_file(folder / PAIRED, whole + "\n")
+
+
+def check_paired_folder(folder: Path) -> None:
+    """Refuse a folder whose page or numbers are not those of an earlier call.
+
+    Raises:
+        UserError: it holds something that would be replaced.
+    """
+    page, numbers = folder / PAGE, folder / PAIRED
+    own = is_own_page(page, mark_of(MARK))
+    foreign = (
+        page if page.exists() and not own else numbers if numbers.exists() and not own else None
+    )
+    if foreign is not None:
+        raise UserError(
+            f"{folder} holds something other than paired evaluations: {foreign.name}; move it "
+            "away, or name another folder with --out"
+        )

@@ -1,0 +1,178 @@
+"""What is said of models that answered the same questions: verdicts, and what to know beside."""
+
+from collections.abc import Iterator, Sequence
+
+from layerlab.evaluation.paired.folders import AnsweredModel
+from layerlab.evaluation.paired.pair_questions import QuestionPairs
+from layerlab.experiments.statistics.differences import Level
+from layerlab.records.json_values import Record
+
+# What a test is over: one task, all questions of a suite, or its tasks.
+TASK, SUITE, TASKS = "task", "all questions", "mean of tasks"
+LISTED = 6
+
+
+def say_row(row: Record, level: Level) -> str:
+    """Return the verdict of a test in a sentence, with its scale."""
+    parts = [_say_verdict(row, level), _where(row), _describe_flips(row), _describe_scale(row)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _say_verdict(row: Record, level: Level) -> str:
+    arm, baseline, word = row["arm"], row["against"], row["verdict"]
+    if word == "no verdict":
+        unit = _name_unit(row)
+        return f"no verdict on {arm} against {baseline}: {unit} tells nothing of chance"
+    if word == "identical":
+        return f"{arm} and {baseline} have the same score at every question"
+    unit = "percentage points" if row["share"] else "units of the metric"
+    evidence = _describe_evidence(row, level)
+    if word != "not distinguishable":
+        size = format_size(row, abs(row["difference"]))
+        return f"{arm} is {word} than {baseline} by {size} {unit} ({evidence})"
+    size = format_size(row, row["difference"], sign=True)
+    return (
+        f"{arm} is not distinguishable from {baseline} by these questions: {size} {unit} "
+        f"({evidence})" + _describe_edge(row, level) + _describe_power(row, level)
+    )
+
+
+def describe_pairs(
+    models: Sequence[AnsweredModel],
+    pairs: Sequence[QuestionPairs],
+    unscored: Sequence[str],
+    alone: bool,
+) -> list[str]:
+    """Return what a reader has to know beside the verdicts.
+
+    Args:
+        pairs: of every task and model.
+        unscored: tasks that score no question by itself.
+        alone: whether clusters were declined.
+    """
+    return list(dict.fromkeys(_describe(models, pairs, unscored, alone)))
+
+
+def _describe(
+    models: Sequence[AnsweredModel],
+    pairs: Sequence[QuestionPairs],
+    unscored: Sequence[str],
+    alone: bool,
+) -> Iterator[str]:
+    yield (
+        "each name is one model: a verdict is about these models and questions like these, not "
+        "about what another training seed would give"
+    )
+    for one in models:
+        if one.again:
+            tasks = list_names(one.again)
+            yield f"{one.name} has several dates of {tasks}: the latest counts"
+    for name in dict.fromkeys(one.document for one in pairs if one.document):
+        tasks = list_names([one.task for one in pairs if one.document == name])
+        yield (
+            f"questions that share their {name} are one cluster (--cluster none takes each by "
+            f"itself): {tasks}"
+        )
+    if alone:
+        yield "each question was taken by itself, also where several are about one document"
+    if unscored:
+        tasks = list_names(unscored)
+        yield f"left out, as no metric scores each question: {tasks}"
+    if lower := [one.task for one in pairs if not one.share]:
+        tasks = list_names(lower)
+        yield f"not in the means over tasks, as their scores are no shares: {tasks}"
+    if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
+        count, tasks = sum(unlike.values()), list_names(list(unlike))
+        yield f"other prompts at {count:,} questions were allowed: {tasks}"
+    if left := {one.task: one.left for one in pairs if one.left}:
+        count, tasks = sum(left.values()), list_names(list(left))
+        yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
+
+
+def format_size(row: Record, value: float, *, sign: bool = False) -> str:
+    """Format a difference: in percentage points where scores are shares.
+
+    Example:
+        >>> format_size({"share": True}, 0.01234, sign=True), format_size({"share": False}, 2.5)
+        ('+1.23', '2.5')
+    """
+    style = ".2f" if row["share"] else ".4g"
+    return format(100 * value if row["share"] else value, f"+{style}" if sign else style)
+
+
+def is_beyond(row: Record) -> bool:
+    """Judge whether what can be detected is more than shares can differ by."""
+    return bool(row["share"] and row["detectable"] and max(row["detectable"]) > 1)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """List the first names, and say how many more there are."""
+    names = list(dict.fromkeys(names))
+    shown = ", ".join(names[:LISTED])
+    return f"{shown} and {len(names) - LISTED} more" if len(names) > LISTED else shown
+
+
+def _where(row: Record) -> str:
+    task, tasks = row["task"], row["tasks"]
+    if row["scope"] == SUITE:
+        return f"over all questions of {tasks} tasks together"
+    return f"in the mean of {tasks} tasks" if row["scope"] == TASKS else f"over the task {task}"
+
+
+def _describe_evidence(row: Record, level: Level) -> str:
+    told = []
+    if row["low"] is not None:
+        percent = f"{100 * level.confidence:g} %"
+        low, high = (format_size(row, row[end], sign=True) for end in ("low", "high"))
+        told.append(f"{percent} interval {low} to {high}")
+    holm, tests = row["holm"], level.comparisons
+    told.append(f"p = {holm:.2g}")
+    if tests > 1:
+        told[-1] += f" after Holm's correction for {tests} tests"
+    return ", ".join([*told, row["test"]])
+
+
+def _describe_flips(row: Record) -> str:
+    if not row["gained"] and not row["lost"]:
+        return ""
+    gained, lost = row["gained"], row["lost"]
+    return f"{gained:,} questions were gained and {lost:,} lost"
+
+
+def _describe_edge(row: Record, level: Level) -> str:
+    """Say why an interval that leaves 0 out is no verdict."""
+    if row["low"] is None or row["low"] <= 0 <= row["high"]:
+        return ""
+    if row["p"] < level.alpha:
+        return (
+            "; the interval alone leaves 0 out, but not after the correction for "
+            f"{level.comparisons} tests"
+        )
+    return "; the interval leaves 0 out, but is an approximation, and the test is exact"
+
+
+def _describe_power(row: Record, level: Level) -> str:
+    if row["detectable"] is None:
+        return ""
+    percent = f"{100 * level.power:g} %"
+    if is_beyond(row):
+        return f"; so few find no difference at all with a probability of {percent}"
+    least = format_size(row, max(row["detectable"]))
+    return f"; a difference of {least} would be found with a probability of {percent}"
+
+
+def _describe_scale(row: Record) -> str:
+    count, units, fields = row["n"], row["units"], " or ".join(row["documents"])
+    if row["scope"] == TASKS:
+        return f"unit of replication: a task, of which there are {units:,} with {count:,} questions"
+    if fields:
+        return (
+            f"unit of replication: the questions of one {fields}, of which there are {units:,} "
+            f"with {count:,} questions"
+        )
+    return f"unit of replication: a question, of which there are {units:,}"
+
+
+def _name_unit(row: Record) -> str:
+    fields = " or ".join(row["documents"])
+    return f"one {fields}" if fields else "one question"

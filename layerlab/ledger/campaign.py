@@ -1,0 +1,284 @@
+"""What the lines of a ledger say: the ideas of a campaign, their trials, and the error left."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from layerlab.errors import UserError
+from layerlab.experiments.statistics.online_levels import fallback_level, lord_level
+from layerlab.ledger.chain import Chain, Line
+from layerlab.validation import short_repr, suggest
+
+TrialStage = Literal["screening", "confirmation"]
+IdeaWord = Literal["adopted", "refuted", "undecided"]
+LOSS = "loss"  # the measure of an idea for which none is named
+# What the first runs of an idea must show so that a confirmation is worth its runs. Nothing is
+# claimed by them, so that their level takes nothing of what the campaign may err.
+SCREEN = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignTerms:
+    """What holds for all ideas of a campaign.
+
+    Attributes:
+        baseline: arm that ideas are judged against.
+        fdr: share of false ones among all that is adopted, on average, at most.
+        alpha: probability that anything is adopted where nothing works, at most.
+        never: whether alpha is that of any false adoption, whatever else works.
+        loss: column that is judged; found by its usual names where it is None.
+        at: step at which runs are judged; the last where it is None.
+        last: readings whose mean is judged.
+    """
+
+    baseline: str
+    fdr: float = 0.1
+    alpha: float = 0.05
+    never: bool = False
+    loss: str | None = None
+    at: float | None = None
+    last: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdeaVerdict:
+    """What runs say of an idea.
+
+    Attributes:
+        idea: that was judged.
+        stage: of the trial.
+        verdict: adopted, or refuted where it is worse or the same, or undecided. That it is worse
+            is said at alpha, and not corrected over the campaign: nothing is built on it.
+        said: the same in a sentence, with its numbers.
+        level: that p had to reach.
+        p: one-sided, that the idea is no better.
+        difference: of its mean to the baseline's; below 0 is better.
+        low: end of the 95 % interval of it.
+        high: the other end.
+        seeds: that were judged.
+        next: what to do: confirm, or nothing.
+        remarks: on the runs.
+        runs: digest of the numbers that were judged.
+    """
+
+    idea: str
+    stage: TrialStage
+    verdict: IdeaWord
+    said: str
+    level: float
+    p: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    seeds: tuple[int, ...]
+    next: Literal["confirm", "nothing"]
+    remarks: tuple[str, ...]
+    runs: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**asdict(self), "seeds": list(self.seeds), "remarks": list(self.remarks)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdeaTrial:
+    """Runs of an idea as they were written down before they were made.
+
+    Attributes:
+        idea: that is tried.
+        stage: the first runs, or fresh ones that may lead to its adoption.
+        seeds: of the runs.
+        level: that p has to reach, fixed when the trial was written down.
+        measure: that is judged.
+        says: what is changed.
+        time: when it was written down.
+        verdict: what came of it; None before.
+    """
+
+    idea: str
+    stage: TrialStage
+    seeds: tuple[int, ...]
+    level: float
+    measure: str
+    says: str
+    time: str
+    verdict: IdeaVerdict | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        verdict = None if self.verdict is None else self.verdict.to_json()
+        return {**asdict(self), "seeds": list(self.seeds), "verdict": verdict}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """A ledger, read.
+
+    Attributes:
+        folder: of it.
+        terms: that hold for all ideas.
+        trials: in the order in which they were written down.
+        tests: confirmations that were written down.
+        found: of the adopted, how many confirmations had been written down when each was known.
+        kept: levels of the adopted that no later confirmation has taken over.
+        digest: of the last line, which stands for all.
+        remark: what is wrong with the file and loses nothing; empty where all is well.
+    """
+
+    folder: str
+    terms: CampaignTerms
+    trials: tuple[IdeaTrial, ...]
+    tests: int
+    found: tuple[int, ...]
+    kept: float
+    digest: str
+    remark: str = ""
+
+    @property
+    def ideas(self) -> dict[str, list[IdeaTrial]]:
+        """The trials of each idea."""
+        ideas: dict[str, list[IdeaTrial]] = {}
+        for one in self.trials:
+            ideas.setdefault(one.idea, []).append(one)
+        return ideas
+
+    @property
+    def used(self) -> dict[int, str]:
+        """By seed, the idea that it was first written down for."""
+        used: dict[int, str] = {}
+        for one in self.trials:
+            for seed in one.seeds:
+                used.setdefault(seed, one.idea)
+        return used
+
+    @property
+    def next_level(self) -> float:
+        """The level of the next confirmation."""
+        number = self.tests + 1
+        if self.terms.never:
+            return fallback_level(number, self.kept, alpha=self.terms.alpha)
+        return lord_level(number, self.found, rate=self.terms.fdr, first=self.terms.alpha)
+
+    @property
+    def wealth(self) -> float:
+        """What is left to spend on later confirmations."""
+        confirmed = [one for one in self.trials if one.stage == "confirmation"]
+        spent = sum(one.level for one in confirmed)
+        if self.terms.never:
+            back = sum(one.level for one in confirmed if find_word([one]) == "adopted")
+            return self.terms.alpha - spent + back
+        first, rate = self.terms.alpha, self.terms.fdr
+        earned = rate * len(self.found) - (first if self.found else 0.0)
+        return first + earned - spent
+
+    def find(self, idea: str) -> list[IdeaTrial]:
+        """Return the trials of an idea.
+
+        Raises:
+            UserError: it was never written down.
+        """
+        ideas = self.ideas
+        if idea not in ideas:
+            raise UserError(
+                f"no idea {short_repr(idea)} is written down in {self.folder}; "
+                f"{suggest(idea, ideas)}type layerlab ledger add {self.folder} IDEA --says TEXT "
+                "--seeds 1,2,3 before its runs"
+            )
+        return ideas[idea]
+
+    def count(self) -> dict[str, int]:
+        """Return how many ideas have each word."""
+        words = [find_word(trials) for trials in self.ideas.values()]
+        return {word: words.count(word) for word in ("adopted", "refuted", "undecided")}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "folder": self.folder,
+            **asdict(self.terms),
+            "tried": len(self.ideas),
+            **self.count(),
+            "confirmations": self.tests,
+            "wealth": self.wealth,
+            "next_level": self.next_level,
+            "digest": self.digest,
+            "remark": self.remark,
+            "ideas": [
+                {"idea": name, "verdict": find_word(trials), "next": find_next(trials)}
+                | {"says": trials[0].says, "trials": [one.to_json() for one in trials]}
+                for name, trials in self.ideas.items()
+            ],
+        }
+
+
+def find_word(trials: Sequence[IdeaTrial]) -> IdeaWord:
+    """Return what is known of an idea; it is undecided until runs say otherwise."""
+    verdict = trials[-1].verdict
+    return "undecided" if verdict is None else verdict.verdict
+
+
+def find_next(trials: Sequence[IdeaTrial]) -> str:
+    """Return what to do for an idea: judge, confirm or nothing."""
+    verdict = trials[-1].verdict
+    return "judge" if verdict is None else verdict.next
+
+
+def replay(chain: Chain) -> Campaign:
+    """Return the campaign that the lines of a ledger tell of.
+
+    Raises:
+        UserError: a line is of a later version of layerlab.
+    """
+    try:
+        return _replay(chain)
+    except (KeyError, TypeError, ValueError, StopIteration):
+        raise UserError(
+            f"the ledger in {chain.folder} has lines that this version of layerlab does not know; "
+            "install the one that wrote them"
+        ) from None
+
+
+def _replay(chain: Chain) -> Campaign:
+    rest: Iterator[Line] = iter(chain.lines)
+    terms = CampaignTerms(**next(rest)["terms"])
+    trials: list[IdeaTrial] = []
+    tests, kept = 0, 0.0
+    found: list[int] = []
+    for line in rest:
+        if line["kind"] == "trial":
+            trials.append(_read_trial(line))
+            if trials[-1].stage == "confirmation":
+                tests, kept = tests + 1, 0.0
+            continue
+        verdict = _read_verdict(line["verdict"])
+        place = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
+        judged = trials[place]
+        trials[place] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
+        if verdict.verdict == "adopted":
+            found.append(tests)
+            kept += judged.level
+    cut = f"the last line was cut off while it was written ({len(chain.cut)} characters)"
+    return Campaign(
+        folder=str(chain.folder),
+        terms=terms,
+        trials=tuple(trials),
+        tests=tests,
+        found=tuple(found),
+        kept=kept,
+        digest=chain.digest,
+        remark=f"{cut}; it does not count, and the next one goes on after it" if chain.cut else "",
+    )
+
+
+def _fields(trial: IdeaTrial) -> dict[str, Any]:
+    return {name: getattr(trial, name) for name in IdeaTrial.__dataclass_fields__}
+
+
+def _read_trial(line: Mapping[str, Any]) -> IdeaTrial:
+    given = {name: line[name] for name in IdeaTrial.__dataclass_fields__ if name != "verdict"}
+    return IdeaTrial(**{**given, "seeds": tuple(given["seeds"])})
+
+
+def _read_verdict(given: Mapping[str, Any]) -> IdeaVerdict:
+    lists = {"seeds": tuple(given["seeds"]), "remarks": tuple(given["remarks"])}
+    return IdeaVerdict(**{**given, **lists})

@@ -1,0 +1,149 @@
+"""The page of paired evaluations: each verdict with its test, and every question that flipped.
+
+The content is the dict that `paired.json` holds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlab.records.json_values import Json, Record
+from layerlab.report.i18n.language import ENGLISH, Label, label
+from layerlab.report.pages.adaptation_tables import table
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.views.forest_plot import WORDS, format_signed
+from layerlab.system import files
+
+_STYLES = ("page.css", "comparison.css")
+PAGE = "report.html"
+# What tests are over, and their names.
+SCOPES = (label("all questions"), label("mean of tasks"))
+TESTS = (label("exact McNemar test"), label("exact test over clusters"), label("paired t-test"))
+VERDICTS = (*WORDS, label("no verdict"))
+HEAD = (
+    *("", label("verdict"), label("difference"), label("95 % interval"), label("p (Holm)")),
+    *(label("score"), label("baseline"), label("gained"), label("lost"), label("questions")),
+    *(label("units"), label("detectable"), label("kind of test")),
+)
+HINT = label(
+    "In percent and percentage points where scores are shares. Detectable is the difference that "
+    "so many units find in most cases; above 100 there is none."
+)
+FLIPS = (
+    *("", label("flipped"), label("right answer"), label("answer"), label("of the baseline")),
+    label("question"),
+)
+
+
+def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
+    """Render the whole page of paired evaluations.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    script = join_scripts()
+    return (
+        environment(lang)
+        .get_template("paired.html")
+        .render(
+            content=content,
+            facts=list(_facts(content)),
+            arms=list(_arms(content)),
+            models=_models(content),
+            **assemble(_STYLES, script, words(script, (), lang)),
+        )
+    )
+
+
+def save_pairs(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
+    """Write report.html beside the numbers, whole or not at all.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    return files.write_file(folder / PAGE, render(content, lang))
+
+
+def _facts(content: Record) -> Iterator[tuple[str, Any]]:
+    first = content["rows"][0]["arm"]
+    tasks = [row for row in content["rows"] if row["arm"] == first and row["scope"] == "task"]
+    yield label("Models"), len(content["models"])
+    yield label("Tasks"), len(tasks)
+    yield label("Questions to each"), sum(row["n"] for row in tasks)
+    yield label("Tests corrected together"), content["tests"]
+
+
+def _arms(content: Record) -> Iterator[Json]:
+    """Yield what there is of each model: sentences, the table of its tests, what flipped."""
+    for number, arm in enumerate(dict.fromkeys(row["arm"] for row in content["rows"])):
+        rows = [row for row in content["rows"] if row["arm"] == arm]
+        flips = [one for one in content["flipped"] if one["arm"] == arm]
+        whole = [row for row in rows if row["scope"] != "task" or len(rows) == 1]
+        moved = [row for row in rows if row["verdict"] in ("better", "worse") and row not in whole]
+        yield {
+            "id": f"model-{number}",
+            "title": arm,
+            "said": [row["said"] for row in (*whole, *moved)],
+            "tests": _tests(number, content, rows),
+            "flips": _flips(number, flips),
+        }
+
+
+def _tests(number: int, content: Record, rows: Iterable[Record]) -> Json:
+    percent = f"{100 * content['confidence']:g} %"
+    head = tuple(Label(f"{percent} interval") if "interval" in one else one for one in HEAD)
+    return table(f"tests-{number}", label("Tests"), head, map(_cells, rows), HINT)
+
+
+def _cells(row: Record) -> list[Any]:
+    scale = 100 if row["share"] else 1
+    low, high = row["low"], row["high"]
+    interval = None
+    if low is not None and high is not None:
+        interval = Label(f"{format_signed(scale * low)} to {format_signed(scale * high)}")
+    return [
+        row["task"] if row["scope"] == "task" else Label(row["task"]),
+        Label(row["verdict"]),
+        format_signed(scale * row["difference"]),
+        interval,
+        row["holm"],
+        scale * row["score"],
+        scale * row["against_score"],
+        row["gained"],
+        row["lost"],
+        row["n"],
+        row["units"],
+        _detectable(row),
+        Label(row["test"]),
+    ]
+
+
+def _detectable(row: Record) -> Any:
+    if row["detectable"] is None:
+        return None
+    most = max(row["detectable"])
+    return most if not row["share"] else "> 100" if most > 1 else 100 * most
+
+
+def _flips(number: int, flips: Sequence[Record]) -> Json:
+    rows = [
+        [
+            f"{one['task']} {one['question']}",
+            label("gained") if one["right_now"] else label("lost"),
+            one["right"],
+            one["said"],
+            one["against_said"],
+            one["text"],
+        ]
+        for one in flips
+    ]
+    return table(f"flips-{number}", label("Questions that flipped"), FLIPS, rows)
+
+
+def _models(content: Record) -> Json:
+    rows = [[one["name"], one["folder"], one["tasks"]] for one in content["models"]]
+    head = ("", label("folder"), label("tasks"))
+    return table("models", label("Models"), head, rows)

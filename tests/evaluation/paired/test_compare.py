@@ -1,0 +1,194 @@
+"""Verdicts on models that answered the same questions: their scale, their family, their pages."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+import layerlab
+from layerlab import UserError
+from layerlab.records.parse import read_json
+from layerlab.report.i18n.language import language
+from tests.evaluation.paired.written_samples import judged_sample, sample, write, write_scores
+
+# What stands in a sentence and is no English: names, and options to type.
+NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {
+    *("olm", "ar", "emar")
+}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """A baseline, a better model and one that is alike, on two tasks of right and wrong."""
+    rng = np.random.default_rng(0)
+    for task, n in (("law", 120), ("trade", 80)):
+        base = rng.integers(0, 2, n)
+        better = np.where(rng.random(n) < 0.3, 1, base)
+        like = np.where(rng.random(n) < 0.1, 1 - base, base)
+        for name, scores in (("base", base), ("better", better), ("like", like)):
+            write_scores(tmp_path / name, scores.tolist(), task)
+    return [tmp_path / name for name in ("base", "better", "like")]
+
+
+def rows_of(found: Any, arm: str) -> dict[str, Any]:
+    return {row["task"]: row for row in found.rows if row["arm"] == arm}
+
+
+def test_all_tests_are_one_family(three: list[Path]) -> None:
+    found = layerlab.judge(three)
+    assert found.content["tests"] == len(found.rows) == 8
+    raw = [row["p"] for row in found.rows]
+    expected = multipletests(raw, method="holm")[1]
+    assert [row["holm"] for row in found.rows] == pytest.approx(expected)
+    assert found.content["baseline"] == "base"
+
+
+def test_a_suite_has_two_scales_and_says_which(three: list[Path]) -> None:
+    rows = rows_of(layerlab.judge(three), "better")
+    whole, tasks = rows["all questions"], rows["mean of tasks"]
+    parts = [rows["law"], rows["trade"]]
+    assert whole["gained"] == sum(row["gained"] for row in parts) and whole["n"] == 200
+    expected = stats.binomtest(whole["gained"], whole["gained"] + whole["lost"]).pvalue
+    assert whole["p"] == pytest.approx(expected)
+    assert whole["verdict"] == "better"
+    assert whole["said"].endswith("; unit of replication: a question, of which there are 200.")
+    assert tasks["difference"] == pytest.approx(np.mean([row["difference"] for row in parts]))
+    assert (
+        tasks["units"] == 2 and "a task, of which there are 2 with 200 questions" in tasks["said"]
+    )
+
+
+def test_the_baseline_is_the_first_or_as_named(three: list[Path]) -> None:
+    assert {row["against"] for row in layerlab.judge(three, baseline="like").rows} == {"like"}
+    given = layerlab.judge(three, baseline=str(three[1]))
+    (row,) = (one for one in given.rows if one["task"] == "law" and one["arm"] == "base")
+    assert row["verdict"] == "worse" and "base is worse than better by" in row["said"]
+
+
+def test_every_question_that_flipped_is_kept(three: list[Path]) -> None:
+    found = layerlab.judge(three[:2])
+    rows = rows_of(found, "better")
+    for task in ("law", "trade"):
+        own = [one for one in found.content["flipped"] if one["task"] == task]
+        assert sum(one["right_now"] for one in own) == rows[task]["gained"]
+        assert sum(not one["right_now"] for one in own) == rows[task]["lost"]
+    first = found.content["flipped"][0]
+    assert first["text"] == f"Question {first['question']}. Answer:" and first["right"] == "yes"
+    assert (first["said"], first["against_said"]) == ("yes", "no")
+    assert len(found.frame("flipped")) == len(found.content["flipped"])
+    with pytest.raises(UserError, match="paired evaluations have no part 'curves'; expected one"):
+        found.frame("curves")  # type: ignore[arg-type]
+
+
+def shared(tmp_path: Path, field: str = "passage") -> list[Path]:
+    """Four passages with five questions each, which a model has all right or all wrong."""
+    for name, right in (("base", (1, 0, 0, 0)), ("other", (0, 1, 1, 1))):
+        rows = [sample(at, right[at // 5], doc={field: f"text {at // 5}"}) for at in range(20)]
+        write(tmp_path / name, rows)
+    return [tmp_path / "base", tmp_path / "other"]
+
+
+def test_questions_about_one_document_are_one_unit(tmp_path: Path) -> None:
+    places = shared(tmp_path)
+    (row,) = layerlab.judge(places).rows
+    assert (row["units"], row["n"], row["documents"]) == (4, 20, ["passage"])
+    assert row["p"] == pytest.approx(stats.binomtest(3, 4).pvalue) == 0.625
+    assert "the questions of one passage, of which there are 4 with 20 questions" in row["said"]
+    (alone,) = layerlab.judge(places, cluster=["none"]).rows
+    assert alone["p"] == pytest.approx(stats.binomtest(15, 20).pvalue) and alone["documents"] == []
+
+
+def test_a_field_that_is_named_makes_clusters(tmp_path: Path) -> None:
+    places = shared(tmp_path, "chapter")
+    assert layerlab.judge(places).rows[0]["units"] == 20
+    found = layerlab.judge(places, cluster=["chapter"])
+    assert found.rows[0]["units"] == 4
+    said = (
+        "questions that share their chapter are one cluster (--cluster none takes each by itself)"
+    )
+    assert any(one.startswith(said) for one in found.content["remarks"])
+    (row,) = layerlab.judge(places, cluster=["chapter.none", "question"]).rows
+    assert row["units"] == 20
+
+
+def test_one_document_tells_nothing_of_chance(tmp_path: Path) -> None:
+    for name, score in (("a", 0), ("b", 1)):
+        write(tmp_path / name, [sample(at, score, doc={"book": "one"}) for at in range(9)])
+    found = layerlab.judge([tmp_path / "a", tmp_path / "b"], cluster=["book"])
+    (row,) = found.rows
+    assert row["verdict"] == "no verdict" and row["p"] is None
+    assert "one book tells nothing of chance" in row["said"]
+
+
+def test_models_that_score_alike_are_identical(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_scores(tmp_path / name, [1, 0, 1])
+    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    assert (
+        row["verdict"] == "identical"
+        and "b and a have the same score at every question" in row["said"]
+    )
+
+
+def test_what_can_be_detected_is_at_the_level_of_the_family(three: list[Path]) -> None:
+    one = rows_of(layerlab.judge(three[::2]), "like")["all questions"]
+    two = rows_of(layerlab.judge(three), "like")["all questions"]
+    assert max(one["detectable"]) < max(two["detectable"]) < 0.2
+    assert "would be found with a probability of 80 %" in two["said"]
+
+
+def test_the_terminal_shows_counts_and_the_first_flips(three: list[Path]) -> None:
+    console = Console(width=120, color_system=None)
+    with console.capture() as caught:
+        console.print(layerlab.judge(three).table(120))
+    shown = " ".join(caught.get().split())
+    assert re.search(r"\d+ questions flipped; the first 6", shown)
+    assert "gained: law, question" in shown and "not about what another training seed" in shown
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_has_every_flip_and_its_numbers_beside(
+    lang: str, three: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "judged"
+    found = layerlab.judge(three, out=out, lang=lang)
+    page = (out / "report.html").read_text("utf-8")
+    assert page.count("Answer:") == len(found.content["flipped"])
+    assert read_json(out / "paired.json") == json.loads(json.dumps(found.content))
+    english = "each name is one model: a verdict is about these models"
+    assert (english in page) == (lang == "en") and ("每个名称是一个模型" in page) == (lang == "zh")
+    again = found.content["command"].split()
+    assert again[:2] == ["layerlab", "judge"] and str(three[0]) in again
+    layerlab.judge(three, out=out)  # over its own
+    (out / "report.html").write_text("mine")
+    with pytest.raises(UserError, match="holds something other than paired evaluations: report"):
+        layerlab.judge(three, out=out)
+
+
+def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
+    content = judged_sample()
+    known = language("zh")
+    told = [*content["remarks"], *(row["said"] for row in content["rows"])]
+    assert len(told) > 12
+    for one in told:
+        words = re.findall(r"[a-z]{2,}", known.translate(one))
+        assert set(words) <= NAMES, (one, known.translate(one))
+
+
+def test_what_answers_hold_is_no_markup(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>\x1b[31m[bold]x"
+    for name, score in (("a", 0), ("b", 1)):
+        write(tmp_path / name, [sample(at, score, prompt=bad) for at in range(9)])
+    found = layerlab.judge([tmp_path / "a", tmp_path / "b"], out=tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    console = Console(width=100, color_system=None)
+    with console.capture() as caught:
+        console.print(found.table(100))
+    assert "\x1b" not in caught.get() and "[bold]x" in caught.get()

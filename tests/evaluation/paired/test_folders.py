@@ -1,0 +1,284 @@
+"""Answers of models, found and read as their programs write them; what is damaged is one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.evaluation.paired.folders import find_evaluations
+from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
+
+lm_eval = pytest.importorskip("lm_eval")
+
+
+def judged(*places: Path, **given: Any) -> Any:
+    return layerlab.judge(list(places), **given)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    for name, scores in (("base", [1, 0, 0, 0, 1, 0]), ("tuned", [1, 1, 1, 1, 0, 0])):
+        write_scores(tmp_path / name / "model", scores)
+    return [tmp_path / "base", tmp_path / "tuned"]
+
+
+def test_a_folder_a_model_and_a_file_are_found(two: list[Path]) -> None:
+    (row,) = judged(*two).rows
+    assert (row["arm"], row["against"], row["task"]) == ("tuned", "base", "own")
+    assert (row["gained"], row["lost"], row["n"]) == (3, 1, 6)
+    (file,) = two[0].rglob("*.jsonl")
+    (again,) = judged(file, two[1]).rows
+    assert again["against"] == "model" and again["p"] == row["p"]
+
+
+def test_a_folder_of_several_models_is_all_of_them(two: list[Path]) -> None:
+    found = judged(two[0].parent)
+    assert found.content["baseline"] == "base/model" and len(found.rows) == 1
+
+
+def test_runs_that_were_evaluated_too_are_judged_by_their_logs(two: list[Path]) -> None:
+    for at, place in enumerate(two):
+        history = [{"step": 1, "eval_loss": 2.0 - at}]
+        (place / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert find_evaluations([str(one) for one in two]) == []
+    assert judged(*two).row("tuned")["difference"] == -1
+    assert len(judged(*(one / "model" for one in two)).rows) == 1
+
+
+def test_models_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_scores(tmp_path / name / "model", [1, 0])
+    places = [tmp_path / name / "model" for name in ("a", "b")]
+    found = [one.name for one in find_evaluations([str(one) for one in places])]
+    assert found == [str(one) for one in places]
+
+
+def test_the_latest_of_two_dates_counts_and_that_is_said(two: list[Path]) -> None:
+    later = "2026-01-03T00-00-00.000001"
+    write(two[1] / "model", [sample(at, 1) for at in range(6)], date=later)
+    found = judged(*two)
+    assert found.rows[0]["gained"] == 4
+    said = "tuned has several dates of own: the latest counts"
+    assert said in found.content["remarks"]
+
+
+def test_filters_are_metrics_of_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [
+            sample(at, float(at % 2 == (way == "strict")), "exact_match", filter=way)
+            for way in ("strict", "loose")
+            for at in range(4)
+        ]
+        write(tmp_path / name, rows)
+    found = judged(tmp_path / "a", tmp_path / "b", metric="exact_match,loose")
+    assert found.rows[0]["score"] == 0.5 and found.rows[0]["verdict"] == "identical"
+    with pytest.raises(UserError, match="has no 'f1' of each question, which --metric names"):
+        judged(tmp_path / "a", tmp_path / "b", metric="f1")
+
+
+def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
+    for name, score in (("a", 0.5), ("b", 0.25)):
+        rows = [sample(at, score + at / 100 + (at % 3) / 1000, "off") for at in range(9)]
+        rows = [{**one, "off": one["off"] * (1 + (name == "b") / 7)} for one in rows]
+        write(tmp_path / name, rows)
+        told = {"higher_is_better": {"own": {"off": False}}}
+        (tmp_path / name / f"results_{DATE}.json").write_text(json.dumps(told))
+    (row,) = judged(tmp_path / "a", tmp_path / "b").rows
+    assert row["difference"] < 0 and row["verdict"] == "better" and not row["share"]
+
+
+def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
+    from tests.evaluation.candidate import candidate, tokenizer
+    from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE
+    from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
+
+    task = write_task(tmp_path / "tasks", "own_choice", CHOICE, 12)
+    results = {}
+    for name, width in (("small", 32), ("wide", 64)):
+        model = candidate(512, hidden_size=width).model
+        results[name] = layerlab.evaluate(
+            model, tasks=str(task), tokenizer=tokenizer(), out=tmp_path / name, progress=False
+        )
+    found = judged(tmp_path / "small", tmp_path / "wide")
+    (row,) = found.rows
+    (ours,), (theirs,) = (results[name].content["tasks"] for name in ("wide", "small"))
+    gaps = [ours["scores"][key] - theirs["scores"][key] for key in theirs["scores"]]
+    assert row["difference"] == pytest.approx(sum(gaps) / 12)
+    assert (row["gained"], row["lost"]) == (gaps.count(1), gaps.count(-1)) and row["n"] == 12
+    assert len(found.content["flipped"]) == 12 - gaps.count(0)
+    (samples,) = (tmp_path / "small" / "samples").glob("*.jsonl")
+    lines = samples.read_text().splitlines()
+    samples.write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(UserError, match=r"a second time, or results\.json has no such question"):
+        judged(tmp_path / "small", tmp_path / "wide")
+    samples.write_text("\n".join(lines[1:]))
+    with pytest.raises(UserError, match=r"has no question 0, which results\.json has"):
+        judged(tmp_path / "small", tmp_path / "wide")
+    samples.unlink()
+    with pytest.raises(UserError, match="the prompts of own_choice are not beside"):
+        judged(tmp_path / "small", tmp_path / "wide")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tiny models, through lm-eval itself, its --log_samples and its --output_path."""
+    from lm_eval.loggers import EvaluationTracker
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from tests.evaluation.candidate import candidate, tokenizer
+    from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, WRITTEN
+    from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
+
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    write_task(tmp_path / "tasks", "own_choice", CHOICE, 12)
+    write_task(tmp_path / "tasks", "own_written", WRITTEN, 5)
+    manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False)
+    scores = {}
+    for name, width in (("small", 32), ("wide", 64)):
+        tracker = EvaluationTracker(output_path=str(tmp_path / name))
+        found = lm_eval.simple_evaluate(
+            HFLM(candidate(512, hidden_size=width).model, tokenizer=tokenizer(), batch_size=4),
+            tasks=["own_choice", "own_written"],
+            task_manager=manager,
+            bootstrap_iters=0,
+            log_samples=True,
+            evaluation_tracker=tracker,
+        )
+        samples = found.pop("samples")
+        tracker.save_results_aggregated(results=found, samples=samples)
+        for task, rows in samples.items():
+            tracker.save_results_samples(task_name=task, samples=rows)
+        scores[name] = found["results"]["own_choice"]["acc,none"]
+    result = judged(tmp_path / "small", tmp_path / "wide")
+    rows = {row["task"]: row for row in result.rows}
+    assert set(rows) == {"own_choice", "own_written", "all questions", "mean of tasks"}
+    row = rows["own_choice"]
+    assert (row["score"], row["against_score"]) == pytest.approx((scores["wide"], scores["small"]))
+    assert row["n"] == 12 and row["metric"] == "acc"
+    assert rows["own_written"]["metric"] == "exact_match,strict"
+    assert "Which number comes after" in "".join(one["text"] for one in result.content["flipped"])
+
+
+def change(path: Path, do: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("".join(f"{one}\n" for one in do(path.read_text().splitlines())))
+
+
+def in_row(**changes: Any) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [*lines[:2], json.dumps({**json.loads(lines[2]), **changes}), *lines[3:]]
+
+
+def other_arguments(at: str, text: str) -> dict[str, Any]:
+    given: dict[str, Any] = sample(2, 1)["arguments"]
+    given["gen_args_0"][at] = text
+    return given
+
+
+BAD: dict[str, Callable[[list[str]], list[str]]] = {
+    "holds question 1 a second time; keep one answer to each question": (
+        lambda lines: [*lines, lines[1]]
+    ),
+    "is cut off or damaged": lambda lines: [*lines[:-1], lines[-1][:40]],
+    "has no 'doc_id'; expected a line that lm-eval writes": lambda lines: ['{"loss": 1}'],
+    "holds no answer; evaluate again": lambda lines: [],
+    "acc of question 2 of own is nan in tuned": in_row(acc=float("nan")),
+    "question 5 of own was asked of base and not of tuned, and so it is with 1 in all": (
+        lambda lines: lines[:-1]
+    ),
+    "were not asked the same in question 2 of own: it is another question": in_row(doc={"a": 1}),
+    "question 2 of own: its prompt is another": in_row(
+        arguments=other_arguments("arg_0", "Say it again.")
+    ),
+    "question 2 of own: its options or settings are others": in_row(
+        arguments=other_arguments("arg_1", " maybe")
+    ),
+    "question 2 of own: its right answer is another": in_row(target="1"),
+    "line 3 of {path} is not what an evaluation writes": in_row(arguments=3),
+    "no task has a score of each question (own)": (
+        lambda lines: [json.dumps({**json.loads(one), "acc": [1, 2]}) for one in lines]
+    ),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_does_not_compare_is_one_line(said: str, two: list[Path]) -> None:
+    (path,) = two[1].rglob("*.jsonl")
+    change(path, BAD[said])
+    with pytest.raises(UserError) as told:
+        judged(*two)
+    assert said.format(path=path) in str(told.value) and "\n" not in str(told.value)
+
+
+ODD = (None, 3, "x", [], {}, [[]], {"a": {}}, [None], "\ud800", 10**400, {"b": [1]})
+PLACES = ("doc", "arguments", "filtered_resps", "resps", "target", "metrics", "filter", "acc")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_odd_values_are_read_or_are_one_line(place: str, odd: Any, two: list[Path]) -> None:
+    (path,) = two[1].rglob("*.jsonl")
+    change(path, in_row(**{place: odd}))
+    try:
+        judged(*two, allow=["prompts"], out=two[0].parent / "out")
+    except UserError as told:
+        assert "\n" not in str(told)
+
+
+def test_what_was_allowed_is_counted(two: list[Path]) -> None:
+    (path,) = two[1].rglob("*.jsonl")
+    change(path, in_row(arguments=other_arguments("arg_0", "Say it again.")))
+    change(path, lambda lines: lines[:-1])
+    write_scores(two[1] / "model", [1, 0], "more")
+    found = judged(*two, allow=["prompts", "questions", "tasks"])
+    assert found.rows[0]["n"] == 5
+    assert {
+        "other prompts at 1 questions were allowed: own",
+        "questions that were asked of one model only, and do not count: 1 of own",
+    } <= set(found.content["remarks"])
+    change(path, in_row(target="1"))
+    with pytest.raises(UserError, match="its right answer is another"):
+        judged(*two, allow=["prompts", "questions", "tasks"])
+
+
+def test_samples_of_different_tasks_are_one_line(two: list[Path], tmp_path: Path) -> None:
+    write_scores(tmp_path / "other", [1, 0], "another")
+    with pytest.raises(UserError, match="no task was asked of all: base has own; other has anot"):
+        judged(two[0], tmp_path / "other")
+    write_scores(two[1] / "model", [1, 0], "more")
+    with pytest.raises(UserError, match="tuned was asked more, and not all others were; type --a"):
+        judged(*two)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"seed": "n"}, "--seed says nothing of evaluations, which these are; leave it out"),
+        ({"strict": True}, "--strict says nothing of evaluations"),
+        ({"allow": ["loss"]}, "--allow is 'loss'; expected, of evaluations, prompts, questions"),
+        ({"allow": ["prompt"]}, "--allow is 'prompt'; did you mean 'prompts'?"),
+        ({"baseline": "bas"}, "the baseline 'bas' is none of these evaluations; did you mean"),
+        ({"cluster": ["questoin"]}, "no question has a field 'questoin', which --cluster names"),
+        ({"confidence": 2.0}, "--confidence is 2; expected one between 0.5 and 1"),
+    ],
+)
+def test_an_option_that_means_nothing_is_one_line(given: Any, said: str, two: list[Path]) -> None:
+    with pytest.raises(UserError) as told:
+        judged(*two, **given)
+    assert said in str(told.value)
+
+
+def test_paths_that_do_not_belong_together_are_one_line(two: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no answers of an evaluation, and others do"):
+        judged(two[0], tmp_path / "empty")
+    with pytest.raises(UserError, match="holds the answers of one model; name two or more"):
+        judged(two[0])
+    with pytest.raises(UserError, match="are given twice; name each once"):
+        judged(two[0], two[0])
+    (tmp_path / "log.csv").write_text("arm,seed,step,loss\na,1,1,2\nb,1,1,3\n")
+    with pytest.raises(UserError, match="--metric says nothing of logs, which these are"):
+        judged(tmp_path / "log.csv", metric="acc")

@@ -1,0 +1,193 @@
+"""The chain of a ledger: what was changed in it is seen and named, and no line is lost."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.ledger.chain import (
+    FILE,
+    HEAD,
+    append_line,
+    begin_chain,
+    hold_ledger,
+    read_chain,
+)
+
+LINES = 5
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    chain = begin_chain(tmp_path / "own", {"kind": "campaign"})
+    for number in range(2, LINES + 1):
+        chain = append_line(chain, {"kind": "trial", "name": f"größer {number}"})
+    return tmp_path / "own"
+
+
+def lines(folder: Path) -> list[str]:
+    return (folder / FILE).read_text("utf-8").splitlines(keepends=True)
+
+
+def write(folder: Path, given: list[str]) -> None:
+    (folder / FILE).write_text("".join(given), "utf-8")
+
+
+def test_lines_are_read_as_they_were_written(folder: Path) -> None:
+    chain = read_chain(folder)
+    assert [one["line"] for one in chain.lines] == [1, 2, 3, 4, 5]
+    assert chain.lines[2]["name"] == "größer 3" and not chain.cut
+    assert chain.digest == json.loads((folder / HEAD).read_text())["digest"]
+    assert chain.lines[1]["before"] == chain.lines[0]["digest"]
+
+
+@pytest.mark.parametrize("place", range(LINES))
+def test_a_changed_line_is_named(folder: Path, place: int) -> None:
+    given = lines(folder)
+    given[place] = given[place].replace('"kind":"', '"kind":"x')
+    write(folder, given)
+    with pytest.raises(UserError, match=f"line {place + 1} of .* was changed after it was written"):
+        read_chain(folder)
+
+
+@pytest.mark.parametrize("place", range(LINES))
+def test_a_removed_line_is_named(folder: Path, place: int) -> None:
+    given = lines(folder)
+    write(folder, given[:place] + given[place + 1 :])
+    with pytest.raises(UserError, match=f"line {place + 1} was removed"):
+        read_chain(folder)
+
+
+def test_lines_that_changed_places_are_named(folder: Path) -> None:
+    given = lines(folder)
+    write(folder, [*given[:2], given[3], given[2], given[4]])
+    with pytest.raises(UserError, match="line 4 stands in place 3: lines were moved"):
+        read_chain(folder)
+
+
+def test_a_line_that_was_put_in_between_is_named(folder: Path) -> None:
+    given = lines(folder)
+    write(folder, [*given[:3], given[1], *given[3:]])
+    with pytest.raises(UserError, match="line 2 stands in place 4: lines were moved"):
+        read_chain(folder)
+
+
+def test_a_line_of_another_ledger_is_named(folder: Path, tmp_path: Path) -> None:
+    other = append_line(begin_chain(tmp_path / "b", {"kind": "campaign", "x": 1}), {"kind": "y"})
+    given = lines(folder)
+    write(folder, [given[0], lines(other.folder)[1], *given[2:]])
+    with pytest.raises(UserError, match="line 2 does not follow the one before it, which is of an"):
+        read_chain(folder)
+
+
+def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder: Path, tmp_path: Path) -> None:
+    other = begin_chain(tmp_path / "b", {"kind": "campaign"})
+    for number in range(2, LINES + 1):
+        other = append_line(other, {"kind": "trial", "name": f"better {number}"})
+    write(folder, lines(other.folder))
+    with pytest.raises(UserError, match=r"line 5 of .* is not the one that head\.json tells of"):
+        read_chain(folder)
+
+
+def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
+    (folder / HEAD).write_text("{}")
+    with pytest.raises(UserError, match=r"head\.json was changed; copy the ledger back"):
+        read_chain(folder)
+    (folder / HEAD).unlink()
+    with pytest.raises(UserError, match=r"head\.json is gone, which tells how many lines"):
+        read_chain(folder)
+
+
+@pytest.mark.parametrize("known", [LINES - 1, LINES])
+def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path, known: int) -> None:
+    given = lines(folder)
+    head = json.loads(given[known - 1])
+    (folder / HEAD).write_text(json.dumps({"lines": known, "digest": head["digest"]}))
+    write(folder, [*given[:-1], given[-1][:40]])
+    chain = read_chain(folder)
+    assert len(chain.lines) == LINES - 1 and chain.cut == given[-1][:40]
+    append_line(chain, {"kind": "trial", "name": "again"})
+    after = read_chain(folder)
+    assert len(after.lines) == LINES and not after.cut
+    assert after.lines[-1]["cut"] == given[-1][:40]
+    assert lines(folder)[:-1] == given[:-1]
+
+
+def test_a_line_without_its_line_break_is_whole(folder: Path) -> None:
+    (folder / FILE).write_text("".join(lines(folder)).rstrip("\n"), "utf-8")
+    chain = read_chain(folder)
+    assert len(chain.lines) == LINES and not chain.cut
+    append_line(chain, {"kind": "trial"})
+    assert [one["line"] for one in read_chain(folder).lines] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(folder: Path) -> None:
+    head = json.loads(lines(folder)[-2])
+    (folder / HEAD).write_text(json.dumps({"lines": LINES - 1, "digest": head["digest"]}))
+    assert len(read_chain(folder).lines) == LINES
+
+
+def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> None:
+    with pytest.raises(UserError, match="has a ledger already, and none is ever replaced"):
+        begin_chain(folder, {"kind": "campaign"})
+    with pytest.raises(UserError, match=r"there is no ledger in .*: it has no ledger\.jsonl; type"):
+        read_chain(folder / "other")
+
+
+def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from layerlab.ledger.chain import append_line, hold_ledger, read_chain\n"
+        f"folder = Path({str(folder)!r})\n"
+        "for number in range(20):\n"
+        "    with hold_ledger(folder):\n"
+        "        append_line(read_chain(folder), {'kind': 'trial', 'by': sys.argv[1]})\n"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code, name]) for name in ("a", "b", "c")]
+    assert [one.wait(timeout=300) for one in started] == [0, 0, 0]
+    found = [one.get("by") for one in read_chain(folder).lines]
+    assert len(found) == LINES + 60 and all(found.count(name) == 20 for name in "abc")
+    assert not list(folder.parent.glob(".*.lock"))
+
+
+def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from layerlab.ledger.chain import append_line, hold_ledger, read_chain\n"
+        f"folder = Path({str(folder)!r})\n"
+        "for number in range(10**6):\n"
+        "    with hold_ledger(folder):\n"
+        "        append_line(read_chain(folder), {'kind': 'trial', 'number': number})\n"
+        "    print(number, flush=True)\n"
+    )
+    for wanted in (1, 3, 8):
+        before = len(read_chain(folder).lines)
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(wanted)]
+        process.kill()
+        told += process.stdout.readlines()
+        process.wait()
+        process.stdout.close()
+        with hold_ledger(folder):
+            chain = read_chain(folder)
+            # What was told as written is there; one more may be.
+            whole = sum(one.endswith("\n") for one in told)
+            assert len(chain.lines) - before in (whole, whole + 1)
+            append_line(chain, {"kind": "trial"})
+    read_chain(folder)
+
+
+def test_a_ledger_is_not_written_through_a_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes((folder / FILE).read_bytes())
+    (folder / FILE).unlink()
+    (folder / FILE).symlink_to(tmp_path / "elsewhere")
+    with (
+        pytest.raises(UserError, match=re.escape("is a link to")),
+        hold_ledger(folder),
+    ):
+        append_line(read_chain(folder), {"kind": "trial"})
