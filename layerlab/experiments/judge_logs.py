@@ -1,6 +1,7 @@
 """Judges the logs of other trainers as a comparison judges its own runs."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.analysis.judged_measures import judge_measures, measure_tests
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
-from layerlab.experiments.log_values import LOSS, JudgedStep, list_arms, make_records
+from layerlab.experiments.log_values import LOSS, JudgedStep, find_end, list_arms, make_records
 from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.logs.training_log import TrainingLog
@@ -97,6 +98,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
             *_describe_again(logs),
+            *_describe_copies(logs),
         ],
     }
     return Comparison(json_values(content, infinities=False))
@@ -150,7 +152,7 @@ def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) ->
 
 def _describe_judged(logs: Sequence[TrainingLog], judged: JudgedStep) -> str:
     columns = ", ".join(dict.fromkeys(one.loss_name for one in logs))
-    step = f"{judged.at:g}" if judged.at is not None else f"{float(logs[0].steps[-1]):g}, the last"
+    step = f"{find_end(logs, judged):g}" + (", the last" if judged.at is None else "")
     mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
     return f"the loss is {columns}, {mean} step {step}"
 
@@ -161,11 +163,15 @@ def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[s
         name: {one.seed for one in logs if one.arm == name and one.seed is not None}
         for name in names
     }
+    unnamed = Counter(one.arm for one in logs if one.seed is None)
     base, told = seeds[names[0]], []
     for name in names[1:]:
         shared, every = seeds[name] & base, seeds[name] | base
-        if shared and shared != every:
-            left = ", ".join(sorted(every - shared))
+        without = unnamed[name] + unnamed[names[0]]
+        if shared and (shared != every or without):
+            left = ", ".join(
+                [*sorted(every - shared), *([f"{without} of no known seed"] if without else [])]
+            )
             told.append(
                 f"{name} and {names[0]} are paired over {len(shared)} seeds; the others "
                 f"({left}) have no partner"
@@ -184,6 +190,22 @@ def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
     ]
 
 
+def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on runs of an arm that are one: a copied log, or a seed that does nothing."""
+    seen: dict[tuple[str, bytes], TrainingLog] = {}
+    told = []
+    for one in logs:
+        if len(one.losses) < 2:
+            continue  # rounded numbers may be equal by chance
+        other = seen.setdefault((one.arm, one.steps.tobytes() + one.losses.tobytes()), one)
+        if other is not one:
+            told.append(
+                f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
+                "so that they are no two runs: a log was copied, or the seed was not used"
+            )
+    return told
+
+
 def check_request(asked: JudgeRequest) -> None:
     """Refuse numbers that mean nothing.
 
@@ -195,6 +217,6 @@ def check_request(asked: JudgeRequest) -> None:
     if asked.margin is not None and not 0 < asked.margin < math.inf:
         raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
     target = asked.judged.target
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"--target-loss is {target:g}; expected a finite loss")
+    if target is not None and not 0 < target < math.inf:
+        raise UserError(f"--target-loss is {target:g}; expected a finite loss above 0")
     check_confidence(asked.confidence)

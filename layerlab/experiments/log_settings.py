@@ -9,8 +9,11 @@ from layerlab.records.settings import matches
 
 # What names a run, and decides nothing of it.
 NAMES = (
-    *("seed", "*.seed", "data_seed", "*_dir", "*.run_name", "run_name", "name", "exp_name"),
-    *("_name_or_path", "report_to", "*.output_dir", "wandb*", "run_id"),
+    *("seed", "*.seed", "data_seed", "*.run_name", "run_name", "name", "exp_name"),
+    *("_name_or_path", "report_to", "wandb*", "run_id"),
+    # Where a run writes to; where it reads from decides a lot.
+    *("*output_dir", "*out_dir", "*logging_dir", "*log_dir", "*save_dir", "*run_dir"),
+    *("*checkpoint_dir", "*work_dir", "*cache_dir"),
 )
 MOST = 6  # settings that a verdict names
 
@@ -34,7 +37,7 @@ def find_unlike(
             and not _names_runs(logs, path)
         ]
         for name in names
-        if base and values[name]
+        if all(one.config for one in logs if one.arm in (names[0], name))
     }
 
 
@@ -48,7 +51,7 @@ def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -
     unknown = [name for name in names if name not in unlike]
     if unknown:
         told.append(
-            "no configuration lies beside the logs of all arms, so that what else differs is not "
+            "no configuration lies beside the logs of all runs, so that what else differs is not "
             f"known: {', '.join(unknown)}"
         )
     return told
@@ -86,6 +89,8 @@ def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
 def _names_runs(logs: Sequence[TrainingLog], path: str) -> bool:
     """Tell whether every run has a value of its own, although some are of one arm."""
     found = [repr(one.config[path]) for one in logs if path in one.config]
+    if any(isinstance(one.config.get(path), float) for one in logs):
+        return False  # a measure of something, as a learning rate is
     several = len({one.arm for one in logs}) < len(logs)
     return several and len(found) == len(logs) == len(set(found))
 

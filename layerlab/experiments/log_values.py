@@ -1,6 +1,7 @@
 """From logs to the numbers that are judged: one of each run, all at the same step."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,15 @@ from layerlab.validation import short_repr
 
 # The metric's name in a comparison of logs, whatever a log calls it.
 LOSS = "loss"
+# Words in the names of what is better the higher it is.
+HIGHER = re.compile(
+    r"(?<![a-z])(acc|accuracy|acc_norm|f1|bleu|rouge|reward|recall|precision|auc|auroc|score|exact_match)"
+    r"(?![a-z])",
+    re.I,
+)
+# Trackers write one number in several ways: eval_loss, val/loss.
+HELD_OUT = re.compile(r"(eval|val|valid|validation)[/_ ]loss|nats", re.I)
+TRAINING = re.compile(r"((train|training)[/_ ])?(train_)?loss", re.I)
 # Of all runs: a log need not say with which it learned, and nothing is chosen by it.
 RATE = 1.0
 # Beyond this a loss is as good as not finite: sums of squares would be.
@@ -46,9 +56,11 @@ def make_records(logs: Sequence[TrainingLog], judged: JudgedStep) -> list[RunRec
         UserError: two logs are one run, runs end at different steps, or one has no finite number
             where it is judged.
     """
-    _refuse_twice(logs)
-    end = _find_end(logs, judged.at)
     numbers = number_seeds(logs)
+    _refuse_twice(logs, numbers)
+    _refuse_unlike_losses(logs)
+    end = find_end(logs, judged)
+    _refuse_unlike_means(logs, end, judged)
     return [_record(one, numbers[id(one)], end, judged) for one in logs]
 
 
@@ -76,12 +88,52 @@ def _is_whole(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 16
 
 
-def _refuse_twice(logs: Sequence[TrainingLog]) -> None:
-    seen: dict[tuple[str, str], TrainingLog] = {}
+def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
+    seen: dict[str, TrainingLog] = {}
     for one in logs:
-        if one.seed is None:
-            continue
-        other = seen.setdefault((one.arm, one.seed), one)
+        name = one.loss_name
+        if HIGHER.search(name) and not re.search("loss|err", name, re.I):
+            raise UserError(
+                f"{short_repr(name)} ({one.place}) is better the higher it is, and what is judged "
+                "is better the lower it is; name a loss, or an error rate"
+            )
+        kind = "held-out" if HELD_OUT.fullmatch(name) else name
+        seen.setdefault("training" if TRAINING.fullmatch(name) else kind, one)
+    if len(seen) > 1:
+        first, other, *_ = seen.values()
+        raise UserError(
+            f"{other.name} has {short_repr(other.loss_name)} ({other.place}) and {first.name} "
+            f"{short_repr(first.loss_name)} ({first.place}), which are not comparable; name one "
+            "that all have with --loss COLUMN, or --line REGEX for lines of text"
+        )
+
+
+def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: JudgedStep) -> None:
+    starts: dict[float, TrainingLog] = {}
+    for one in logs:
+        steps = one.steps[one.steps <= end]
+        if judged.last > 1 and len(steps) >= judged.last and not _ends_early(one, judged):
+            starts.setdefault(float(steps[-judged.last]), one)
+    if len(starts) > 1:
+        least, most = min(starts), max(starts)
+        raise UserError(
+            f"the last {judged.last} readings of {starts[least].name} begin at step {least:g} and "
+            f"those of {starts[most].name} at {most:g}: means over unlike steps are not "
+            "comparable; leave --last out, or keep readings of the same steps"
+        )
+
+
+def _ends_early(log: TrainingLog, judged: JudgedStep) -> bool:
+    """Judge whether a run counts as diverged by its end, wherever that is."""
+    return log.diverged is not None or (
+        judged.nan_diverged and not abs(float(log.losses[-1])) < LARGEST
+    )
+
+
+def _refuse_twice(logs: Sequence[TrainingLog], numbers: Mapping[int, int]) -> None:
+    seen: dict[tuple[str, int], TrainingLog] = {}
+    for one in logs:
+        other = seen.setdefault((one.arm, numbers[id(one)]), one)
         if other is not one:
             where = (
                 f"twice in {one.place}"
@@ -89,17 +141,19 @@ def _refuse_twice(logs: Sequence[TrainingLog]) -> None:
                 else f"in {other.place} and in {one.place}"
             )
             raise UserError(
-                f"{one.arm!r} with seed {one.seed} stands {where}; leave one out, or name the "
-                "columns that tell them apart: --arm COLUMN --seed COLUMN"
+                f"{one.arm!r} with seed {one.seed} stands {where}; leave one out, or name "
+                "what tells them apart: --arm COLUMN, --seed COLUMN, or --name REGEX for paths"
             )
 
 
-def _find_end(logs: Sequence[TrainingLog], at: float | None) -> float:
-    """Return the step at which all runs are judged.
+def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
+    """Return the step at which all runs are judged that come to it.
 
     Raises:
         UserError: they end at different ones and none is given, or a run has no reading there.
     """
+    at, every = judged.at, logs
+    logs = [one for one in every if not _ends_early(one, judged)] or every
     if at is not None:
         lacking = [one for one in logs if at not in one.steps]
         if lacking:
@@ -125,9 +179,11 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
     inside = log.steps <= end
     steps, losses = log.steps[inside], log.losses[inside]
     diverged = log.diverged
+    if diverged is None and float(log.steps[-1]) < end:
+        diverged = f"its loss is {float(log.losses[-1])} at step {float(log.steps[-1]):g}"
     with np.errstate(over="ignore", invalid="ignore"):
         value = float(np.mean(losses[-judged.last :]))
-    if len(losses) < judged.last:
+    if len(losses) < judged.last and diverged is None:
         raise UserError(
             f"{log.name} ({log.place}) has {len(losses)} readings up to step {end:g}; expected "
             f"{judged.last} or more: type --last {len(losses)}"
@@ -181,6 +237,8 @@ def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:
         UserError: there is one alone, or the baseline is none of them.
     """
     names = list(dict.fromkeys(one.arm for one in logs))
+    if not names:
+        raise UserError("no log holds a run; give those that a trainer wrote")
     if len(names) < 2:
         raise UserError(
             f"all runs are of one arm, {short_repr(names[0])}, and held against none; name the "

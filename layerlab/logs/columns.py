@@ -8,7 +8,17 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.run_names import read_name
-from layerlab.logs.training_log import ARMS, LOSSES, SEEDS, STEPS, LogColumns, TrainingLog
+from layerlab.logs.training_log import (
+    ARMS,
+    LOSSES,
+    PARTS,
+    RUNS,
+    SEEDS,
+    STEPS,
+    TEXTS,
+    LogColumns,
+    TrainingLog,
+)
 from layerlab.validation import short_repr, suggest
 
 if TYPE_CHECKING:
@@ -41,6 +51,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
         table = table.filter(table[step].is_valid())
     if not table.num_rows:
         raise UserError(f"{path} has no reading of {loss!r}: the column is empty")
+    _refuse_parts(table, (arm, seed), path)
     losses = _numbers(table[loss], loss, path)
     steps = None if step is None else _numbers(table[step], step, path)
     if steps is not None and not np.isfinite(steps).all():
@@ -57,11 +68,28 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     for (one, number), rows in places.items():
         own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
         order, again = _order(own)
-        if again and arm is not None and seed is None:
+        tabled = arm is not None or seed is not None
+        if len(rows) > 1 and steps is None and tabled:
+            raise UserError(
+                f"{path} has {len(rows)} rows of {_call(one, number)} and no column with a usual "
+                "name for a step; name the one that orders them, --step COLUMN, or those that tell "
+                "runs apart: --arm COLUMN --seed COLUMN"
+            )
+        if again and arm is not None and number is None:
             raise UserError(
                 f"{path} has several readings of {one!r} at one step; name the column that tells "
                 "its runs apart: --seed COLUMN"
             )
+        # A resumed run goes back to a step, and another begins where the first one did.
+        if again and np.count_nonzero(own == own.min()) > 1:
+            told = _find_several(table.take(rows), (arm, seed))
+            if told is not None or tabled:
+                apart = "the column" if told is None else f"a column, as {told!r} may be,"
+                raise UserError(
+                    f"{path} has several readings of {_call(one, number)} at its first step, "
+                    f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
+                    "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
+                )
         kept = np.array(rows)[order]
         yield TrainingLog(
             place=str(path),
@@ -72,6 +100,33 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             loss_name=loss,
             again=again,
         )
+
+
+def _call(arm: str, seed: str | None) -> str:
+    return repr(arm) if seed is None else f"{arm!r} with seed {seed}"
+
+
+def _find_several(table: "pa.Table", used: Sequence[str | None]) -> str | None:
+    """Return a column that names runs and has several in these rows, beside those in use."""
+    named = [one for one in table.column_names if one.lower() in RUNS and one not in used]
+    return next((one for one in named if len(table[one].unique()) > 1), None)
+
+
+def _refuse_parts(table: "pa.Table", used: Sequence[str | None], path: Path) -> None:
+    """Refuse a table whose rows are of several texts, of which one alone can be judged.
+
+    Raises:
+        UserError: they are.
+    """
+    for name in table.column_names:
+        if name.lower() not in PARTS or name in used:
+            continue
+        values = sorted({str(one) for one in table[name].to_pylist() if one is not None})
+        if len(values) > 1 and any(one.strip().lower() in TEXTS for one in values):
+            raise UserError(
+                f"the column {name!r} of {path} holds {_list(values)}, whose losses are not "
+                "comparable; keep the rows of one"
+            )
 
 
 def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
@@ -129,5 +184,7 @@ def _words(table: "pa.Table", column: str | None, otherwise: str | None) -> list
 
 def _word(value: Any) -> str:
     """Return a name as it is written; 3.0, as tables with gaps have it, is 3."""
+    if isinstance(value, bytes):  # of a table that is not in UTF-8
+        value = value.decode("latin-1")
     whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole else str(value)
+    return str(int(value)) if whole else str(value).strip()

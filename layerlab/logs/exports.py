@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from layerlab.errors import UserError
 from layerlab.logs.run_names import read_name
-from layerlab.logs.training_log import LOSSES, LogColumns
+from layerlab.logs.training_log import LOSSES, STEPS, LogColumns
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -24,8 +24,11 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     import pyarrow as pa
 
     wide = [one for one in table.column_names if BETWEEN in one and not SPREAD.search(one)]
-    steps = [one for one in table.column_names if BETWEEN not in one]
-    if not wide or len(steps) != 1:
+    others = [one for one in table.column_names if BETWEEN not in one]
+    step = columns.step or next((one for one in others if one.lower() in STEPS), None)
+    if step is None and len(others) == 1:
+        step = others[0]
+    if not wide or step not in others:
         return table
     metrics = list(dict.fromkeys(one.rpartition(BETWEEN)[2] for one in wide))
     metric = _choose_metric(metrics, columns.loss)
@@ -39,7 +42,7 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
         parts.append(
             pa.table(
                 {
-                    "step": table[steps[0]].cast(pa.float64()),
+                    step: table[step].cast(pa.float64()),
                     metric: table[name],
                     "arm": pa.array([arm] * rows, pa.string()),
                     "seed": pa.array([seed] * rows, pa.string()),

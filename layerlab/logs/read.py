@@ -9,7 +9,9 @@ from layerlab.logs import own_run, tables, tensorboard, text_log, trainer_state
 from layerlab.logs.columns import split_runs
 from layerlab.logs.configuration import read_configuration
 from layerlab.logs.exports import pick_metric, unpivot
+from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import LogColumns, TrainingLog
+from layerlab.records.run_files import COMPARISON
 from layerlab.system.files import check_regular
 from layerlab.validation import expand_home, short_repr
 
@@ -33,7 +35,9 @@ def find_logs(given: Sequence[str]) -> list[Path]:
     Raises:
         UserError: a path leads to nothing, or a folder has no log.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
+    if not given:
+        raise UserError(f"no log was given; expected {EXPECTED}")
     for one in given:
         path = expand_home(one)
         if not path.exists():
@@ -41,20 +45,44 @@ def find_logs(given: Sequence[str]) -> list[Path]:
         own = _in_folder(path) if path.is_dir() else [path]
         if not own:
             raise UserError(f"no log lies in the folder {short_repr(one)}; expected {EXPECTED}")
-        found |= dict.fromkeys(own)
-    return list(found)
+        for log in own:
+            found.setdefault(log.resolve(), log)
+    states = [one for one in found.values() if one.name == trainer_state.NAME]
+    latest = set(trainer_state.list_latest(states))
+    return [one for one in found.values() if one.name != trainer_state.NAME or one in latest]
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the logs of a folder; where runs of layerlab are, the tables beside are of them."""
-    files = sorted(one for one in folder.rglob("*") if one.is_file())
-    own = sorted(one.parent for one in files if one.name == own_run.MANIFEST)
-    states = trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME])
-    events = [one for one in files if one.match(tensorboard.PATTERN)]
-    readable = [one for one in files if one.suffix.lower() in TABLES]
-    texts = [one for one in files if one.suffix in TEXTS]
+    """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
+    files = sorted(one for one in folder.rglob("*") if _is_shown(one, folder) and one.is_file())
+    pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
+    files = [one for one in files if not pages.intersection(one.parents[1:2])]
+    kinds = (
+        sorted(one.parent for one in files if one.name == own_run.MANIFEST),
+        trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME]),
+        [one for one in files if one.match(tensorboard.PATTERN)],
+        [one for one in files if one.suffix.lower() in TABLES],
+        [one for one in files if one.suffix.lower() in TEXTS],
+    )
     # Trainers leave several kinds of one run: the first of these has most.
-    return own or states or events or readable or texts
+    found: list[Path] = []
+    runs: set[Path] = set()  # their folders
+    above: set[Path] = set()
+    for kind in kinds:
+        homes = {log: trainer_state.find_run(log) for log in kind}
+        kept = [
+            log
+            for log, home in homes.items()
+            if home not in above and not runs.intersection((home, *home.parents))
+        ]
+        found += kept
+        runs |= {homes[log] for log in kept}
+        above |= {one for log in kept for one in homes[log].parents}
+    return sorted(found)
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
@@ -63,20 +91,43 @@ def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLo
     Raises:
         UserError: a log cannot be read, or has no such columns.
     """
-    for path in paths:
+    named: dict[str, Path] = {}
+    for group in _group(paths, columns):
+        path = group[0]
         if path.is_dir():
             yield own_run.read_own(path, columns.loss)
             continue
         check_regular(path)
         beside = read_configuration(path)
-        for run in _runs(path, columns):
+        for run in _runs(group, columns):
+            if run.seed is None and columns.name is None and run.arm == read_name(path)[0]:
+                other = named.setdefault(run.arm, path)
+                if other != path:
+                    raise UserError(
+                        f"{other} and {path} are both called {run.arm!r} by their paths, and no "
+                        "seed tells them apart; type --name REGEX with groups arm and seed, as in "
+                        r"'(?P<arm>[^/]+)/(?P<seed>\d+)/', or leave one out"
+                    )
             yield replace(run, config=beside)
 
 
-def _runs(path: Path, columns: LogColumns) -> Iterator[TrainingLog]:
+def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:
+    """Return the files of each run: a resumed one has several event files in its folder."""
+    found: dict[object, list[Path]] = {}
+    for path in paths:
+        events = path.match(tensorboard.PATTERN) and not path.is_dir()
+        key = (path.parent, read_name(path, columns.name)) if events else path
+        found.setdefault(key, []).append(path)
+    return [sorted(group) for group in found.values()]
+
+
+def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
+    path = group[0]
     suffix = path.suffix.lower()
     if path.match(tensorboard.PATTERN):
-        table = tensorboard.read_events(path)
+        table = tensorboard.read_events(group)
+        if all(one.startswith(tensorboard.SUMMARY) for one in table.column_names if one != "step"):
+            return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
         table = pick_metric(unpivot(TABLES[suffix](path), columns), columns)
     elif suffix == ".json":

@@ -10,9 +10,13 @@ from layerlab.validation import short_repr
 SEEDED = re.compile(r"(?P<arm>[^/]+?)[-_./ ]*(?:\bseed|_seed|[-_./ ]s)[-_=]?(?P<seed>\d+)$", re.I)
 # Files that every run has; its folder has its name.
 COMMON = re.compile(
-    r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|output|progress|results?"
+    r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|val(id(ation)?)?|eval(uation)?|output|progress|results?"
     r"|wandb-history|scalars)$",
     re.I,
+)
+# Of files that are read: other ends, as in attn.rope, are of the name.
+SUFFIX = re.compile(
+    r"(\.(csv|tsv|jsonl|ndjson|parquet|json|log|txt|text|out|err|stdout|stderr))+$", re.I
 )
 CHECKPOINT = re.compile(r"checkpoint-\d+$")
 
@@ -61,7 +65,7 @@ def read_name(path: Path, pattern: str | None = None) -> tuple[str, str | None]:
             raise UserError(f"--name {short_repr(pattern)} does not fit {str(path)!r}")
         groups = found.groupdict()
         return groups["arm"] or "", groups.get("seed")
-    parts = [*path.parts[:-1], re.sub(r"(\.[a-z]\w{0,6})+$", "", path.name)]
+    parts = [*path.parts[:-1], SUFFIX.sub("", path.name)]
     while len(parts) > 1 and (COMMON.match(parts[-1]) or CHECKPOINT.match(parts[-1])):
         parts.pop()
     seeded = SEEDED.search("/".join(parts[-2:]))

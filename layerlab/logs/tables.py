@@ -28,12 +28,14 @@ def read_csv(path: Path) -> "pa.Table":
     try:
         found = csv.read_csv(
             io.BytesIO(raw),
+            # A column may be empty for longer than one of the usual blocks, and is of one kind.
+            read_options=csv.ReadOptions(block_size=min(len(raw) + 1, 2**31 - 1)),
             parse_options=csv.ParseOptions(delimiter=between),
             convert_options=csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
         )
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise _unreadable(path, "table", error) from None
-    return _check_names(found, path)
+    return _check_names(found.rename_columns([one.strip() for one in found.column_names]), path)
 
 
 def read_parquet(path: Path) -> "pa.Table":

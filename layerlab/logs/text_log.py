@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # What nanoGPT and modded-nanogpt print at an evaluation.
-USUAL = (
-    r"step:?\s*(?P<step>\d+)(?:/\d+)?\b.*?\bval[ _]loss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
-    r"(?:iter|step):?\s*(?P<step>\d+)(?:/\d+)?\b.*?\bloss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
-)
+STEP = r":?\s*(?P<step>\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b"
+USUAL = {
+    "val_loss": rf"step{STEP}.*?\bval[ _]loss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
+    "loss": rf"(?:iter|step){STEP}.*?\bloss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
+}
 
 
 def read_text(path: Path, line: str | None) -> "pa.Table":
@@ -29,11 +30,11 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
         UserError: it fits no line, or a group is no number.
     """
     lines = read_whole(path).decode("utf-8", "replace").splitlines()
-    for given in USUAL if line is None else (line,):
+    for name, given in (USUAL if line is None else {"loss": line}).items():
         pattern = compile_groups(given, ("step", "loss"), "--line")
         found = [one.groupdict() for one in map(pattern.search, lines) if one]
         if found:
-            return table_of([_row(one, path) for one in found])
+            return table_of([_row(one, name, path) for one in found])
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
     raise UserError(
         f"{path} has {what}; type --line 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', "
@@ -41,12 +42,12 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
     )
 
 
-def _row(groups: dict[str, str], path: Path) -> dict[str, object]:
-    row: dict[str, object] = dict(groups)
-    for name in ("step", "loss"):
+def _row(groups: dict[str, str], loss: str, path: Path) -> dict[str, object]:
+    row: dict[str, object] = {one: told for one, told in groups.items() if one != "loss"}
+    for name, own in (("step", "step"), ("loss", loss)):
         try:
-            row[name] = float(groups[name])
-        except (TypeError, ValueError):
+            row[own] = float(groups[name].replace(",", "") if name == "step" else groups[name])
+        except (AttributeError, TypeError, ValueError):
             raise UserError(
                 f"the group {name} is {short_repr(groups[name])} in a line of {path}; "
                 "expected a number"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerlab.errors import UserError
+from layerlab.logs.run_names import CHECKPOINT
 from layerlab.logs.tables import table_of
 from layerlab.records.parse import read_json
 
@@ -37,10 +38,14 @@ def list_latest(files: list[Path]) -> list[Path]:
     """Return the last state of each run: every checkpoint keeps the whole history up to it."""
     latest: dict[Path, tuple[float, Path]] = {}
     for path in files:
-        inner = path.parent
-        head, _, number = inner.name.partition("checkpoint-")
-        checkpoint = not head and number.isdigit()
-        run = inner.parent if checkpoint else inner
-        rank = float(number) if checkpoint else float("inf")  # beside the model: written last
+        inner, run = path.parent, find_run(path)
+        number = inner.name.removeprefix("checkpoint-")
+        rank = float(number) if run != inner else float("inf")  # beside the model: written last
         latest[run] = max(latest.get(run, (-1.0, path)), (rank, path))
     return [path for _, path in latest.values()]
+
+
+def find_run(path: Path) -> Path:
+    """Return the folder of the run that a log is of; a folder is its own."""
+    inner = path if path.is_dir() else path.parent
+    return inner.parent if CHECKPOINT.match(inner.name) else inner

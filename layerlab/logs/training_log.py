@@ -17,6 +17,10 @@ STEPS = (
     *("train/global_step", "trainer/global_step", "tokens", "epoch"),
 )
 ARMS, SEEDS = ("arm", "variant"), ("seed",)
+# Columns that name runs, and those that say which text a row is of, with what they say.
+RUNS = ("run", "run_id", "run_name", "run_uuid", "runid", "trial", "trial_id")
+PARTS = ("split", "phase", "mode", "stage", "subset", "partition", "set")
+TEXTS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,10 @@ DIFFERS = (
 
 
 def log(arm: str, seed: int | None, end: float, **given: Any) -> TrainingLog:
-    found: dict[str, Any] = {"steps": STEPS, "losses": end + np.linspace(1.0, 0.0, len(STEPS))}
+    losses = end + np.linspace(1.0, 0.0, len(STEPS))
+    found: dict[str, Any] = {"steps": STEPS, "losses": losses, "loss_name": "loss"}
     number = None if seed is None else str(seed)
-    return TrainingLog(
-        place=f"{arm}-{seed}.csv", arm=arm, seed=number, loss_name="loss", **{**found, **given}
-    )
+    return TrainingLog(place=f"{arm}-{seed}.csv", arm=arm, seed=number, **{**found, **given})
 
 
 PLAIN = [3.00, 3.10, 2.95, 3.05]
@@ -164,6 +163,10 @@ def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> N
     ("given", "said"),
     [
         ({"judged": JudgedStep(last=0)}, "--last is 0; expected 1 or more"),
+        (
+            {"judged": JudgedStep(target=-0.5)},
+            "--target-loss is -0.5; expected a finite loss above 0",
+        ),
         ({"judged": JudgedStep(target=math.nan)}, "--target-loss is nan; expected a finite"),
         ({"margin": -1.0}, "--margin is -1; expected a number above 0"),
         ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
@@ -177,3 +180,70 @@ def test_a_number_that_means_nothing_is_refused(given: Any, said: str) -> None:
 def test_a_baseline_that_is_no_arm_is_refused() -> None:
     with pytest.raises(UserError, match="the baseline 'plian' is no arm of these logs: 'plain'"):
         judged(pair(), baseline="plian")
+
+
+def test_losses_of_different_kinds_are_not_compared() -> None:
+    logs = [log("plain", 1, 3.0, loss_name="eval_loss"), log("wide", 1, 2.0)]
+    with pytest.raises(
+        UserError, match=r"'loss' .* 'eval_loss' .*not comparable; .* --loss COLUMN"
+    ):
+        judged(logs)
+    logs[1] = log("wide", 1, 2.0, loss_name="val/loss")
+    assert judged(logs)["rows"][1]["difference"] == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("name", ["eval_accuracy", "accuracy", "metrics.f1", "BLEU"])
+def test_what_is_better_the_higher_it_is_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is better the higher it is"):
+        judged([log("plain", 1, 3.0, loss_name=name), log("wide", 1, 2.0, loss_name=name)])
+
+
+def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
+    often = np.arange(1.0, 101.0)
+    dense = {"steps": often, "losses": 3.0 - often / 100}
+    logs = [log("plain", 1, 3.0), log("wide", 1, 3.0, **dense)]
+    with pytest.raises(UserError, match=r"begin at step 60 and .* at 96: .* leave --last out"):
+        judged(sorted(logs, key=lambda one: one.arm), JudgedStep(last=5))
+
+
+def test_seeds_that_are_one_number_are_one_seed() -> None:
+    other = TrainingLog(
+        place="x.csv", arm="plain", seed="01", steps=STEPS, losses=STEPS, loss_name="loss"
+    )
+    with pytest.raises(
+        UserError, match=r"'plain' with seed 01 stands in plain-1\.csv and in x\.csv"
+    ):
+        judged([log("plain", 1, 3.0), other, log("wide", 1, 2.0)])
+
+
+def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
+    early = log("wide", 9, 3.0, steps=STEPS[:2], losses=np.array([3.0, math.nan]))
+    row = judged([*pair(), early], JudgedStep(nan_diverged=True))["rows"][1]
+    assert row["diverged"] == [9] and row["n"] == 4
+    assert "its loss is nan at step 20" in row["said"]
+
+
+def test_the_same_readings_twice_are_said_to_be() -> None:
+    remarks = judged([log("plain", 1, 3.0), log("plain", 2, 3.0), log("wide", 1, 2.0)])["remarks"]
+    assert any("so that they are no two runs" in one for one in remarks)
+
+
+def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:
+    lone = [log("plain", 1, 3.0, config={"lr": 1}), log("plain", 2, 3.1)]
+    logs = [*lone, log("wide", 1, 2.9, config={"lr": 1})]
+    with pytest.raises(UserError, match="no configuration lies beside the logs of plain, wide"):
+        judged(logs, strict=True)
+
+
+def test_where_data_lies_and_rates_of_all_runs_are_settings() -> None:
+    logs = [
+        log(arm, n, end, config={"data_dir": arm, "out_dir": arm, "lr": end})
+        for arm, ends in (("plain", PLAIN), ("wide", WIDE))
+        for n, end in enumerate(ends)
+    ]
+    assert "arms also differ in data_dir, lr, so" in judged(logs)["rows"][1]["said"]
+
+
+def test_runs_without_a_seed_have_no_partner() -> None:
+    remarks = judged([*pair(), log("plain", None, 3.3)])["remarks"]
+    assert any("1 of no known seed) have no partner" in one for one in remarks)

@@ -171,6 +171,102 @@ def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
     assert found.again == 2
 
 
+def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    wrong = [{"step": 30, "loss": 9.0}]
+    for number, rows in enumerate([[*ROWS[:2], *wrong], ROWS[2:]]):
+        with SummaryWriter(str(tmp_path / "plain"), filename_suffix=f".{number}") as writer:
+            for row in rows:
+                writer.add_scalar("loss", row["loss"], row["step"])
+    files = sorted((tmp_path / "plain").iterdir())
+    # Files of one second have equal times in their names.
+    for number, file in enumerate(files):
+        file.rename(file.with_name(f"events.out.tfevents.{number}.host"))
+    (found,) = read(tmp_path)
+    check(found, "plain", None)
+    (found,) = read(*sorted((tmp_path / "plain").iterdir()))
+    check(found, "plain", None)
+
+
+def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "plain-s1" / "validation")) as writer:
+        for row in ROWS:
+            writer.add_scalar("loss", row["loss"], row["step"])
+        writer.add_hparams({"lr": 0.1}, {"hparam/loss": 3.0})
+    (found,) = read(tmp_path)
+    check(found, "plain", "1")
+
+
+def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
+    table = tmp_path / "x.csv"
+    table.write_bytes("arm,seed,step,loss\nä,1,10,3.5\n".encode("latin-1"))
+    (found,) = read(table)
+    assert found.arm == "ä"
+
+
+def test_a_name_keeps_what_stands_behind_its_points(tmp_path: Path) -> None:
+    for name in ("attn.rope", "attn.alibi"):
+        write_csv(tmp_path / f"{name}.csv", ROWS)
+    assert [one.arm for one in read(tmp_path)] == ["attn.alibi", "attn.rope"]
+
+
+def test_a_log_is_read_once_whatever_leads_to_it(tmp_path: Path) -> None:
+    log = write_csv(tmp_path / "a" / "plain.csv", ROWS)
+    (tmp_path / "link.csv").symlink_to(log)
+    assert len(read(log, tmp_path / "a" / ".." / "a" / "plain.csv", tmp_path / "link.csv")) == 1
+
+
+def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path: Path) -> None:
+    states = []
+    for last in (2, 3):
+        state = tmp_path / "plain" / f"checkpoint-{last}" / "trainer_state.json"
+        state.parent.mkdir(parents=True)
+        states.append(put(state, json.dumps({"log_history": ROWS[:last]})))
+    (found,) = read(*states)
+    check(found, "plain", None)
+
+
+def test_runs_of_a_folder_may_have_left_logs_of_several_kinds(tmp_path: Path) -> None:
+    write_csv(tmp_path / "plain-s1" / "metrics.csv", ROWS)
+    state = tmp_path / "wide-s1" / "trainer_state.json"
+    write_csv(state.parent / "metrics.csv", [{"step": 1, "loss": 9.0}])
+    put(state, json.dumps({"log_history": ROWS}))
+    write_csv(tmp_path / "judged" / "tables" / "runs.csv", ROWS)
+    put(tmp_path / "judged" / "comparison.json", "{}")
+    write_csv(tmp_path / ".ipynb_checkpoints" / "plain-s1-checkpoint.csv", ROWS)
+    plain, wide = read(tmp_path)
+    check(plain, "plain", "1")
+    check(wide, "wide", "1")
+
+
+def test_a_column_may_be_empty_for_long(tmp_path: Path) -> None:
+    rows = "".join(f"{step},{'x' * 99},\n" for step in range(20_000))
+    (found,) = read(put(tmp_path / "a-s1.csv", f"step,note,loss\n{rows}20000,x,3.5\n"))
+    assert found.losses.tolist() == [3.5]
+
+
+def test_spaces_round_names_are_none_of_them(tmp_path: Path) -> None:
+    (found,) = read(put(tmp_path / "x.csv", "arm, seed, step, loss\na, 1, 10, 3.5\n"))
+    assert (found.arm, found.seed, found.steps.tolist()) == ("a", "1", [10])
+
+
+def test_a_table_of_wandb_may_have_several_steps(tmp_path: Path) -> None:
+    table = put(tmp_path / "x.csv", "Step,_timestamp,wide-s1 - val/loss\n10,1700,3.5\n")
+    for columns in ({}, {"step": "Step"}):
+        (found,) = read(table, **columns)
+        assert (found.arm, found.seed, found.steps.tolist()) == ("wide", "1", [10])
+
+
+def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path) -> None:
+    (held,) = read(put(tmp_path / "a.log", "step 900: val loss 3.6\nstep 1,000: val loss 3.5\n"))
+    assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
+    (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
+    assert train.loss_name == "loss"
+
+
 def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
     log = write_csv(tmp_path / "log.csv", ROWS)
     (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
@@ -212,6 +308,24 @@ BAD = {
     "has no reading of 'loss'": lambda at: put(at / "x.csv", "step,loss\n1,\n"),
     "has several readings of 'a' at one step": (
         lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\na,1,3\n")
+    ),
+    "several readings of 'a' with seed 1 at its first step, 1: they are of several runs": (
+        lambda at: put(at / "x.csv", "arm,seed,lr,step,loss\na,1,.1,1,2\na,1,.2,1,3\n")
+    ),
+    "name a column, as 'run_id' may be, that tells them apart": (
+        lambda at: put(at / "x.csv", "run_id,step,loss\nq,1,2\nr,1,3\n")
+    ),
+    "x.csv has several readings of 'a' at one step; name the column": (
+        lambda at: put(at / "x.csv", "arm,seed,step,loss\na,,1,2\na,,1,3\n")
+    ),
+    "has 2 rows of 'a' with seed 1 and no column with a usual name for a step": (
+        lambda at: put(at / "x.csv", "arm,seed,loss\na,1,2\na,1,3\n")
+    ),
+    "the column 'split' of": (
+        lambda at: put(at / "x.csv", "split,step,loss\ntrain,1,2\nval,2,3\n")
+    ),
+    "are both called '1' by their paths, and no seed tells them apart; type --name": (
+        lambda at: [write_csv(at / arm / "1" / "log.csv", ROWS) for arm in "ab"] and at
     ),
     "lies beside a log and cannot be read": lambda at: beside(at),
 }
@@ -258,3 +372,8 @@ def test_a_column_that_is_not_there_is_one_line(columns: Any, said: str, tmp_pat
     with pytest.raises(UserError) as told:
         read(path, **columns)
     assert said in str(told.value)
+
+
+def test_no_log_is_one_line() -> None:
+    with pytest.raises(UserError, match="no log was given; expected a table"):
+        read()

@@ -20,6 +20,7 @@ from layerlab.validation import short_repr
 # How a whole number is written, also where a column of numbers has a gap: pandas writes 1.0.
 WHOLE = re.compile(r"[0-9]{1,9}(\.0*)?")
 NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+")
+FEWEST = 10  # questions in which it is no chance that answers are texts of options
 CHOOSING = ("multiple_choice", "generate_until")
 
 
@@ -27,13 +28,15 @@ def leave_out_unmarkable(task: Any) -> list[str]:
     """Let a task ask only questions that can be marked, and say in lines what it does not ask.
 
     Raises:
-        UserError: no question can be marked, or answers are counted from 1.
+        UserError: no question can be marked, answers are counted from 1, or they are numbers among
+            the options, which lm-eval reads as places.
     """
     documents = task.eval_docs
     found = [_look(task, one) for one in documents]
     faults = [one.fault for one in found]
     _refuse_all(faults)
     _refuse_count_from_one(found)
+    _refuse_read_as_places(found)
     if any(one.loose for one in found):
         _read_places(task)
     kept = [place for place, fault in enumerate(faults) if not fault]
@@ -106,6 +109,7 @@ class _Question:
         options: their number.
         answer: that should name one of them.
         place: of the one that it names.
+        text: the option at another place that is written as the answer is.
     """
 
     fault: str = ""
@@ -113,6 +117,7 @@ class _Question:
     options: int = 0
     answer: Any = None
     place: int | None = None
+    text: str | None = None
 
     @property
     def loose(self) -> bool:
@@ -149,7 +154,12 @@ def _look(task: Any, document: Any) -> _Question:
         return _Question(fault, options=len(choices), answer=answer)
     if listed or task.multiple_input or (isinstance(answer, str) and answer in choices):
         return _Question(key=key, options=len(choices))
-    return _Question(key=key, options=len(choices), answer=answer, place=places.pop())
+    place = places.pop()
+    written = str(answer)
+    # Options that are the places themselves, in another order, say nothing of what is meant.
+    other = written in choices and choices[place] != written
+    text = written if other and set(choices) != set(map(str, range(len(choices)))) else None
+    return _Question(key=key, options=len(choices), answer=answer, place=place, text=text)
 
 
 def _describe_options(choices: Any) -> str:
@@ -185,6 +195,21 @@ def _refuse_count_from_one(found: Iterable[_Question]) -> None:
             f"its answers are counted from 1 ({beyond[0].options} of {beyond[0].options} options, "
             "and never 0), and places of options from 0; subtract 1, for example doc_to_target: "
             '"{{answer|int - 1}}"'
+        )
+
+
+def _refuse_read_as_places(found: Iterable[_Question]) -> None:
+    """Refuse numbers that are the text of an option, and of another than lm-eval takes.
+
+    Raises:
+        UserError: all answers that name places are so.
+    """
+    named = [one for one in found if one.place is not None]
+    if len(named) >= FEWEST and all(one.text is not None for one in named):
+        raise UserError(
+            f"its answers are texts of options, as {named[0].text} is, and lm-eval reads whole "
+            "numbers as places; give the place, for example doc_to_target: "
+            '"{{choices.index(answer)}}"'
         )
 
 

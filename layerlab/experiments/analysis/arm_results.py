@@ -46,12 +46,13 @@ class ArmResults:
     def rates(self) -> dict[int, Rates]:
         """The learning rates of each seed: best for earlier seeds, on the other half."""
         seeds = sorted({seed for runs in self.sweep.values() for seed in runs})
+        # With one rate there is nothing to choose; a seed that is alone has nobody to ask.
+        if len(self.sweep) == 1 or len(seeds) == 1:
+            even, odd = (self._best(seeds, half) for half in (1, 0))
+            return {} if even is None or odd is None else dict.fromkeys(seeds, (even, odd))
         found = {}
         for number, seed in enumerate(seeds):
-            # With one rate there is nothing to choose; a seed that is alone has nobody to ask.
-            free = len(self.sweep) == 1 or len(seeds) == 1
-            before = seeds if free else seeds[:number]
-            even, odd = (self._best(before, half) for half in (1, 0))
+            even, odd = (self._best(seeds[:number], half) for half in (1, 0))
             if even is not None and odd is not None:
                 found[seed] = even, odd
         return found

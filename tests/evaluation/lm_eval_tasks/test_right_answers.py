@@ -210,6 +210,17 @@ def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) 
     assert remarks(mended) == []
 
 
+def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path) -> None:
+    options = every("choices", lambda row: ["2", "0", "5", "1"])
+    with pytest.raises(UserError, match="its answers are texts of options, as 0 is, and lm-eval"):
+        run(task(folder, options))
+    mended = task(folder, options, target="{{choices.index(answer|string)}}")
+    assert remarks(mended) == []
+    # Some are both, by chance, where options are numbers.
+    some = all_of(every("choices", lambda row: ["7", "8", "9"]), one(choices=["2", "0", "1"]))
+    assert remarks(task(folder, some)) == []
+
+
 def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder: Path) -> None:
     for change in (one(answer=None), one(question=None)):
         (said,) = remarks(task(folder, change, kind="generate_until"))
