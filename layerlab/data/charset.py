@@ -7,6 +7,9 @@ from pathlib import PurePath
 
 # Enough to tell, from the line with the first byte that is no UTF-8.
 SAMPLE = 1 << 16
+LEAST = 16  # bytes of a part that is looked at
+# Share of bytes that are zero in what was never written.
+EMPTY = 0.75
 # Share of the characters beyond ASCII that have to be frequent ones of the encoding that is tried.
 MOST = 0.5
 # Of the two encodings of Chinese, the bytes of their marks and of their frequent characters, the
@@ -34,6 +37,9 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
     """
     data, file = bytes(error.object), shlex.quote(file)
     begin = data.rfind(b"\n", 0, error.start) + 1
+    rest = data[error.start : error.start + SAMPLE]
+    if rest.count(0) > EMPTY * len(rest):
+        return "from there on its bytes are zero: the file is damaged; copy it again"
     found = guess_charset(data[begin : begin + SAMPLE])
     packed = PurePath(file.rstrip("'")).suffix == ".gz"
     given, source = (f"gunzip -c {file} | ", "") if packed else ("", f" {file}")
@@ -46,9 +52,10 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
 
 
 def refuse_zeros(data: bytes) -> bytes:
-    r"""Return the beginning of a text, unless so many bytes are zero that it is no UTF-8.
+    r"""Return bytes of a text, unless so many of a part are zero that it is no UTF-8.
 
-    UTF-16 without a mark is, of letters of English, UTF-8 that is full of zeros.
+    UTF-16 without a mark is, of letters of English, UTF-8 that is full of zeros; so is the end of a
+    file whose copying was cut off on some file systems.
 
     Raises:
         UnicodeDecodeError: they are; it names the first byte.
@@ -57,8 +64,12 @@ def refuse_zeros(data: bytes) -> bytes:
         >>> refuse_zeros(b"to be") == b"to be"
         True
     """
-    if _has_zeros(data[:SAMPLE]):
-        raise UnicodeDecodeError("utf-8", data, 0, 1, "many bytes are zero")
+    for start in range(0, len(data) if 0 in data else 0, SAMPLE):
+        part = data[start : start + SAMPLE]
+        if len(part) >= LEAST and _has_zeros(part):
+            written = len(part.rstrip(b"\0"))
+            first = start + (written if written < len(part) - LEAST else 0)
+            raise UnicodeDecodeError("utf-8", data, first, first + 1, "many bytes are zero")
     return data
 
 

@@ -31,7 +31,7 @@ def read_text_blocks(path: Path, line: int = 0) -> Iterator[str]:
     for block in _bytes(path, line):
         kept = len(decoder.getstate()[0])
         try:
-            text = decoder.decode(block if done else refuse_zeros(block), final=not block)
+            text = decoder.decode(refuse_zeros(block), final=not block)
         except UnicodeDecodeError as error:
             place = done - kept + error.start
             raise UserError(

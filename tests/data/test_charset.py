@@ -75,3 +75,15 @@ def test_utf_16_is_refused_with_its_mark_and_without(tmp_path: Path, mark: bytes
         decode_text(BenchmarkFile("a.jsonl", data))
     with pytest.raises(UserError, match="byte 0 is not UTF-8 text"):
         read_file(str(plain))
+
+
+def test_a_text_whose_end_was_never_written_is_refused(tmp_path: Path) -> None:
+    """Its zeros would be read as characters, which are learned in no time."""
+    path = tmp_path / "half.txt"
+    for lines in (5, 2000, 9000):
+        path.write_bytes(b"A text of some words.\n" * lines + bytes(150_000))
+        said = f"byte {22 * lines} is not UTF-8 text; from there on its bytes are zero: the file is"
+        with pytest.raises(UserError, match=said):
+            list(read_text_blocks(path))
+    path.write_bytes(b"A text of some words, and \0 one.\n" * 9000)
+    assert "".join(read_text_blocks(path)).count("\0") == 9000
