@@ -102,6 +102,14 @@ class AdaptationRecipe(Section):
                     f"{', '.join(stage.lora.modules_to_save)} whole, of which most updates would "
                     'be rounded away; write dtype = "float32", or leave modules_to_save out'
                 )
+        lora = None if self.pretrain is None else self.pretrain.lora
+        if self.vocabulary is not None and lora is not None and not lora.modules_to_save:
+            raise ValueError(
+                "the recipe grows the vocabulary, and pretrain.lora leaves the rows of its new "
+                "tokens as they begin; write pretrain.lora.modules_to_save = "
+                '["embed_tokens", "lm_head"], as the model calls them, or leave [pretrain.lora] or '
+                "[vocabulary] out"
+            )
         return self
 
     @model_validator(mode="after")

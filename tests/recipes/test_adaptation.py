@@ -57,6 +57,15 @@ ROWS = {"name": "a", "path": "a.json"}
             r"sft\.lora\.modules_to_save trains embed_tokens whole, .* leave modules_to_save out",
         ),
         (
+            {
+                "base": {"model": "a"},
+                "vocabulary": {"size": "+8"},
+                "pretrain": {"tokens": 128, "lora": {"r": 2}},
+                "data": {"domain": [{"text": "a"}]},
+            },
+            r"pretrain\.lora leaves the rows of its new tokens as they begin; write pretrain\.lora",
+        ),
+        (
             {**BASE, "run": {"sharding": "fsdp"}},
             r'run\.sharding is "fsdp" and run\.num_processes is 1: nothing can be shared out',
         ),
