@@ -60,7 +60,7 @@ ROWS = {"name": "a", "path": "a.json"}
             {
                 "base": {"model": "a"},
                 "vocabulary": {"size": "+8"},
-                "pretrain": {"tokens": 128, "lora": {"r": 2}},
+                "pretrain": {"tokens": 128, "ratio": [1, 0], "lora": {"r": 2}},
                 "data": {"domain": [{"text": "a"}]},
             },
             r"pretrain\.lora leaves the rows of its new tokens as they begin; write pretrain\.lora",
