@@ -38,7 +38,7 @@ def judge_runs(
         UserError: as `layerlab.judge`.
     """
     if place is not None:
-        check_page_folder(place)
+        check_page_folder(place, logs=True)
     request = JudgeRequest(judged=JudgedStep(**judged), **asked)
     check_request(request)
     comparison = judge_logs(list(read_logs(find_logs(logs), columns)), request)

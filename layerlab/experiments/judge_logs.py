@@ -14,7 +14,14 @@ from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.analysis.judged_measures import judge_measures, measure_tests
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
-from layerlab.experiments.log_values import LOSS, JudgedStep, find_end, list_arms, make_records
+from layerlab.experiments.log_values import (
+    LOSS,
+    JudgedStep,
+    find_end,
+    leave_unfinished,
+    list_arms,
+    make_records,
+)
 from layerlab.experiments.statistics.differences import check_confidence
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.logs.training_log import TrainingLog
@@ -54,6 +61,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         UserError: logs have one arm, two of one run, no number where they are judged, or arms
             differ in what a strict request does not allow.
     """
+    logs, unfinished = leave_unfinished(logs, asked.baseline)
     names = list_arms(logs, asked.baseline)
     unlike = find_unlike(logs, names, asked.allowed)
     if asked.strict:
@@ -95,6 +103,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         "paired": paired_curves(stages[-1], baselines, "update"),
         "remarks": [
             _describe_judged(logs, asked.judged),
+            *unfinished,
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
             *_describe_again(logs),

@@ -87,12 +87,16 @@ def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
 
 
 def _names_runs(logs: Sequence[TrainingLog], path: str) -> bool:
-    """Tell whether every run has a value of its own, although some are of one arm."""
-    found = [repr(one.config[path]) for one in logs if path in one.config]
+    """Tell whether every run, or every seed, has a value of its own, although arms have several."""
+    found = [(one.seed or one.place, repr(one.config[path])) for one in logs if path in one.config]
     if any(isinstance(one.config.get(path), float) for one in logs):
         return False  # a measure of something, as a learning rate is
-    several = len({one.arm for one in logs}) < len(logs)
-    return several and len(found) == len(logs) == len(set(found))
+    several = len({one.arm for one in logs}) < len(logs) == len(found)
+    values = len({value for _, value in found})
+    by_seed = len({seed for seed, _ in found}) == len(set(found)) == values
+    # A run of layerlab has its names elsewhere.
+    foreign = all(one.finished is None for one in logs)
+    return several and (by_seed or (foreign and values == len(logs)))
 
 
 def _several(paths: Sequence[Any]) -> str:

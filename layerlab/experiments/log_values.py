@@ -230,6 +230,29 @@ def _finite(value: float) -> float | None:
     return float(value) if abs(value) < LARGEST else None
 
 
+def leave_unfinished(
+    logs: Sequence[TrainingLog], baseline: str | None
+) -> tuple[list[TrainingLog], list[str]]:
+    """Return the runs that may be judged, and a remark that names those that have not finished.
+
+    Raises:
+        UserError: none of the baseline has finished, or of all other arms.
+    """
+    names = list_arms(logs, baseline)
+    kept = [one for one in logs if one.finished is not False]
+    left = [one for one in logs if one.finished is False]
+    arms = {one.arm for one in kept}
+    lacking = names[:1] if names[0] not in arms else names[1:] if len(arms) < 2 else []
+    if lacking:
+        raise UserError(
+            f"no run of {', '.join(map(short_repr, lacking))} has finished; a verdict on runs "
+            "that go on is not final: wait for them, or carry them on with layerlab compare"
+        )
+    told = ", ".join(f"{one.name} ({one.place})" for one in left)
+    why = f"left out, because they have not finished, so that this is not final: {told}"
+    return kept, [why] if left else []
+
+
 def list_arms(logs: Sequence[TrainingLog], baseline: str | None) -> list[str]:
     """Return the arms, the baseline first.
 

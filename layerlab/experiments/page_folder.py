@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,11 @@ def describe_other(task: PreparedRecipe) -> str | None:
     return f"compares under other settings ({told})"
 
 
-def check_page_folder(folder: Path) -> None:
-    """Refuse a folder whose page is not that of an earlier comparison.
+def check_page_folder(folder: Path, *, logs: bool = False) -> None:
+    """Refuse a folder whose page is not that of an earlier comparison of the same kind.
+
+    Args:
+        logs: whether logs are judged, and not the runs of a recipe.
 
     Raises:
         UserError: it holds something that a comparison would replace and has not written.
@@ -83,6 +87,18 @@ def check_page_folder(folder: Path) -> None:
             f"{folder} holds something other than a comparison: {foreign}; move it away, or name "
             "another folder with --out"
         )
+    if (folder / COMPARISON).exists() and logs is not _is_of_logs(folder / COMPARISON):
+        held, other = ("runs of a recipe", "judged") if logs else ("logs, by judge", "compared")
+        raise UserError(
+            f"{folder} holds a comparison of {held}, which would be replaced; move it away, or "
+            f"name another folder, as in --out {shlex.quote(str(folder / other))}"
+        )
+
+
+def _is_of_logs(file: Path) -> bool:
+    """Tell whether a comparison is of logs: it has a command, and no recipe to judge again by."""
+    found = read_json(file)
+    return "command" in found and "recipe" not in found
 
 
 def _is_comparison(file: Path) -> bool:

@@ -104,12 +104,13 @@ def _pick_runs(
                 f"{seeds} ({other[0].place}); leave them out: the seeds are "
                 f"{list_seeds(trial.seeds)}"
             )
-        missing = [seed for seed in wanted if seed not in {_spell(one) for one in own}]
+        ended = {_spell(one) for one in own if one.finished is not False}
+        missing = [seed for seed in wanted if seed not in ended]
         if missing:
             raise UserError(
                 f"{short_repr(name)} has no run with seed {', '.join(missing)} in these logs; the "
                 f"trial of {short_repr(idea)} has seeds {list_seeds(trial.seeds)}, and is judged "
-                "when all of them are there"
+                "when all of them are there and have finished"
             )
     # The baseline first, as it stands first in a comparison.
     return [

@@ -1,21 +1,26 @@
-"""Reads a run folder of `layerlab train` as a log: without its text, and without its recipe."""
+"""Reads a run folder of `layerlab train` as a log, with all that its manifest says of it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.training_log import TrainingLog
 from layerlab.records.run import read_record
-from layerlab.records.settings import flatten
+from layerlab.records.settings import flatten, matches
 
 MANIFEST = "manifest.json"
-# What an arm is, and what is said of it.
-ARM = ("model", "compare", "name", "about", "inferred", "ladder", "run")
+# What an arm is, what follows from that (the account of the model), and what names a run.
+ARM = ("recipe.model.variant", "recipe.model.options", "recipe.model.load", "model", "match", "arm")
+NAMES = ("run", "recipe.train.seed", "data.notes", "sittings")
+# It leaves the tokens of an update; what they are rounded to only where they are rounded.
+MICRO = ("micro_batch", "recipe.train.micro_batch_size")
 
 
 def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
-    """Read the evaluations of a run.
+    """Read the evaluations of a run, of which one that has not finished may have none yet.
 
     Args:
         metric: nats, bits_per_byte or accuracy; nats where it is None.
@@ -26,9 +31,8 @@ def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
     record, name = read_record(folder), metric or "nats"
     events = [] if record is None else record.events
     points = [one for one in events if one.get("kind") == "evaluation" and name in one]
-    if record is None or not points:
+    if record is None or (record.finished and not points):
         raise UserError(f"{folder} has no evaluation with {name!r}; leave the folder out")
-    recipe = record.manifest["recipe"]
     numbers = [float("nan") if one[name] is None else float(one[name]) for one in points]
     return TrainingLog(
         place=str(folder),
@@ -37,6 +41,18 @@ def read_own(folder: Path, metric: str | None = None) -> TrainingLog:
         steps=np.array([float(one["update"]) for one in points]),
         losses=np.array(numbers),
         loss_name=name,
-        config=dict(flatten({k: v for k, v in recipe.items() if k not in ARM})),
+        config=_settings(record.manifest),
         diverged=record.diverged,
+        finished=record.finished,
     )
+
+
+def _settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what runs of two arms should have in common, those of a recipe by its paths."""
+    found = dict(flatten(manifest))
+    beside = [*ARM, *NAMES, *(MICRO if found.get("recipe.emulate.format") is None else ())]
+    return {
+        path.removeprefix("recipe."): value
+        for path, value in found.items()
+        if not matches(path, beside)
+    }

@@ -56,6 +56,7 @@ class TrainingLog:
         loss_name: what they are called there.
         config: what the run was started with, where that lies beside; empty where it does not.
         diverged: why the run itself says that it diverged; None where it does not.
+        finished: whether the run has come to its end; None where nothing tells.
         again: readings of steps that were logged again, as a resumed run does; the last counts.
     """
 
@@ -67,6 +68,7 @@ class TrainingLog:
     loss_name: str
     config: Mapping[str, Any] = field(default_factory=dict)
     diverged: str | None = None
+    finished: bool | None = None
     again: int = 0
 
     @property

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns, TrainingLog
+from tests.training.drawn import recipe, record, runs, write
 
 LOSSES = [3.5, 3.25, 3.125]
 ROWS = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(LOSSES, start=1)]
@@ -299,7 +302,7 @@ BAD = {
     "nothing was logged": lambda at: put(at / "trainer_state.json", '{"log_history": []}'),
     "has no line that nanoGPT would write": lambda at: put(at / "x.log", "nothing"),
     "is of no kind that is known": lambda at: put(at / "x.bin", ""),
-    "has no evaluation with 'nats'; leave the folder out": lambda at: unfinished(at),
+    "has no evaluation with 'nats'; leave the folder out": lambda at: diverged(at),
     "holds no scalars": lambda at: put(at / "events.out.tfevents.1", ""),
     "holds a step that is not finite": lambda at: put(at / "x.csv", "step,loss\ninf,1\n"),
     "has no arm: the column 'arm' is empty there": (
@@ -336,12 +339,10 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
-def unfinished(at: Path) -> Path:
-    train = {"seed": 1, "learning_rate": 0.1}
-    manifest = {"run": "a", "arm": "a", "recipe": {"train": train}}
-    data = {"data": {"digest": "x", "train_tokens": 9}}
-    put(at / "manifest.json", json.dumps({**manifest, **data}))
-    return at
+def diverged(at: Path) -> Path:
+    given = runs(recipe())[0]
+    note = {"kind": "note", "update": 0, "text": "the loss is not finite"}
+    return write(at, replace(record(given, math.nan), events=(note,)))
 
 
 def beside(at: Path) -> Path:
