@@ -1,6 +1,7 @@
 """Reads tables of readings: CSV, JSONL and Parquet, also as W&B and MLflow export them."""
 
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_csv(path: Path) -> "pa.Table":
+def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
     """Read a table with a head, between commas, semicolons or tabs.
+
+    Args:
+        words: columns, in lower case, whose values are names also where they look like numbers:
+            2.1 is not 2.10.
 
     Raises:
         UserError: it is none.
@@ -25,14 +30,25 @@ def read_csv(path: Path) -> "pa.Table":
     raw = read_whole(path)
     head = raw.partition(b"\n")[0]
     between = max((b",", b"\t", b";"), key=head.count).decode()
-    try:
-        found = csv.read_csv(
+
+    def parse(kinds: dict[str, pa.DataType]) -> pa.Table:
+        return csv.read_csv(
             io.BytesIO(raw),
             # A column may be empty for longer than one of the usual blocks, and is of one kind.
             read_options=csv.ReadOptions(block_size=min(len(raw) + 1, 2**31 - 1)),
             parse_options=csv.ParseOptions(delimiter=between),
-            convert_options=csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+            convert_options=csv.ConvertOptions(
+                null_values=[""], strings_can_be_null=True, column_types=kinds
+            ),
         )
+
+    try:
+        found = parse({})
+        named = [one for one in found.schema if one.name.strip().lower() in words]
+        # Text that is not in UTF-8 is read as bytes.
+        guessed = [one.name for one in named if one.type not in (pa.string(), pa.binary())]
+        if guessed:
+            found = parse(dict.fromkeys(guessed, pa.string()))
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise _unreadable(path, "table", error) from None
     return _check_names(found.rename_columns([one.strip() for one in found.column_names]), path)

@@ -207,6 +207,16 @@ def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
     assert found.arm == "ä"
 
 
+@pytest.mark.parametrize("arms", [["2.1", "2.10"], ["01", "1"], ["2024-01-01"], ["true"]])
+def test_names_that_look_like_numbers_are_names(arms: list[str], tmp_path: Path) -> None:
+    rows = [{"arm": arm, "seed": "3.0", "step": 1, "loss": 3.5} for arm in arms]
+    found = read(write_csv(tmp_path / "x.csv", rows))
+    assert [(one.arm, one.seed) for one in found] == [(arm, "3") for arm in arms]
+    rows = [{"What": arm, "n": "07", "step": 1, "loss": 3.5} for arm in arms]
+    found = read(write_csv(tmp_path / "y.csv", rows), arm="What", seed="n")
+    assert [(one.arm, one.seed) for one in found] == [(arm, "07") for arm in arms]
+
+
 def test_a_name_keeps_what_stands_behind_its_points(tmp_path: Path) -> None:
     for name in ("attn.rope", "attn.alibi"):
         write_csv(tmp_path / f"{name}.csv", ROWS)
