@@ -100,6 +100,28 @@ def test_event_files_of_tensorboard(tmp_path: Path) -> None:
     check(found, "plain", "2")
 
 
+@pytest.mark.parametrize("kind", ["a bit", "a length", "a cut record", "a cut checksum"])
+def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        for row in ROWS:
+            writer.add_scalar("val/loss", row["loss"], row["step"])
+    (file,) = tmp_path.iterdir()
+    raw = bytearray(file.read_bytes())
+    record = raw.rindex(b"val/loss")
+    if kind == "a bit":
+        raw[record] ^= 1
+    elif kind == "a length":
+        raw[6] ^= 1
+    else:
+        del raw[record if kind == "a cut record" else -3 :]
+    file.write_bytes(raw)
+    with pytest.raises(UserError, match="is damaged, or cut, behind its first . records") as told:
+        read(file)
+    assert file.name in str(told.value)
+
+
 def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
     rows = [
         {
