@@ -117,7 +117,7 @@ def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> No
     else:
         del raw[record if kind == "a cut record" else -3 :]
     file.write_bytes(raw)
-    with pytest.raises(UserError, match="is damaged, or cut, behind its first . records") as told:
+    with pytest.raises(UserError, match="is damaged, or cut, behind its first") as told:
         read(file)
     assert file.name in str(told.value)
 
@@ -304,6 +304,33 @@ def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None
     (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
     (tmp_path / "config.yaml").write_text("lr2:\n  desc: null\n  value: 3\n_wandb:\n  value: 1\n")
     assert read_configuration(log) == {"lr": 0.1, "model.width": 8, "lr2": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "config.yaml",
+            "a0: &a0 {x: 1}\n"
+            + "".join(
+                f"a{n}: &a{n} {{{', '.join(f'{key}: *a{n - 1}' for key in 'abcdefghi')}}}\n"
+                for n in range(1, 9)
+            ),
+            "it repeats itself into more than 200,000 values",
+        ),
+        ("config.yaml", "a: &a {b: *a}", "it repeats itself into more than 200,000 values"),
+        ("config.yaml", "a: &a [1, *a]", "it repeats itself into more than 200,000 values"),
+        ("config.yaml", f"a: {'1:' * 999}1", "expected a number of at most 64 digits"),
+        ("config.yaml", "a: !!timestamp x", "no attribute"),
+        ("config.json", '{"a":' * 700 + "1" + "}" * 700, "recursion"),
+    ],
+)
+def test_settings_beside_a_log_are_of_a_size(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    put(tmp_path / name, text)
+    with pytest.raises(UserError, match=f"{name} lies beside a log and cannot be read: .*{said}"):
+        read(write_csv(tmp_path / "x.csv", ROWS))
 
 
 def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
