@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,15 @@ def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path)
     assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
     (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
     assert train.loss_name == "loss"
+
+
+def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
+    long = put(tmp_path / "a.log", f"{'step 1 ' * 30_000}\nstep 10: val loss 3.5\n")
+    name = f"wide{'-' * 5000}x"
+    wide = put(tmp_path / "b.csv", f"step,{name} - loss\n10,3.5\n")
+    start = time.perf_counter()
+    assert [one.arm for one in read(long, wide)] == ["a", name]
+    assert time.perf_counter() - start < 5
 
 
 def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
