@@ -5,6 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerlab.data.parquet_columns import read_batches
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
@@ -58,14 +59,27 @@ def read_parquet(path: Path) -> "pa.Table":
     """Read a Parquet file.
 
     Raises:
-        UserError: it is none.
+        UserError: it is none, or unpacks to more than is allowed.
     """
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import types
 
     try:
-        return _check_names(parquet.read_table(io.BytesIO(read_whole(path))), path)
-    except (pa.ArrowException, OSError) as error:
+        # Each is counted by then, and its words may stand in every row.
+        batches = [
+            pa.RecordBatch.from_arrays(
+                [
+                    one.dictionary_decode() if types.is_dictionary(one.type) else one
+                    for one in batch.columns
+                ],
+                batch.schema.names,
+            )
+            for batch in read_batches(path, None)
+        ]
+        if not batches:
+            raise ValueError("it has no rows")
+        return pa.Table.from_batches(batches).combine_chunks()
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(path, "Parquet file", error) from None
 
 

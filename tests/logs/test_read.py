@@ -71,6 +71,32 @@ def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
         check(one, arm, "1")
 
 
+@pytest.mark.parametrize("kind", ["numbers", "words"])
+def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    size = 5_000_000 if kind == "numbers" else 20_000
+    other = pa.nulls(size, pa.int8()) if kind == "numbers" else pa.array(["x" * 20_000] * size)
+    losses = pa.array(np.full(size, 3.5))
+    log = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"loss": losses, "other": other}), log, compression="zstd")
+    assert log.stat().st_size < 100_000
+    with pytest.raises(UserError, match=r"unpacks to more than .* bytes; .* --max-bytes"):
+        read(log)
+
+
+def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"arm": arm, "seed": n, **row} for arm in "ab" for n in (1.0, None) for row in ROWS]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=5)
+    found = read(tmp_path)
+    for one, (arm, seed) in zip(found, [(a, n) for a in "ab" for n in ("1", None)], strict=True):
+        check(one, arm, seed)
+
+
 def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path: Path) -> None:
     from transformers import Trainer, TrainingArguments
 
