@@ -14,6 +14,8 @@ from layerlab.validation import find_twice, short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CELLS = 50_000_000  # of a table whose rows have names of their own
+
 
 def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
     """Read a table with a head, between commas, semicolons or tabs.
@@ -89,41 +91,37 @@ def read_jsonl(path: Path) -> "pa.Table":
     Raises:
         UserError: a line is none.
     """
-    import pyarrow as pa
-    from pyarrow import json, types
-
-    raw = read_whole(path)
-    try:
-        found = json.read_json(io.BytesIO(raw))
-    except pa.ArrowInvalid:  # of no fixed kinds, or damaged: line by line, which says where
-        return _read_lines(raw, path)
-    flat = [one.name for one in found.schema if not types.is_nested(one.type)]
-    return found.select(flat)
-
-
-def _read_lines(raw: bytes, path: Path) -> "pa.Table":
     rows = []
-    for number, line in enumerate(raw.splitlines(), start=1):
+    for number, line in enumerate(read_whole(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json_of(line)
+            row = json_of(line.decode())
         except ValueError as error:
             raise _unreadable(path, f"JSON object a line (line {number})", error) from None
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
         rows.append(row)
-    return table_of(rows)
+    return table_of(rows, path)
 
 
-def table_of(rows: list[dict[str, Any]]) -> "pa.Table":
-    """Return objects as a table: a column for each name whose values are numbers or texts."""
+def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
+    """Return objects as a table: a column for each name whose values are numbers or texts.
+
+    Raises:
+        UserError: it has more than `CELLS`.
+    """
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row.get(name) for row in rows] for name in names}
+    if len(names) * len(rows) > CELLS:
+        raise UserError(
+            f"{path} has {len(rows):,} entries with {len(names):,} names in all; expected at most "
+            f"{CELLS:,} values: keep the names that tell step, loss, arm and seed"
+        )
     found = {}
-    for name, values in columns.items():
+    for name in names:
+        values = [row.get(name) for row in rows]
         if any(isinstance(one, dict | list) for one in values):
             continue
         kinds = {type(one) for one in values if one is not None}

@@ -48,7 +48,7 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
                     rows.setdefault(one.step, {"step": one.step})[tag] = told[0]
     if not rows:
         raise UserError(f"{paths[0]} holds no scalars")
-    return table_of([rows[step] for step in sorted(rows)])
+    return table_of([rows[step] for step in sorted(rows)], paths[0])
 
 
 def _check_records(path: Path) -> None:

@@ -36,7 +36,7 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
         pattern = compile_groups(given, ("step", "loss"), "--line")
         found = [one.groupdict() for one in map(pattern.search, lines) if one]
         if found:
-            return table_of([_row(one, name, path) for one in found])
+            return table_of([_row(one, name, path) for one in found], path)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
     raise UserError(
         f"{path} has {what}; type --line 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', "

@@ -335,6 +335,21 @@ def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])
+def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(8000)]
+    whole = name.endswith(".json")
+    text = json.dumps({"log_history": rows}) if whole else "\n".join(map(json.dumps, rows))
+    with pytest.raises(UserError, match=r"has 8,000 entries with 8,002 names in all; expected"):
+        read(put(tmp_path / name, text))
+
+
+def test_a_day_in_jsonl_is_a_name(tmp_path: Path) -> None:
+    rows = [{"arm": "2024-01-01", **row} for row in ROWS]
+    (found,) = read(put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))))
+    check(found, "2024-01-01", None)
+
+
 def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
     log = write_csv(tmp_path / "log.csv", ROWS)
     (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
