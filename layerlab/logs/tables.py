@@ -96,7 +96,7 @@ def read_jsonl(path: Path) -> "pa.Table":
         if not line.strip():
             continue
         try:
-            row = json_of(line.decode())
+            row = json_of(line.decode("utf-8-sig"))
         except ValueError as error:
             raise _unreadable(path, f"JSON object a line (line {number})", error) from None
         if not isinstance(row, dict):
@@ -109,7 +109,7 @@ def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
     """Return objects as a table: a column for each name whose values are numbers or texts.
 
     Raises:
-        UserError: it has more than `CELLS`.
+        UserError: it has more than `CELLS`, or a value that a table has no room for.
     """
     import pyarrow as pa
 
@@ -119,17 +119,20 @@ def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
             f"{path} has {len(rows):,} entries with {len(names):,} names in all; expected at most "
             f"{CELLS:,} values: keep the names that tell step, loss, arm and seed"
         )
-    found = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if any(isinstance(one, dict | list) for one in values):
-            continue
-        kinds = {type(one) for one in values if one is not None}
-        if kinds <= {int, float}:
-            found[name] = pa.array([None if one is None else float(one) for one in values])
-        else:
-            found[name] = pa.array([None if one is None else str(one) for one in values])
-    return pa.table(found)
+    try:
+        columns = {name: _column([row.get(name) for row in rows]) for name in names}
+        return pa.table({name: one for name, one in columns.items() if one is not None})
+    except (OverflowError, UnicodeEncodeError) as error:  # a number of 400 digits; half a character
+        raise _unreadable(path, "table", error) from None
+
+
+def _column(values: list[Any]) -> "pa.Array | None":
+    import pyarrow as pa
+
+    if any(isinstance(one, dict | list) for one in values):
+        return None
+    kind = float if {type(one) for one in values if one is not None} <= {int, float} else str
+    return pa.array([None if one is None else kind(one) for one in values])
 
 
 def _check_names(table: "pa.Table", path: Path) -> "pa.Table":

@@ -1,8 +1,6 @@
 """Logs of every kind, each written by the program whose kind it is, and read as what it says."""
 
-import csv
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +11,7 @@ import torch
 import layerlab
 from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
-from layerlab.logs.read import find_logs, read_logs
-from layerlab.logs.training_log import LogColumns, TrainingLog
-
-LOSSES = [3.5, 3.25, 3.125]
-ROWS = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(LOSSES, start=1)]
-
-
-def read(*paths: Path, **columns: str) -> list[TrainingLog]:
-    return list(read_logs(find_logs([str(one) for one in paths]), LogColumns(**columns)))
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]], between: str = ",") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def check(log: TrainingLog, arm: str, seed: str | None) -> None:
-    assert (log.arm, log.seed) == (arm, seed)
-    assert log.steps.tolist() == [10, 20, 30] and log.losses.tolist() == LOSSES
+from tests.logs.written import ROWS, check, put, read, write_csv
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
@@ -69,21 +45,6 @@ def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "c-s1.parquet")
     for one, arm in zip(read(tmp_path), "abc", strict=True):
         check(one, arm, "1")
-
-
-@pytest.mark.parametrize("kind", ["numbers", "words"])
-def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    size = 5_000_000 if kind == "numbers" else 20_000
-    other = pa.nulls(size, pa.int8()) if kind == "numbers" else pa.array(["x" * 20_000] * size)
-    losses = pa.array(np.full(size, 3.5))
-    log = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"loss": losses, "other": other}), log, compression="zstd")
-    assert log.stat().st_size < 100_000
-    with pytest.raises(UserError, match=r"unpacks to more than .* bytes; .* --max-bytes"):
-        read(log)
 
 
 def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
@@ -125,28 +86,6 @@ def test_event_files_of_tensorboard(tmp_path: Path) -> None:
             writer.add_scalar("lr", 1e-3, row["step"])
     (found,) = read(tmp_path)
     check(found, "plain", "2")
-
-
-@pytest.mark.parametrize("kind", ["a bit", "a length", "a cut record", "a cut checksum"])
-def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(tmp_path)) as writer:
-        for row in ROWS:
-            writer.add_scalar("val/loss", row["loss"], row["step"])
-    (file,) = tmp_path.iterdir()
-    raw = bytearray(file.read_bytes())
-    record = raw.rindex(b"val/loss")
-    if kind == "a bit":
-        raw[record] ^= 1
-    elif kind == "a length":
-        raw[6] ^= 1
-    else:
-        del raw[record if kind == "a cut record" else -3 :]
-    file.write_bytes(raw)
-    with pytest.raises(UserError, match="is damaged, or cut, behind its first") as told:
-        read(file)
-    assert file.name in str(told.value)
 
 
 def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
@@ -326,24 +265,6 @@ def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path)
     assert train.loss_name == "loss"
 
 
-def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
-    long = put(tmp_path / "a.log", f"{'step 1 ' * 30_000}\nstep 10: val loss 3.5\n")
-    name = f"wide{'-' * 5000}x"
-    wide = put(tmp_path / "b.csv", f"step,{name} - loss\n10,3.5\n")
-    start = time.perf_counter()
-    assert [one.arm for one in read(long, wide)] == ["a", name]
-    assert time.perf_counter() - start < 5
-
-
-@pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])
-def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
-    rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(8000)]
-    whole = name.endswith(".json")
-    text = json.dumps({"log_history": rows}) if whole else "\n".join(map(json.dumps, rows))
-    with pytest.raises(UserError, match=r"has 8,000 entries with 8,002 names in all; expected"):
-        read(put(tmp_path / name, text))
-
-
 def test_a_day_in_jsonl_is_a_name(tmp_path: Path) -> None:
     rows = [{"arm": "2024-01-01", **row} for row in ROWS]
     (found,) = read(put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))))
@@ -355,33 +276,6 @@ def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None
     (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
     (tmp_path / "config.yaml").write_text("lr2:\n  desc: null\n  value: 3\n_wandb:\n  value: 1\n")
     assert read_configuration(log) == {"lr": 0.1, "model.width": 8, "lr2": 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        (
-            "config.yaml",
-            "a0: &a0 {x: 1}\n"
-            + "".join(
-                f"a{n}: &a{n} {{{', '.join(f'{key}: *a{n - 1}' for key in 'abcdefghi')}}}\n"
-                for n in range(1, 9)
-            ),
-            "it repeats itself into more than 200,000 values",
-        ),
-        ("config.yaml", "a: &a {b: *a}", "it repeats itself into more than 200,000 values"),
-        ("config.yaml", "a: &a [1, *a]", "it repeats itself into more than 200,000 values"),
-        ("config.yaml", f"a: {'1:' * 999}1", "expected a number of at most 64 digits"),
-        ("config.yaml", "a: !!timestamp x", "no attribute"),
-        ("config.json", '{"a":' * 700 + "1" + "}" * 700, "recursion"),
-    ],
-)
-def test_settings_beside_a_log_are_of_a_size(
-    name: str, text: str, said: str, tmp_path: Path
-) -> None:
-    put(tmp_path / name, text)
-    with pytest.raises(UserError, match=f"{name} lies beside a log and cannot be read: .*{said}"):
-        read(write_csv(tmp_path / "x.csv", ROWS))
 
 
 def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
@@ -439,11 +333,6 @@ BAD = {
     ),
     "lies beside a log and cannot be read": lambda at: beside(at),
 }
-
-
-def put(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
 
 
 def unfinished(at: Path) -> Path:
