@@ -272,8 +272,9 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, judge, runs, study, limit_archives(trustable(evaluate))):
+for command in (train, compare, limit_archives(judge), runs, study):
     app.command()(command)
+app.command()(limit_archives(trustable(evaluate)))
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")
 app.add_typer(ledger, name="ledger")

@@ -4,10 +4,55 @@ A file keeps a word once and names it in as many rows as it likes: three kilobyt
 gigabytes. So texts are read with their dictionary.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from layerlab.data.archives import ROW, Allowance
 from layerlab.errors import UserError
+from layerlab.records.parquet.pages import page_sizes
+from layerlab.system.files import check_regular
 from layerlab.validation import find_twice, short_repr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Of a table; a word that is kept once may stand in each of them.
+ROWS_AT_ONCE = 64
+
+
+def read_batches(path: Path, field: str | None) -> Iterator["pa.RecordBatch"]:
+    """Read the rows of a file, a few at a time, whose texts are still in their dictionary.
+
+    Args:
+        field: that is read; None where all are.
+
+    Raises:
+        UserError: it unpacks to more than is allowed, or lacks the field.
+        ValueError: it is no Parquet that can be read.
+        ArrowException: likewise.
+    """
+    import pyarrow.parquet
+
+    check_regular(path)
+    allowance = Allowance(path)
+    # Words stay in their dictionary until they are counted: each row may name the longest.
+    metadata = pyarrow.parquet.read_metadata(path)
+    words, sizes = text_columns(metadata), page_sizes(path, metadata)
+    allowance.check(max(sizes))
+    count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
+        check_columns(str(path), field, file.schema_arrow.names)
+        columns = None if field is None else [field]
+        # No batch reaches over two groups, whose dictionaries differ.
+        every = [[one] for one in range(metadata.num_row_groups)]
+        options: dict[str, Any] = {"batch_size": count, "columns": columns}
+        for batch in chain.from_iterable(
+            file.iter_batches(row_groups=group, **options) for group in every
+        ):
+            allowance.spend(ROW * len(batch) + sum(map(unpacked_size, batch.columns)))
+            yield batch
 
 
 def text_columns(metadata: Any) -> list[str]:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab.data.archives import ROW, Allowance, is_archive, read_documents
+from layerlab.data.archives import is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
-from layerlab.data.parquet_columns import check_columns, fieldless, text_columns, unpacked_size
+from layerlab.data.parquet_columns import fieldless, read_batches
 from layerlab.data.places import data_folder
 from layerlab.data.python_docs import topics
 from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
@@ -20,9 +19,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
-from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import DECODER, check_text, json_of, one_line
-from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
 from layerlab.validation import expand_home, short_repr, suggest
 
@@ -32,8 +29,6 @@ ENDINGS = (*PLAIN, *TABLES)
 # Files of whole rows: also one JSON array, which no corpus is.
 ROWS = (".json", *TABLES)
 EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
-# Of a table; a word that is kept once may stand in each of them.
-ROWS_AT_ONCE = 64
 # Characters of a row: what JSON makes of them may take 25 times as much memory.
 LONGEST = 2**25
 
@@ -312,30 +307,13 @@ def _after_blanks(text: str, at: int) -> int:
 
 def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow
-    import pyarrow.parquet
 
-    check_regular(path)
-    allowance, number = Allowance(path), 0
+    number = 0
     try:
-        # Words stay in their dictionary until they are counted: each row may name the longest.
-        metadata = pyarrow.parquet.read_metadata(path)
-        words, sizes = text_columns(metadata), page_sizes(path, metadata)
-        allowance.check(max(sizes))
-        count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
-            known = file.schema_arrow.names
-            check_columns(str(path), field, known)
-            columns = None if field is None else [field]
-            # No batch reaches over two groups, whose dictionaries differ.
-            every = [[one] for one in range(metadata.num_row_groups)]
-            options: dict[str, Any] = {"batch_size": count, "columns": columns}
-            for batch in chain.from_iterable(
-                file.iter_batches(row_groups=group, **options) for group in every
-            ):
-                allowance.spend(ROW * len(batch) + sum(map(unpacked_size, batch.columns)))
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
+        for batch in read_batches(path, field):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}, row {number}", row
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}, after row {number}: a text is not UTF-8; mend that row"

@@ -1,5 +1,6 @@
 """From a table of readings to runs: which column is which, and where one run ends."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST = 12  # columns that an error names
+GAP = re.compile(r"(?<=\d)\.0$")
 
 
 def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[TrainingLog]:
@@ -60,7 +62,8 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     arms = _words(table, arm, named)
     if not all(arms):
         raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
-    seeds = _words(table, seed, seeded)
+    # A table with gaps writes the seed 3 as 3.0; an arm is what it is written as.
+    seeds = [one and GAP.sub("", one) for one in _words(table, seed, seeded)]
     keys = list(zip(arms, seeds, strict=True))
     places: dict[tuple[Any, Any], list[int]] = {}
     for row, key in enumerate(keys):

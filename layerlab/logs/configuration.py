@@ -28,28 +28,32 @@ def read_configuration(log: Path) -> dict[str, Any]:
     for name in BESIDE:
         file = folder / name
         if file.is_file() and file != log:
-            found |= dict(flatten(_unwrap(_read(file))))
+            found |= _read(file)
     return found
 
 
-def _read(file: Path) -> dict[Any, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
         content = _yaml(file) if file.suffix == ".yaml" else read_json(file)
-    except (OSError, ValueError) as error:
+        return dict(flatten(_unwrap(content))) if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{file} lies beside a log and cannot be read: {' '.join(str(error).split())[:200]}; "
             "mend or move it"
         ) from None
-    return content if isinstance(content, dict) else {}
 
 
 def _yaml(file: Path) -> Any:
     import yaml
 
+    from layerlab.data.bounded_yaml import BoundedLoader, check_repeats
+
     try:
-        return yaml.safe_load(read_whole(file))
-    except (yaml.YAMLError, RecursionError) as error:
+        content = yaml.load(read_whole(file), Loader=BoundedLoader)
+    except Exception as error:  # PyYAML lets pass whatever a value of a wrong kind brings about
         raise ValueError(str(error)) from None
+    check_repeats(content)
+    return content
 
 
 def _unwrap(value: Any) -> Any:

@@ -15,9 +15,9 @@ from layerlab.records.run_files import COMPARISON
 from layerlab.system.files import check_regular
 from layerlab.validation import expand_home, short_repr
 
+SHEETS = (".csv", ".tsv")
 TABLES = {
-    ".csv": tables.read_csv,
-    ".tsv": tables.read_csv,
+    **dict.fromkeys(SHEETS, tables.read_csv),
     ".jsonl": tables.read_jsonl,
     ".ndjson": tables.read_jsonl,
     ".parquet": tables.read_parquet,
@@ -129,7 +129,8 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
         if all(one.startswith(tensorboard.SUMMARY) for one in table.column_names if one != "step"):
             return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
-        table = pick_metric(unpivot(TABLES[suffix](path), columns), columns)
+        words = (columns.word_names,) if suffix in SHEETS else ()
+        table = pick_metric(unpivot(TABLES[suffix](path, *words), columns), columns)
     elif suffix == ".json":
         table = trainer_state.read_trainer_state(path)
     elif suffix in TEXTS or columns.line is not None:

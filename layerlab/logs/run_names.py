@@ -7,7 +7,8 @@ from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
 # What a path ends in when somebody runs an arm with several seeds: pre-norm-s1, pre_norm/seed_1.
-SEEDED = re.compile(r"(?P<arm>[^/]+?)[-_./ ]*(?:\bseed|_seed|[-_./ ]s)[-_=]?(?P<seed>\d+)$", re.I)
+SEEDED = re.compile(r"(?:\bseed|_seed|[-_./ ]s)[-_=]?(?P<seed>\d+)$", re.I)
+BETWEEN = "-_./ "  # an arm and its seed
 # Files that every run has; its folder has its name.
 COMMON = re.compile(
     r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|val(id(ation)?)?|eval(uation)?|output|progress|results?"
@@ -68,5 +69,7 @@ def read_name(path: Path, pattern: str | None = None) -> tuple[str, str | None]:
     parts = [*path.parts[:-1], SUFFIX.sub("", path.name)]
     while len(parts) > 1 and (COMMON.match(parts[-1]) or CHECKPOINT.match(parts[-1])):
         parts.pop()
-    seeded = SEEDED.search("/".join(parts[-2:]))
-    return (seeded["arm"], seeded["seed"]) if seeded else (parts[-1], None)
+    name = "/".join(parts[-2:])
+    seeded = SEEDED.search(name)
+    arm = name[: seeded.start()].rstrip(BETWEEN).rpartition("/")[2] if seeded else ""
+    return (arm, seeded["seed"]) if seeded and arm else (parts[-1], None)

@@ -1,9 +1,11 @@
 """Reads tables of readings: CSV, JSONL and Parquet, also as W&B and MLflow export them."""
 
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerlab.data.parquet_columns import read_batches
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
@@ -12,9 +14,15 @@ from layerlab.validation import find_twice, short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CELLS = 50_000_000  # of a table whose rows have names of their own
 
-def read_csv(path: Path) -> "pa.Table":
+
+def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
     """Read a table with a head, between commas, semicolons or tabs.
+
+    Args:
+        words: columns, in lower case, whose values are names also where they look like numbers:
+            2.1 is not 2.10.
 
     Raises:
         UserError: it is none.
@@ -25,14 +33,25 @@ def read_csv(path: Path) -> "pa.Table":
     raw = read_whole(path)
     head = raw.partition(b"\n")[0]
     between = max((b",", b"\t", b";"), key=head.count).decode()
-    try:
-        found = csv.read_csv(
+
+    def parse(kinds: dict[str, pa.DataType]) -> pa.Table:
+        return csv.read_csv(
             io.BytesIO(raw),
             # A column may be empty for longer than one of the usual blocks, and is of one kind.
             read_options=csv.ReadOptions(block_size=min(len(raw) + 1, 2**31 - 1)),
             parse_options=csv.ParseOptions(delimiter=between),
-            convert_options=csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+            convert_options=csv.ConvertOptions(
+                null_values=[""], strings_can_be_null=True, column_types=kinds
+            ),
         )
+
+    try:
+        found = parse({})
+        named = [one for one in found.schema if one.name.strip().lower() in words]
+        # Text that is not in UTF-8 is read as bytes.
+        guessed = [one.name for one in named if one.type not in (pa.string(), pa.binary())]
+        if guessed:
+            found = parse(dict.fromkeys(guessed, pa.string()))
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise _unreadable(path, "table", error) from None
     return _check_names(found.rename_columns([one.strip() for one in found.column_names]), path)
@@ -42,14 +61,27 @@ def read_parquet(path: Path) -> "pa.Table":
     """Read a Parquet file.
 
     Raises:
-        UserError: it is none.
+        UserError: it is none, or unpacks to more than is allowed.
     """
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import types
 
     try:
-        return _check_names(parquet.read_table(io.BytesIO(read_whole(path))), path)
-    except (pa.ArrowException, OSError) as error:
+        # Each is counted by then, and its words may stand in every row.
+        batches = [
+            pa.RecordBatch.from_arrays(
+                [
+                    one.dictionary_decode() if types.is_dictionary(one.type) else one
+                    for one in batch.columns
+                ],
+                batch.schema.names,
+            )
+            for batch in read_batches(path, None)
+        ]
+        if not batches:
+            raise ValueError("it has no rows")
+        return pa.Table.from_batches(batches).combine_chunks()
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(path, "Parquet file", error) from None
 
 
@@ -59,49 +91,48 @@ def read_jsonl(path: Path) -> "pa.Table":
     Raises:
         UserError: a line is none.
     """
-    import pyarrow as pa
-    from pyarrow import json, types
-
-    raw = read_whole(path)
-    try:
-        found = json.read_json(io.BytesIO(raw))
-    except pa.ArrowInvalid:  # of no fixed kinds, or damaged: line by line, which says where
-        return _read_lines(raw, path)
-    flat = [one.name for one in found.schema if not types.is_nested(one.type)]
-    return found.select(flat)
-
-
-def _read_lines(raw: bytes, path: Path) -> "pa.Table":
     rows = []
-    for number, line in enumerate(raw.splitlines(), start=1):
+    for number, line in enumerate(read_whole(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json_of(line)
+            row = json_of(line.decode("utf-8-sig"))
         except ValueError as error:
             raise _unreadable(path, f"JSON object a line (line {number})", error) from None
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
         rows.append(row)
-    return table_of(rows)
+    return table_of(rows, path)
 
 
-def table_of(rows: list[dict[str, Any]]) -> "pa.Table":
-    """Return objects as a table: a column for each name whose values are numbers or texts."""
+def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
+    """Return objects as a table: a column for each name whose values are numbers or texts.
+
+    Raises:
+        UserError: it has more than `CELLS`, or a value that a table has no room for.
+    """
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    found = {}
-    for name, values in columns.items():
-        if any(isinstance(one, dict | list) for one in values):
-            continue
-        kinds = {type(one) for one in values if one is not None}
-        if kinds <= {int, float}:
-            found[name] = pa.array([None if one is None else float(one) for one in values])
-        else:
-            found[name] = pa.array([None if one is None else str(one) for one in values])
-    return pa.table(found)
+    if len(names) * len(rows) > CELLS:
+        raise UserError(
+            f"{path} has {len(rows):,} entries with {len(names):,} names in all; expected at most "
+            f"{CELLS:,} values: keep the names that tell step, loss, arm and seed"
+        )
+    try:
+        columns = {name: _column([row.get(name) for row in rows]) for name in names}
+        return pa.table({name: one for name, one in columns.items() if one is not None})
+    except (OverflowError, UnicodeEncodeError) as error:  # a number of 400 digits; half a character
+        raise _unreadable(path, "table", error) from None
+
+
+def _column(values: list[Any]) -> "pa.Array | None":
+    import pyarrow as pa
+
+    if any(isinstance(one, dict | list) for one in values):
+        return None
+    kind = float if {type(one) for one in values if one is not None} <= {int, float} else str
+    return pa.array([None if one is None else kind(one) for one in values])
 
 
 def _check_names(table: "pa.Table", path: Path) -> "pa.Table":

@@ -1,5 +1,6 @@
 """Reads the scalars of TensorBoard's event files."""
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PATTERN = "events.out.tfevents.*"
+HEAD = struct.Struct("<QI")  # of a record: its length, and the checksum of that
+SUM = struct.Struct("<I")  # behind it
 SUMMARY = "hparam/"  # tags of what a run came to, which add_hparams writes to a folder of its own
 
 
@@ -22,7 +25,7 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
         paths: its files in the order of their writing: a resumed run writes another, which counts.
 
     Raises:
-        UserError: tensorboard is not installed, or no scalar is there.
+        UserError: tensorboard is not installed, a file is damaged, or no scalar is there.
     """
     try:
         from tensorboard.backend.event_processing import event_accumulator
@@ -33,7 +36,7 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
     every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     rows: dict[int, dict[str, object]] = {}
     for path in paths:
-        check_regular(path)
+        _check_records(path)
         read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
         read.Reload()
         for tag in read.Tags()[event_accumulator.SCALARS]:
@@ -45,4 +48,32 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
                     rows.setdefault(one.step, {"step": one.step})[tag] = told[0]
     if not rows:
         raise UserError(f"{paths[0]} holds no scalars")
-    return table_of([rows[step] for step in sorted(rows)])
+    return table_of([rows[step] for step in sorted(rows)], paths[0])
+
+
+def _check_records(path: Path) -> None:
+    """Refuse a file with a flipped bit or a cut: tensorboard reads up to there, and says nothing.
+
+    Raises:
+        UserError: it is damaged, or no such file.
+    """
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    check_regular(path)
+    left, number = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while left:
+            head = file.read(HEAD.size)
+            whole = len(head) == HEAD.size
+            length, told = HEAD.unpack(head) if whole else (0, 0)
+            left -= HEAD.size + length + SUM.size
+            whole = whole and told == masked_crc32c(head[:8]) and left >= 0
+            if whole:
+                data = file.read(length)
+                whole = file.read(SUM.size) == SUM.pack(masked_crc32c(data))
+            if not whole:
+                raise UserError(
+                    f"{path} is damaged, or cut, behind its first {number} records; copy it anew, "
+                    "or leave it out"
+                )
+            number += 1

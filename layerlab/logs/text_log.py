@@ -12,6 +12,7 @@ from layerlab.validation import short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LONGEST = 2000  # characters of a line that is searched: an expression may take their square
 # What nanoGPT and modded-nanogpt print at an evaluation.
 STEP = r":?\s*(?P<step>\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b"
 USUAL = {
@@ -21,7 +22,7 @@ USUAL = {
 
 
 def read_text(path: Path, line: str | None) -> "pa.Table":
-    """Read the lines that a regular expression fits; others are left out.
+    """Read the lines that a regular expression fits; others, and long ones, are left out.
 
     Args:
         line: with the groups step and loss; those of nanoGPT's lines where it is None.
@@ -29,12 +30,13 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
     Raises:
         UserError: it fits no line, or a group is no number.
     """
-    lines = read_whole(path).decode("utf-8", "replace").splitlines()
+    every = read_whole(path).decode("utf-8", "replace").splitlines()
+    lines = [one for one in every if len(one) <= LONGEST]
     for name, given in (USUAL if line is None else {"loss": line}).items():
         pattern = compile_groups(given, ("step", "loss"), "--line")
         found = [one.groupdict() for one in map(pattern.search, lines) if one]
         if found:
-            return table_of([_row(one, name, path) for one in found])
+            return table_of([_row(one, name, path) for one in found], path)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
     raise UserError(
         f"{path} has {what}; type --line 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', "

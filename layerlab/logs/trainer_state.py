@@ -31,7 +31,7 @@ def read_trainer_state(path: Path) -> "pa.Table":
         )
     if not history:
         raise UserError(f"{path} has an empty {HISTORY!r}: nothing was logged")
-    return table_of(history)
+    return table_of(history, path)
 
 
 def list_latest(files: list[Path]) -> list[Path]:

@@ -43,6 +43,12 @@ class LogColumns:
     line: str | None = None
     name: str | None = None
 
+    @property
+    def word_names(self) -> frozenset[str]:
+        """Columns, in lower case, that name runs, whatever their values look like."""
+        given = [one.lower() for one in (self.arm, self.seed) if one is not None]
+        return frozenset((*ARMS, *SEEDS, *RUNS, *given))
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingLog:

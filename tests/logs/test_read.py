@@ -1,6 +1,5 @@
 """Logs of every kind, each written by the program whose kind it is, and read as what it says."""
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 import layerlab
 from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
+<<<<<<< HEAD
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns, TrainingLog
 from tests.training.drawn import recipe, record, runs, write
@@ -38,6 +38,9 @@ def write_csv(path: Path, rows: list[dict[str, Any]], between: str = ",") -> Pat
 def check(log: TrainingLog, arm: str, seed: str | None) -> None:
     assert (log.arm, log.seed) == (arm, seed)
     assert log.steps.tolist() == [10, 20, 30] and log.losses.tolist() == LOSSES
+=======
+from tests.logs.written import ROWS, check, put, read, write_csv
+>>>>>>> w-mend14a
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
@@ -71,6 +74,17 @@ def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "c-s1.parquet")
     for one, arm in zip(read(tmp_path), "abc", strict=True):
         check(one, arm, "1")
+
+
+def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"arm": arm, "seed": n, **row} for arm in "ab" for n in (1.0, None) for row in ROWS]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=5)
+    found = read(tmp_path)
+    for one, (arm, seed) in zip(found, [(a, n) for a in "ab" for n in ("1", None)], strict=True):
+        check(one, arm, seed)
 
 
 def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path: Path) -> None:
@@ -210,6 +224,16 @@ def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
     assert found.arm == "ä"
 
 
+@pytest.mark.parametrize("arms", [["2.1", "2.10"], ["01", "1"], ["2024-01-01"], ["true"]])
+def test_names_that_look_like_numbers_are_names(arms: list[str], tmp_path: Path) -> None:
+    rows = [{"arm": arm, "seed": "3.0", "step": 1, "loss": 3.5} for arm in arms]
+    found = read(write_csv(tmp_path / "x.csv", rows))
+    assert [(one.arm, one.seed) for one in found] == [(arm, "3") for arm in arms]
+    rows = [{"What": arm, "n": "07", "step": 1, "loss": 3.5} for arm in arms]
+    found = read(write_csv(tmp_path / "y.csv", rows), arm="What", seed="n")
+    assert [(one.arm, one.seed) for one in found] == [(arm, "07") for arm in arms]
+
+
 def test_a_name_keeps_what_stands_behind_its_points(tmp_path: Path) -> None:
     for name in ("attn.rope", "attn.alibi"):
         write_csv(tmp_path / f"{name}.csv", ROWS)
@@ -268,6 +292,12 @@ def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path)
     assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
     (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
     assert train.loss_name == "loss"
+
+
+def test_a_day_in_jsonl_is_a_name(tmp_path: Path) -> None:
+    rows = [{"arm": "2024-01-01", **row} for row in ROWS]
+    (found,) = read(put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))))
+    check(found, "2024-01-01", None)
 
 
 def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
@@ -334,6 +364,7 @@ BAD = {
 }
 
 
+<<<<<<< HEAD
 def put(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -343,6 +374,14 @@ def diverged(at: Path) -> Path:
     given = runs(recipe())[0]
     note = {"kind": "note", "update": 0, "text": "the loss is not finite"}
     return write(at, replace(record(given, math.nan), events=(note,)))
+=======
+def unfinished(at: Path) -> Path:
+    train = {"seed": 1, "learning_rate": 0.1}
+    manifest = {"run": "a", "arm": "a", "recipe": {"train": train}}
+    data = {"data": {"digest": "x", "train_tokens": 9}}
+    put(at / "manifest.json", json.dumps({**manifest, **data}))
+    return at
+>>>>>>> w-mend14a
 
 
 def beside(at: Path) -> Path:

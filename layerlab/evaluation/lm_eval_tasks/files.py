@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.constructor import ConstructorError
 
+from layerlab.data.bounded_yaml import NODES, BoundedLoader, check_repeats
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text
 from layerlab.system.files import check_regular
@@ -19,58 +19,20 @@ from layerlab.validation import expand_home
 ENDINGS = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes; the longest of lm-eval's own has 80,000
 DEPTH = 16  # of files that include one another
-NODES = 200_000  # values, each alias counted as often as it stands there
-DIGITS = 64  # of a number; YAML counts in sixties too, and takes its time
 
 
 class Code(str):
     """The name of a function, as `!function` gives it."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as data, with functions as their names, and no more of it than a machine can hold."""
-
-    merged = 0
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge what `<<` names into a table, and count: ten lines can ask for a billion pairs.
-
-        Raises:
-            ConstructorError: it is too much.
-        """
-        for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                self._count(value.value if isinstance(value, yaml.SequenceNode) else [value])
-        super().flatten_mapping(node)
-
-    def _count(self, parts: list[yaml.Node]) -> None:
-        for part in parts:
-            if isinstance(part, yaml.MappingNode):
-                self.flatten_mapping(part)
-            self.merged += len(part.value)
-            if self.merged > NODES:
-                raise ConstructorError(None, None, f"it merges over {NODES:,} values", None)
-
-    def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Return a whole number or one with a point.
-
-        Raises:
-            ConstructorError: it is no number, or has too many digits.
-        """
-        if len(node.value) > DIGITS:
-            expectation = f"expected a number of at most {DIGITS} digits"
-            raise ConstructorError(None, None, expectation, node.start_mark)
-        whole = node.tag == "tag:yaml.org,2002:int"
-        found: int | float = (self.construct_yaml_int if whole else self.construct_yaml_float)(node)
-        return found
+class _Loader(BoundedLoader):
+    """YAML as data, with functions as their names."""
 
 
 _Loader.add_constructor(
     "!function",
     lambda loader, node: Code(loader.construct_scalar(node)),
 )
-for _kind in ("int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
@@ -111,8 +73,7 @@ def _parse(path: Path) -> dict[str, Any]:
         if len(raw) > LARGEST:
             raise UserError(f"{path} has more than 1 MiB; expected a task file of lm-eval")
         content = yaml.load(raw, Loader=_Loader)
-        if sum(1 for _ in values(content)) >= NODES:
-            raise UserError(f"{path} repeats itself into more than {NODES:,} values; shorten it")
+        check_repeats(content)
         for _, value in values(content):
             if isinstance(value, str):
                 check_text(value)

@@ -1,0 +1,99 @@
+"""Logs that are damaged, or ask for more than a machine can hold: one line names each."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerlab import UserError
+from tests.logs.written import ROWS, put, read, write_csv
+
+
+@pytest.mark.parametrize("kind", ["numbers", "words"])
+def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    size = 5_000_000 if kind == "numbers" else 20_000
+    other = pa.nulls(size, pa.int8()) if kind == "numbers" else pa.array(["x" * 20_000] * size)
+    losses = pa.array(np.full(size, 3.5))
+    log = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"loss": losses, "other": other}), log, compression="zstd")
+    assert log.stat().st_size < 100_000
+    with pytest.raises(UserError, match=r"unpacks to more than .* bytes; .* --max-bytes"):
+        read(log)
+
+
+@pytest.mark.parametrize("kind", ["a bit", "a length", "a cut record", "a cut checksum"])
+def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        for row in ROWS:
+            writer.add_scalar("val/loss", row["loss"], row["step"])
+    (file,) = tmp_path.iterdir()
+    raw = bytearray(file.read_bytes())
+    record = raw.rindex(b"val/loss")
+    if kind == "a bit":
+        raw[record] ^= 1
+    elif kind == "a length":
+        raw[6] ^= 1
+    else:
+        del raw[record if kind == "a cut record" else -3 :]
+    file.write_bytes(raw)
+    with pytest.raises(UserError, match="is damaged, or cut, behind its first") as told:
+        read(file)
+    assert file.name in str(told.value)
+
+
+def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
+    long = put(tmp_path / "a.log", f"{'step 1 ' * 30_000}\nstep 10: val loss 3.5\n")
+    name = f"wide{'-' * 5000}x"
+    wide = put(tmp_path / "b.csv", f"step,{name} - loss\n10,3.5\n")
+    start = time.perf_counter()
+    assert [one.arm for one in read(long, wide)] == ["a", name]
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])
+def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(8000)]
+    whole = name.endswith(".json")
+    text = json.dumps({"log_history": rows}) if whole else "\n".join(map(json.dumps, rows))
+    with pytest.raises(UserError, match=r"has 8,000 entries with 8,002 names in all; expected"):
+        read(put(tmp_path / name, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "config.yaml",
+            "a0: &a0 {x: 1}\n"
+            + "".join(
+                f"a{n}: &a{n} {{{', '.join(f'{key}: *a{n - 1}' for key in 'abcdefghi')}}}\n"
+                for n in range(1, 9)
+            ),
+            "it repeats itself into more than 200,000 values",
+        ),
+        ("config.yaml", "a: &a {b: *a}", "it repeats itself into more than 200,000 values"),
+        ("config.yaml", "a: &a [1, *a]", "it repeats itself into more than 200,000 values"),
+        ("config.yaml", f"a: {'1:' * 999}1", "expected a number of at most 64 digits"),
+        ("config.yaml", "a: !!timestamp x", "no attribute"),
+        ("config.json", '{"a":' * 700 + "1" + "}" * 700, "recursion"),
+    ],
+)
+def test_settings_beside_a_log_are_of_a_size(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    put(tmp_path / name, text)
+    with pytest.raises(UserError, match=f"{name} lies beside a log and cannot be read: .*{said}"):
+        read(write_csv(tmp_path / "x.csv", ROWS))
+
+
+@pytest.mark.parametrize("row", ['{"loss": 1' + "0" * 400 + "}", r'{"loss": 1, "note": "\ud800"}'])
+def test_values_that_a_table_has_no_room_for_are_one_line(row: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"x.jsonl cannot be read as a table: "):
+        read(put(tmp_path / "x.jsonl", row))
