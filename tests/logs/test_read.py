@@ -13,34 +13,8 @@ import torch
 import layerlab
 from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
-<<<<<<< HEAD
-from layerlab.logs.read import find_logs, read_logs
-from layerlab.logs.training_log import LogColumns, TrainingLog
-from tests.training.drawn import recipe, record, runs, write
-
-LOSSES = [3.5, 3.25, 3.125]
-ROWS = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(LOSSES, start=1)]
-
-
-def read(*paths: Path, **columns: str) -> list[TrainingLog]:
-    return list(read_logs(find_logs([str(one) for one in paths]), LogColumns(**columns)))
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]], between: str = ",") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def check(log: TrainingLog, arm: str, seed: str | None) -> None:
-    assert (log.arm, log.seed) == (arm, seed)
-    assert log.steps.tolist() == [10, 20, 30] and log.losses.tolist() == LOSSES
-=======
 from tests.logs.written import ROWS, check, put, read, write_csv
->>>>>>> w-mend14a
+from tests.training.drawn import recipe, record, runs, write
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
@@ -364,24 +338,10 @@ BAD = {
 }
 
 
-<<<<<<< HEAD
-def put(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
 def diverged(at: Path) -> Path:
     given = runs(recipe())[0]
     note = {"kind": "note", "update": 0, "text": "the loss is not finite"}
     return write(at, replace(record(given, math.nan), events=(note,)))
-=======
-def unfinished(at: Path) -> Path:
-    train = {"seed": 1, "learning_rate": 0.1}
-    manifest = {"run": "a", "arm": "a", "recipe": {"train": train}}
-    data = {"data": {"digest": "x", "train_tokens": 9}}
-    put(at / "manifest.json", json.dumps({**manifest, **data}))
-    return at
->>>>>>> w-mend14a
 
 
 def beside(at: Path) -> Path:
