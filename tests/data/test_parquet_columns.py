@@ -35,7 +35,7 @@ def test_a_long_word_in_each_row_is_counted_before_it_is_repeated(
     before = pa.total_allocated_bytes()
     peak: list[int] = []
     monkeypatch.setattr(
-        "layerlab.data.sources.unpacked_size",
+        "layerlab.data.parquet_columns.unpacked_size",
         lambda column: peak.append(pa.total_allocated_bytes()) or unpacked_size(column),
     )
     with pytest.raises(UserError, match="unpacks to more than 20,971,520 bytes"):
