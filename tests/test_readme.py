@@ -131,6 +131,7 @@ def test_command_runs(command: str, folder: Path) -> None:
             "precision": "",
             "train": "smoke/runs",
             "adapt": "tokenizer.json",
+            "compare": "smoke/report.html",
         }
         written = inside[re.findall(r"layerlab (\w+)", command)[-1]]
         assert (folder / out.group(1) / written).exists()

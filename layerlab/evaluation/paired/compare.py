@@ -17,7 +17,7 @@ from layerlab.evaluation.paired.pair_questions import (
     pair_questions,
     pick_tasks,
 )
-from layerlab.evaluation.paired.question_tests import (
+from layerlab.evaluation.paired.question_statistics import (
     T_TEST,
     QuestionTest,
     compare_questions,

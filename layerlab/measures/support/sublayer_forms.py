@@ -30,6 +30,8 @@ from layerlab.observe.tracing.device_schedule import read_host, widen
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
 
+Entered = Float[Tensor, "token inner"]
+
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
 CONFIDENCE = 8.0
@@ -76,7 +78,7 @@ class FeedForward:
     def is_series(self) -> bool:
         return " x " in self.activation.name
 
-    def inside(self, block: nn.Module, entered: Hidden) -> tuple[Hidden, Hidden | None]:
+    def inside(self, block: nn.Module, entered: Hidden) -> tuple[Entered, Entered | None]:
         """Return z inward + b and, where it is gated, z gate + b, in float32."""
         maps = feedforward_maps(block)
         inward, _, *gates = (maps[name] for name in self.maps)

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
-from layerlab.evaluation.paired.question_tests import (
+from layerlab.evaluation.paired.question_statistics import (
     adjusted_difference,
     compare_questions,
     compare_tasks,
