@@ -28,6 +28,7 @@ def recipe(file: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.full
 def test_a_run_killed_among_its_shards_ends_in_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
