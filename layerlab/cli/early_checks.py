@@ -99,7 +99,7 @@ def check_texts(data: Any) -> None:
 
     for source in (*data.sources, *(data.eval_sources or ())):
         check_source(source)
-    if data.trained is None:
+    if data.trained_tokenizer is None:
         find_tokenizer(data.tokenizer)
 
 

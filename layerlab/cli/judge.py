@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import AsJson, Lang
+from layerlab.cli.options import (
+    ArmOption,
+    AsJson,
+    Lang,
+    LineOption,
+    NameOption,
+    SeedOption,
+    StepOption,
+)
 from layerlab.console.tables import say, show, show_json
 
 
@@ -18,26 +26,14 @@ def judge(
             "or evaluations: folders of lm-eval's --log_samples, or of layerlab evaluate.",
         ),
     ],
-    arm: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What a run tries; its path if left out.")
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What tells the runs of an arm apart.")
-    ] = None,
+    arm: ArmOption = None,
+    seed: SeedOption = None,
     loss: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="What is judged; lower is better.")
     ] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What readings are ordered by.")
-    ] = None,
-    line: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
-    ] = None,
+    step: StepOption = None,
+    line: LineOption = None,
+    name: NameOption = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="ARM", help="Judged against; the first if left out.")
     ] = None,

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import AsJson
+from layerlab.cli.options import (
+    ArmOption,
+    AsJson,
+    LineOption,
+    NameOption,
+    SeedOption,
+    StepOption,
+)
 from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import say_wrapped, show, show_json
 from layerlab.errors import UserError
@@ -113,23 +120,11 @@ def judge(
         list[str],
         typer.Argument(metavar="LOGS...", help="Its runs and the baseline's, as for judge."),
     ],
-    arm: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What a run tries; its path if left out.")
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What tells the runs of an arm apart.")
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What readings are ordered by.")
-    ] = None,
-    line: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
-    ] = None,
+    arm: ArmOption = None,
+    seed: SeedOption = None,
+    step: StepOption = None,
+    line: LineOption = None,
+    name: NameOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge an idea by its runs, once.

@@ -43,3 +43,22 @@ Load = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+
+# Where logs of other trainers have what is judged.
+ArmOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="What a run tries; its path if left out.")
+]
+SeedOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="What tells the runs of an arm apart.")
+]
+StepOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="What readings are ordered by.")
+]
+LineOption = Annotated[
+    str | None,
+    typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
+]

@@ -179,7 +179,7 @@ def _attach_shards(corpus: Corpus, data: DataSection, read: Sequence[int]) -> Co
 def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback | None) -> Corpus:
     """Prepare the corpus of one list of texts."""
     texts = [_open(source, data) for source in data.sources]
-    words = None if data.trained else load_tokenizer(str(data.tokenizer))
+    words = None if data.trained_tokenizer else load_tokenizer(str(data.tokenizer))
     key = _key(data, texts, words)
     folder = (cache or cache_folder()) / CORPORA / key
     maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
@@ -215,8 +215,11 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
     made: list[Any] = [data.vocab_size]
     if words is not None:
         made = [_hash(words), separator(words, str(data.tokenizer))]
-    elif data.trained not in (None, BYTE_LEVEL):  # which is named by its size, as it always was
-        made.append(data.trained.model_dump())
+    elif data.trained_tokenizer not in (
+        None,
+        BYTE_LEVEL,
+    ):  # which is named by its size, as it always was
+        made.append(data.trained_tokenizer.model_dump())
     sources = [
         [text.name, text.identity, source.limit]
         for text, source in zip(texts, data.sources, strict=True)
@@ -292,7 +295,7 @@ class CorpusBuilder:
 
     def _train_tokenizer(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
-        return train_tokenizer(PieceTexts(parts), self.data.vocab_size, self.data.trained)
+        return train_tokenizer(PieceTexts(parts), self.data.vocab_size, self.data.trained_tokenizer)
 
     def _check_size(self, words: PreTrainedTokenizerFast) -> None:
         """Refuse a first shard that gives too few entries: all of the text might give more."""

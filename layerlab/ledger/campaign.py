@@ -143,7 +143,7 @@ class Campaign:
         return ideas
 
     @property
-    def used(self) -> dict[int, str]:
+    def used_seeds(self) -> dict[int, str]:
         """By seed, the idea that it was first written down for."""
         used: dict[int, str] = {}
         for one in self.trials:

@@ -183,12 +183,12 @@ def _check_confirmation(
             f"{short_repr(idea)} was written down to be judged by {last.measure}, and stays so; "
             "leave out --measure"
         )
-    used = {seed: campaign.used[seed] for seed in seeds if seed in campaign.used}
+    used = {seed: campaign.used_seeds[seed] for seed in seeds if seed in campaign.used_seeds}
     if used:
         told = ", ".join(f"{seed} for {name}" for seed, name in used.items())
         raise UserError(
             f"a confirmation needs seeds that no run of this campaign had, and these were used "
-            f"before: {told}; type others, such as {max(campaign.used) + 1}"
+            f"before: {told}; type others, such as {max(campaign.used_seeds) + 1}"
         )
     return last
 

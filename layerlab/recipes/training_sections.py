@@ -136,7 +136,7 @@ class DataSection(Section):
     document_masking: bool = False
 
     @property
-    def trained(self) -> TrainedTokenizer | None:
+    def trained_tokenizer(self) -> TrainedTokenizer | None:
         """The tokenizer that is trained on the text; None where one is named."""
         if self.tokenizer == TRAINED:
             return BYTE_LEVEL

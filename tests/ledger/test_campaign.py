@@ -311,7 +311,7 @@ def test_a_campaign_that_means_nothing_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that takes no file")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, whose folders take no file")
 def test_where_nothing_can_be_written_is_told_at_once() -> None:
     with pytest.raises(UserError, match="cannot write /proc/nowhere"):
         layerlab.create_ledger("/proc/nowhere", baseline="plain")

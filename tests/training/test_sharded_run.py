@@ -68,7 +68,10 @@ def test_the_packaged_pretraining_reads_its_texts_as_it_goes() -> None:
 
     found = load_recipe("pangu-pretrain", {})
     assert found.data.shard_bytes is not None
-    assert found.data.trained is not None and found.data.trained.train == "bpe-fallback"
+    assert (
+        found.data.trained_tokenizer is not None
+        and found.data.trained_tokenizer.train == "bpe-fallback"
+    )
     assert found.data.vocab_size == 100_883
 
 

@@ -235,7 +235,7 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     # has another key than in earlier versions.
     if data.eval_sources is not None:
         found["held out"] = [_identify_source(source, strict) for source in data.eval_sources]
-    if data.trained is None and (place := expand_home(str(data.tokenizer))).exists():
+    if data.trained_tokenizer is None and (place := expand_home(str(data.tokenizer))).exists():
         found["tokenizer"] = _content(place)
     return found | _dtype(recipe)
 

@@ -229,7 +229,7 @@ def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
     maps = feedforward_maps(layer.block)
     norms = spectral_bounds([maps[name].weight for name in fit.maps])
-    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.bounded else torch.tensor(nan)
+    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.has_constant else torch.tensor(nan)
     return Constants(size=size, form=fit, norms=norms)
 
 
@@ -274,7 +274,7 @@ def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Te
 
     Source: pangu23, Theorems 3 and 7; on what goes through it: Own.
     """
-    if constants.form is None or constants.form.bounded or layer.block is None:
+    if constants.form is None or constants.form.has_constant or layer.block is None:
         return constants.size
     inner, gate = constants.form.inside(layer.block, entered)
     return range_bound(inner, gate, constants.form.activation, constants.norms)
@@ -314,7 +314,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         "sublayer": name,
         "measured": measured,
         **columns,
-        "ranged": not attends and constants.form is not None and not constants.form.bounded,
+        "ranged": not attends and constants.form is not None and not constants.form.has_constant,
         "tightness": _ratio(columns["bound"], measured),
         "violated": violated,
     }

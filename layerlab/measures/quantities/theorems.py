@@ -175,7 +175,7 @@ def _add_series(layer: Layer, constants: Constants, found: _TheoremRows) -> None
     diverse = float(diversity(sublayer.entered))
     found.add(
         layer.layer,
-        "Theorem 7" if constants.form.bounded else "Theorem 7, gated",
+        "Theorem 7" if constants.form.has_constant else "Theorem 7, gated",
         {
             "measured": float(diversity(sublayer.left)) / diverse if diverse > 0 else nan,
             "bound": bound,
@@ -207,7 +207,7 @@ def _add_stacks(
         stack.pass_on(left, factor)
         factor = float(feedforward_bound(layer, feedforward, stack.z))
         stack.pass_on(form.value(block, stack.z).to(z.dtype), factor)
-        stack.gated = stack.gated or not form.bounded
+        stack.gated = stack.gated or not form.has_constant
         if not bool(stack.z.isfinite().all()):
             del found.stacks[name]
             found.refuse(name, "the stack has left the range of its numbers", layer.layer)

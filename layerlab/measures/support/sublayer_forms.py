@@ -70,7 +70,7 @@ class FeedForward:
     activation: Elementwise
 
     @property
-    def bounded(self) -> bool:
+    def has_constant(self) -> bool:
         """Return whether Theorem 3 or 7 gives it a constant, whatever goes through it."""
         return len(self.maps) == 2 and isfinite(self.activation.lipschitz)
 
