@@ -136,8 +136,9 @@ def test_what_came_from_python_has_no_command() -> None:
 
 
 def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
-    """Click the middle of a cell of the first heat map."""
-    place = section.locator(".map").first.evaluate(
+    """Click the middle of a cell of the first heat map, once the map knows where the mouse is."""
+    drawing = section.locator(".map").first
+    place = drawing.evaluate(
         """(node, [x, y]) => {
             const { xaxis, yaxis } = node._fullLayout;
             const box = node.getBoundingClientRect();
@@ -146,6 +147,11 @@ def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
         [layer, head],
     )
     page.mouse.move(*place)
+    # Plotly takes note of the mouse at most every so often, and a click of what it last noted.
+    page.wait_for_function(
+        """([node, x, y]) => (node._hoverdata || []).some((one) => one.x === x && one.y === y)""",
+        arg=[drawing.element_handle(), layer, head],
+    )
     page.mouse.click(*place)
 
 
