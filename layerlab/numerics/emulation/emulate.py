@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
@@ -102,12 +103,12 @@ class Emulation(CarriedWeights):
             stack.enter_context(self.carrying(backward, by_layer))
             handles = (
                 self.model.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
-                self.model.register_forward_hook(lambda *call: plain(call[-1])),
+                self.model.register_forward_hook(lambda *call: self.release(call[-1])),
             )
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(torch.set_grad_enabled(backward))
-            stack.enter_context(Unfused(in_place=not backward and self._widens()))
+            stack.enter_context(self.open_attention(in_place=not backward and self._widens()))
             stack.enter_context(stepwise(self.model))
             stack.enter_context(self)
             yield self
@@ -122,8 +123,24 @@ class Emulation(CarriedWeights):
         with torch._C._DisableAutocast():
             return super().__torch_dispatch__(func, types, args, kwargs)
 
+    def open_attention(self, in_place: bool) -> TorchFunctionMode:
+        """Return the mode that takes fused attention apart.
+
+        Args:
+            in_place: whether scores may be overwritten by weights.
+        """
+        return Unfused(in_place)
+
+    def release(self, output: Any) -> Any:
+        """Return what the model returns to its caller, without carriers."""
+        return plain(output)
+
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)
+        return self.perform(func, args, kwargs)
+
+    def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Compute the operation that was placed last."""
         name = func._opname
         if name == "_to_copy" and _relabels(args, kwargs):
             return args[0].held  # `settle` copies it, rounded or not

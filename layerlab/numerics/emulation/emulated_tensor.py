@@ -37,9 +37,11 @@ class EmulatedTensor(Tensor):
         weight: whether it is a parameter or a view of one.
         spread: what a mode knows of the error of each value, None for none.
         whole: the integers that it was cast from, if that is how it was made.
+        lanes: the values in each of several runs side by side, where they differ.
     """
 
     held: Tensor
+    lanes: Sequence[Tensor] | None = None
     weight: bool
     spread: Tensor | None
     whole: Tensor | None

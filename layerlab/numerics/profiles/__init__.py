@@ -1,0 +1,1 @@
+"""How an engine computes a model: numerics profiles, and two of them run side by side."""

@@ -1,0 +1,136 @@
+"""Which operation of a profile a result of a model's code belongs to."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from layerlab.numerics.emulation.op_site import OpSite, attends
+from layerlab.system.hooks import temporary_hooks
+
+# What a module is, by a word in the name of its class, in the order in which they are looked for.
+WORDS = {"norm": "norm", "rotary": "rotary_tables", "router": "router", "experts": "experts"}
+ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
+CURVES = frozenset(
+    "elu erf exp gelu hardswish leaky_relu mish pow relu selu sigmoid silu softplus tanh".split()
+)
+
+
+class OperationIndex:
+    """The operations of one model, by place.
+
+    How many results a norm or an activation has is counted whenever it runs, so that the last of
+    them is known from the second run on.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = dict(model.named_modules())
+        head = getattr(model, "get_output_embeddings", lambda: None)()
+        self._kinds = {
+            name: "head" if module is head else _kind(name, module, modules)
+            for name, module in modules.items()
+        }
+        self._attending = {name for name, module in modules.items() if attends(module)}
+        self._rotates = "rotary_tables" in self._kinds.values()
+        self._lengths: dict[str, int] = {}
+        self._passed: Counter[str] = Counter()
+        self._stages: defaultdict[str, str] = defaultdict(str)
+
+    @contextmanager
+    def following(self, model: nn.Module) -> Iterator[None]:
+        """Know how far the code of each module has come, until the block ends."""
+        handles = []
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._entering(name)))
+            handles.append(module.register_forward_hook(self._leaving(name)))
+        with temporary_hooks(handles):
+            yield
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(*call: Any) -> None:
+            self._passed[name] = 0
+            self._stages[name] = ""
+
+        return enter
+
+    def _leaving(self, name: str) -> Callable[..., None]:
+        def leave(*call: Any) -> None:
+            self._lengths[name] = self._passed[name]
+
+        return leave
+
+    def find_weight(self, place: OpSite) -> str:
+        """Return the operation that a parameter belongs to."""
+        kind = self._kinds[place.module]
+        return f"{kind}_weights" if kind in ("norm", "embedding") else "weights"
+
+    def find(self, place: OpSite, weighted: bool) -> str:
+        """Return the operation that the next result belongs to.
+
+        Args:
+            place: where it is computed.
+            weighted: whether it is a product with a parameter.
+        """
+        module, operation = place.module, place.operation
+        self._passed[module] += 1
+        kind = self._kinds.get(module, "other")
+        if kind in ("norm", "activation"):
+            last = self._passed[module] == self._lengths.get(module)
+            return kind if last else f"{kind}_inside"
+        if kind in ("head", "rotary_tables", "router"):
+            return kind
+        if weighted:
+            return "projection"
+        if operation in ("scores", "softmax", "context"):
+            self._stages[module] = operation
+            return operation
+        if module in self._attending:
+            return self._attend(place)
+        return _compute(place, kind)
+
+    def find_cast(self, place: OpSite) -> str:
+        """Return the operation whose result is narrowed next."""
+        found = self.find(place, weighted=False)
+        if found == "norm_inside":
+            return "norm_cast"
+        return "softmax" if self._stages[place.module] == "softmax" else found
+
+    def _attend(self, place: OpSite) -> str:
+        stage = self._stages[place.module]
+        if stage in ("scores", "softmax"):
+            return stage
+        return "rotary" if self._rotates and not stage else "other"
+
+
+def _compute(place: OpSite, kind: str) -> str:
+    """Return the operation of what is computed outside attention, without a parameter."""
+    if kind == "experts":
+        return "gate" if place.operation == "mul" else "experts"
+    if place.layer is None:
+        return "embedding"
+    if kind == "block":
+        return "residual" if place.operation == "add" else "other"
+    if place.operation == "mul":
+        return "gate"
+    return "activation" if place.operation in CURVES else "other"
+
+
+def _kind(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> str:
+    """Return what a module is, by its class and its name."""
+    title = type(module).__name__.lower()
+    for word, kind in WORDS.items():
+        if word in title:
+            return kind
+    if isinstance(module, nn.Embedding):
+        return "embedding"
+    owner, _, last = name.rpartition(".")
+    if last == "gate" and any("expert" in one for one, _ in modules[owner].named_children()):
+        return "router"
+    if type(module).__module__ in ACTIVATIONS:
+        return "activation"
+    return "block" if last.isdigit() and isinstance(modules[owner], nn.ModuleList) else "other"

@@ -1,0 +1,232 @@
+"""Why two runs of one model disagree: the difference of their log-probabilities, by operation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import nan
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerlab.numerics.profiles.lanes import Lane, Result, count_layers
+from layerlab.numerics.profiles.operations import OPERATIONS
+from layerlab.numerics.profiles.profile import NumericsProfile, differences
+from layerlab.numerics.profiles.token_differences import (
+    TokenDifferences,
+    compare_distributions,
+    compare_tokens,
+    rms,
+)
+from layerlab.numerics.profiles.token_scores import Call, Step, TokenScores, ignore
+from layerlab.records.layer_names import EMBEDDING, layer_name
+
+# Groups of layers that are told apart at most.
+DEPTHS = 12
+# Differences that are also taken back alone.
+ALONE = 3
+EXPERTS = "experts chosen otherwise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A part of the difference.
+
+    Attributes:
+        name: of an operation, or of layers.
+        share: of the squared difference; shares of all parts add up to the closure.
+        rms: of the difference that these results alone make, in nats.
+        differs: whether the profiles set this operation differently. Where they do not, both round
+            alike, and what is here are roundings that came out otherwise because of the others.
+    """
+
+    name: str
+    share: float
+    rms: float
+    differs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What is left of the difference once b does some things as a does, in a run of its own.
+
+    Attributes:
+        operations: what is taken back.
+        rms: what is left, in nats.
+        mean: of the absolute difference, in nats.
+    """
+
+    operations: tuple[str, ...]
+    rms: float
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The difference between two runs of one model.
+
+    Attributes:
+        a: the profile of what computes the loss.
+        b: the profile of what drew the tokens.
+        difference: by token.
+        operations: shares by operation, the largest first.
+        layers: shares by layer.
+        remedies: one difference after another taken back, the largest share first.
+        alone: each of the largest differences taken back alone.
+        changed_experts: share of the tokens that find other experts; None without a router.
+        forwards: forward passes, by products.
+    """
+
+    a: NumericsProfile
+    b: NumericsProfile
+    difference: TokenDifferences
+    operations: tuple[Share, ...] = ()
+    layers: tuple[Share, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    alone: tuple[Remedy, ...] = ()
+    changed_experts: float | None = None
+    forwards: float = 0.0
+
+    @property
+    def closure(self) -> float:
+        """Return the sum of the shares by operation; 1 where errors are carried on linearly."""
+        return sum(one.share for one in self.operations) if self.operations else nan
+
+    @property
+    def layer_closure(self) -> float:
+        return sum(one.share for one in self.layers) if self.layers else nan
+
+    @property
+    def causes(self) -> tuple[Share, ...]:
+        """Return the shares of what the profiles set differently, the largest first."""
+        return tuple(one for one in self.operations if one.differs)
+
+    @property
+    def echo(self) -> float:
+        """Return the share of roundings that both do, and that came out otherwise."""
+        return sum(one.share for one in self.operations if not one.differs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was found, for a JSON file."""
+        return {
+            **asdict(self),
+            "closure": self.closure,
+            "layer_closure": self.layer_closure,
+            "echo": self.echo,
+            "differences": differences(self.a, self.b),
+        }
+
+
+def find_gap(
+    model: nn.Module,
+    pieces: Sequence[Tensor],
+    a: NumericsProfile,
+    b: NumericsProfile,
+    *,
+    call: Call,
+    step: Step = ignore,
+) -> Gap:
+    """Run a model under two profiles and attribute the difference of their log-probabilities.
+
+    share_g = <d_g, d> / <d, d>,   d = log p_b - log p_a,   closure = sum_g share_g
+
+    d_g is the difference of a run that makes all the errors of a, but those of b at results of g:
+    to first order d = sum_g d_g, however the errors are correlated.
+
+    Source: Own.
+
+    Args:
+        model: the model; it is not changed.
+        pieces: token ids of each text.
+        a: of what computes the loss.
+        b: of what drew the tokens.
+        call: runs the model on the ids of one text, and gives logits of 1 x token x vocabulary.
+        step: is told of each run.
+    """
+    scores = TokenScores(model, pieces, call, step)
+    depths = _depths(count_layers(model))
+    takes = [partial(_is_operation, name) for name in OPERATIONS]
+    takes += [partial(_is_layer, span) for _, span in depths]
+    mine, pinned, *parts = scores.read(
+        [Lane(profile=a), Lane(profile=b), *(Lane(takes=one) for one in takes)]
+    )
+    logits, changed, theirs = scores.logits, scores.changed_experts, pinned
+    if changed:
+        # Alone, the second run finds its own experts.
+        theirs = scores.read([Lane(profile=b)] * 2)[0]
+        logits = (logits[0], scores.logits[0])
+    found = Gap(
+        a=a,
+        b=b,
+        difference=compare_tokens(mine, theirs, **compare_distributions(*logits)),
+        changed_experts=changed,
+        forwards=scores.forwards,
+    )
+    whole = theirs - mine
+    if not bool(whole.any()):
+        return found
+    apart = set(differences(a, b))
+    # Where weights are rounded otherwise, the error is theirs.
+    apart |= {"attention_weights"} if "attention" in apart else set()
+    shares = [
+        _share(name, part - mine, whole, name in apart)
+        for name, part in zip(OPERATIONS, parts, strict=False)
+    ]
+    layers = [
+        _share(name, part - mine, whole)
+        for (name, _), part in zip(depths, parts[len(OPERATIONS) :], strict=True)
+    ]
+    for rows in (shares, layers) if changed else ():
+        rows.append(_share(EXPERTS, theirs - pinned, whole))
+    ranked = sorted((one for one in shares if one.rms), key=lambda one: -one.share)
+    found = replace(found, operations=tuple(ranked), layers=tuple(layers))
+    remedies, alone = _take_back(scores, found, mine)
+    return replace(found, remedies=remedies, alone=alone, forwards=scores.forwards)
+
+
+def _take_back(
+    scores: TokenScores, found: Gap, mine: Tensor
+) -> tuple[tuple[Remedy, ...], tuple[Remedy, ...]]:
+    """Run b with its differences from a taken back, one after another and alone."""
+    ranked = [one.name for one in found.causes]
+    order = ranked + [one for one in differences(found.a, found.b) if one not in ranked]
+    steps = [tuple(order[:end]) for end in range(1, len(order) + 1)]
+    single = [(name,) for name in order[1:ALONE]]
+    lanes = [Lane(profile=_replace(found, names)) for names in (*steps, *single)]
+    read = scores.read([Lane(profile=found.a), Lane(profile=found.b), *lanes])[2:]
+    remedies = tuple(
+        Remedy(operations=names, rms=rms(one - mine), mean=float((one - mine).abs().mean()))
+        for names, one in zip((*steps, *single), read, strict=True)
+    )
+    return remedies[: len(steps)], (remedies[0], *remedies[len(steps) :])
+
+
+def _replace(found: Gap, names: Iterable[str]) -> NumericsProfile:
+    profile = found.b
+    for name in names:
+        profile = profile.take_back(name, found.a)
+    return profile
+
+
+def _share(name: str, part: Tensor, whole: Tensor, differs: bool = False) -> Share:
+    share = float((part * whole).sum() / whole.square().sum())
+    return Share(name=name, share=share, rms=rms(part), differs=differs)
+
+
+def _is_operation(name: str, result: Result) -> bool:
+    return result.operation == name
+
+
+def _is_layer(span: range, result: Result) -> bool:
+    return result.layer in span
+
+
+def _depths(count: int) -> list[tuple[str, range]]:
+    """Return groups of layers with their names: the embedding, blocks, what lies behind them."""
+    size = -(-count // DEPTHS) or 1
+    spans = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    named = [
+        (layer_name(one[0]) if len(one) == 1 else f"layers {one[0]} to {one[-1]}", one)
+        for one in spans
+    ]
+    before = (layer_name(EMBEDDING), range(EMBEDDING, EMBEDDING + 1))
+    return [before, *named, ("behind the blocks", range(count, count + 1))]

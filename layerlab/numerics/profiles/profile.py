@@ -1,0 +1,187 @@
+"""A numerics profile: how an engine computes a model, as a small TOML file that can be written by
+hand."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.numerics.profiles.operations import OPERATIONS
+from layerlab.records.parse import toml_of
+from layerlab.system.files import read_whole
+from layerlab.validation import short_repr, suggest
+
+SHIPPED = Path(__file__).with_name("shipped")
+# A result that no operation rounds: it stays in the arithmetic of what follows.
+KEPT = "fp32"
+ORDERS = ("normalized", "unnormalized")
+KINDS: Mapping[str, tuple[type, str]] = {
+    "format": (str, "the name of a number format"),
+    "description": (str, "a text"),
+    "sources": (list, "a list of texts"),
+    "verified": (bool, "true or false"),
+    "attention": (str, " or ".join(map(repr, ORDERS))),
+    "operations": (dict, "a table of number formats by operation"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericsProfile:
+    """How an engine computes a model.
+
+    Attributes:
+        name: of the engine and its settings.
+        format: what the model is loaded in: results that the model's code leaves in its own dtype
+            are rounded to it, and what the code widens is not.
+        operations: format of the results of an operation, where it is another; "fp32" rounds
+            nothing, since what follows reads it before it is written.
+        defaults: format in place of `format` for the results of an operation.
+        attention: whether attention weights are rounded after they are "normalized", or before it,
+            as a fused kernel does that divides by their sum at the end.
+        description: what it stands for, in a sentence.
+        sources: where it was read.
+        verified: whether it was held against the engine itself.
+    """
+
+    name: str
+    format: str = "bf16"
+    operations: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    attention: str = "normalized"
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    verified: bool = False
+
+    def __post_init__(self) -> None:
+        for name, given in self.operations.items():
+            check_operation(name, self.name)
+            _check_format(given, f"{name} of the profile {self.name!r}")
+        _check_format(self.format, f"format of the profile {self.name!r}")
+        if self.attention not in ORDERS:
+            raise UserError(
+                f"attention of the profile {self.name!r} is {short_repr(self.attention)}; type "
+                f"{KINDS['attention'][1]}"
+            )
+
+    def default(self, operation: str) -> str:
+        """Return the format of the results of an operation that stay in the model's own dtype."""
+        return self.defaults.get(operation, self.format)
+
+    def take_back(self, difference: str, other: "NumericsProfile") -> "NumericsProfile":
+        """Return this profile with one difference from another taken back.
+
+        Args:
+            difference: a name that `differences` gives.
+            other: the other profile.
+        """
+        name = f"{self.name} with {difference} of {other.name}"
+        if difference == "attention":
+            return replace(self, name=name, attention=other.attention)
+        operations = {one: kept for one, kept in self.operations.items() if one != difference}
+        if difference in other.operations:
+            operations[difference] = other.operations[difference]
+        defaults = {**self.defaults, difference: other.default(difference)}
+        return replace(self, name=name, operations=operations, defaults=defaults)
+
+
+def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
+    """Return what two profiles do differently: the operations, and "attention".
+
+    Example:
+        >>> a, b = NumericsProfile(name="a"), NumericsProfile(name="b", operations={"head": KEPT})
+        >>> differences(a, b)
+        ['head']
+    """
+    found = [name for name in OPERATIONS if _formats(a, name) != _formats(b, name)]
+    return found if a.attention == b.attention else [*found, "attention"]
+
+
+def _formats(profile: NumericsProfile, operation: str) -> tuple[str, str]:
+    """Return the formats of the results of an operation: as the code leaves them, and widened."""
+    named = profile.operations.get(operation)
+    return named or profile.default(operation), named or KEPT
+
+
+def check_operation(name: str, holder: str) -> None:
+    """Refuse the name of an operation that there is not.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in OPERATIONS:
+        raise UserError(
+            f"the profile {holder!r} names the operation {short_repr(name)}; "
+            f"{suggest(name, OPERATIONS)}known: {', '.join(OPERATIONS)}"
+        )
+
+
+def _check_format(given: Any, holder: str) -> None:
+    # Late: names are checked before torch is there.
+    from layerlab.numerics.formats.formats import find
+
+    if not isinstance(given, str):
+        raise UserError(f"{holder} is {short_repr(given)}; expected {KINDS['format'][1]}")
+    find(given)
+
+
+def list_profiles() -> list[str]:
+    """Return the names of the profiles that layerlab knows."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsProfile:
+    """Read a profile.
+
+    Args:
+        given: the name of a shipped one, or a TOML file.
+
+    Raises:
+        UserError: there is none of that name, the file cannot be read, or says something else.
+
+    Example:
+        >>> load_profile("torch-eager").operations
+        {}
+    """
+    if isinstance(given, NumericsProfile):
+        return given
+    shipped = SHIPPED / f"{given}.toml"
+    known = list_profiles()
+    path = shipped if str(given) in known else Path(given)
+    try:
+        found = toml_of(read_whole(path).decode())
+    except OSError as error:
+        raise UserError(
+            f"no profile is called {short_repr(str(given))}, and as a file it cannot be read: "
+            f"{error.strerror}; {suggest(given, known)}known: {', '.join(known)}"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} is not TOML: {error}") from None
+    _check_keys(found, str(path))
+    return NumericsProfile(
+        **{
+            **found,
+            "name": path.stem,
+            "operations": found.get("operations", {}),
+            "sources": tuple(found.get("sources", ())),
+        }
+    )
+
+
+def _check_keys(found: Mapping[str, Any], path: str) -> None:
+    for name, value in found.items():
+        if name not in KINDS:
+            raise UserError(
+                f"{path!r} has the key {short_repr(name)}; {suggest(name, KINDS)}a profile knows "
+                f"{', '.join(KINDS)}"
+            )
+        kind, words = KINDS[name]
+        if not isinstance(value, kind) or not all(isinstance(one, str) for one in _texts(value)):
+            raise UserError(f"{name} in {path!r} is {short_repr(value)}; expected {words}")
+
+
+def _texts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -1,0 +1,63 @@
+"""What a profile does to the values of an operation."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from layerlab.numerics.emulation.arithmetic import AnyFormat
+from layerlab.numerics.formats.formats import SINGLE, Format, find
+from layerlab.numerics.formats.round import sparing
+from layerlab.numerics.profiles.profile import NumericsProfile
+
+Round = Callable[[Tensor], Tensor]
+
+
+def rule(profile: NumericsProfile, operation: str, low: bool) -> str | None:
+    """Return the name of what rounds the results of an operation; None where nothing does.
+
+    Args:
+        low: whether the model's code leaves them in its own dtype.
+    """
+    named = profile.operations.get(operation)
+    format = named or (profile.default(operation) if low else None)
+    if format is None or _is_wide(format):
+        return None
+    if operation == "attention_weights" and profile.attention == "unnormalized":
+        return f"unnormalized {format}"
+    return format
+
+
+@cache
+def _is_wide(name: str) -> bool:
+    """Return whether a format has the digits that values are held in."""
+    format = find(name)
+    return isinstance(format, Format) and format.digits >= SINGLE
+
+
+@cache
+def rounding(name: str) -> Round:
+    """Return the function behind what `rule` gives."""
+    before, _, format = name.rpartition(" ")
+    round: Round = sparing(_format(format), "nearest", None)
+    return _unnormalized(round) if before else round
+
+
+def _format(name: str) -> AnyFormat:
+    return find(name)
+
+
+def _unnormalized(round: Round) -> Round:
+    """Return what a kernel does that divides by the sum of the weights at the end.
+
+    p = round(e) / sum(e) with e = p / max(p), since the largest e of a row is 1.
+
+    Source: dao22, Algorithm 1, with one block of keys.
+    """
+
+    def apply(weights: Tensor) -> Tensor:
+        largest = weights.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        return round(weights / largest) * largest
+
+    return apply

@@ -1,0 +1,99 @@
+"""How far the log-probabilities of two runs of one model lie apart, token by token."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Ratios further from 1 than this are clipped.
+CLIP = 0.2
+QUANTILES = (0.01, 0.5, 0.99)
+ROWS = 256  # positions whose distributions are compared at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDifferences:
+    """The difference of the log-probabilities of tokens, that of a less that of b.
+
+    Attributes:
+        tokens: how many were read.
+        mean: of the absolute difference, in nats.
+        bias: mean of the difference itself, in nats.
+        rms: root of the mean square, in nats.
+        largest: the largest absolute difference, in nats.
+        ratio_mean: mean of the importance ratio exp(log p_a - log p_b).
+        ratio_quantiles: its quantiles at `QUANTILES`.
+        clipped: share of tokens with a ratio outside 1 - `CLIP` to 1 + `CLIP`.
+        argmax_changed: share of positions whose most probable token is another; None where only
+            the tokens' own log-probabilities are known.
+        kl_ab: mean of KL(a || b) over positions, in nats; None as well.
+        kl_ba: mean of KL(b || a), in nats; None as well.
+    """
+
+    tokens: int
+    mean: float
+    bias: float
+    rms: float
+    largest: float
+    ratio_mean: float
+    ratio_quantiles: tuple[float, ...]
+    clipped: float
+    argmax_changed: float | None = None
+    kl_ab: float | None = None
+    kl_ba: float | None = None
+
+
+def compare_tokens(a: Tensor, b: Tensor, **distributions: Any) -> TokenDifferences:
+    """Compare the log-probabilities of the same tokens.
+
+    Args:
+        a: of what computes the loss, as a trainer, in nats.
+        b: of what drew the tokens, as an engine, in nats.
+        distributions: what `compare_distributions` gives.
+
+    Example:
+        >>> found = compare_tokens(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.5]))
+        >>> found.mean, found.clipped
+        (0.25, 0.5)
+    """
+    difference = a.double() - b.double()
+    ratio = difference.exp()
+    points = torch.tensor(QUANTILES, dtype=torch.float64)
+    return TokenDifferences(
+        tokens=len(difference),
+        mean=float(difference.abs().mean()),
+        bias=float(difference.mean()),
+        rms=rms(difference),
+        largest=float(difference.abs().max()),
+        ratio_mean=float(ratio.mean()),
+        ratio_quantiles=tuple(torch.quantile(ratio.cpu(), points).tolist()),
+        clipped=float(((ratio - 1).abs() > CLIP).double().mean()),
+        **distributions,
+    )
+
+
+def rms(values: Tensor) -> float:
+    """Return the root of the mean square.
+
+    Unit: that of the values.
+    """
+    return float(values.double().square().mean().sqrt())
+
+
+def compare_distributions(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
+    """Return what is known of whole distributions: changed argmax, KL divergence both ways.
+
+    Args:
+        a: logits of each sequence, position x vocabulary.
+        b: the same under another arithmetic.
+    """
+    changed = forth = back = count = 0.0
+    for mine, theirs in zip(a, b, strict=True):
+        for p, q in zip(mine.split(ROWS), theirs.split(ROWS), strict=True):
+            p, q = p.double().log_softmax(-1), q.double().log_softmax(-1)
+            changed += float((p.argmax(-1) != q.argmax(-1)).sum())
+            forth += float((p.exp() * (p - q)).sum())
+            back += float((q.exp() * (q - p)).sum())
+            count += len(p)
+    return {"argmax_changed": changed / count, "kl_ab": forth / count, "kl_ba": back / count}

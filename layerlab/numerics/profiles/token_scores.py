@@ -1,0 +1,96 @@
+"""The log-probabilities of one text under many profiles."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.lanes import Lane, Result, SideBySide
+from layerlab.numerics.profiles.profile import NumericsProfile
+
+Call = Callable[[nn.Module, Tensor], Any]
+Step = Callable[[str], None]
+# Tokens of the run that only counts the operations of modules.
+PROBE = 2
+LOGITS = 2**31  # bytes of logits that are held at once; further runs go in turns
+
+
+def ignore(what: str) -> None:
+    """Take note of nothing."""
+
+
+class TokenScores:
+    """Reads log-probabilities; the operations of the model are looked up once.
+
+    Attributes:
+        logits: those of each text in the first two runs of the last reading.
+        changed_experts: share of choices among experts that the second run alone would have made
+            otherwise; None where nothing was chosen.
+        forwards: forward passes so far, by products.
+
+    Args:
+        model: the model; it is not changed.
+        pieces: token ids of each text.
+        call: runs the model on the ids of one text.
+        step: is told of each run.
+    """
+
+    def __init__(
+        self, model: nn.Module, pieces: Sequence[Tensor], call: Call, step: Step = ignore
+    ) -> None:
+        self.model, self.pieces, self.call, self.step = model, pieces, call, step
+        self.index = OperationIndex(model)
+        self.logits: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self.changed_experts: float | None = None
+        self.forwards = 0.0
+        probe = [Lane(profile=NumericsProfile(name="probe"))] * 2
+        with SideBySide(model, probe, self.index).running():
+            found = call(model, pieces[0][:PROBE])
+        size = 4 * found.shape[-1] * max(map(len, pieces))
+        self._most = max(LOGITS // size, 3)
+
+    def read(self, lanes: Sequence[Lane]) -> list[Tensor]:
+        """Return the log-probabilities of all tokens but the first of each text, in every run.
+
+        Runs whose logits would not fit into memory beside each other go in turns, each time beside
+        the first two.
+        """
+        first, rest = list(lanes[:2]), list(lanes[2:])
+        size = self._most - 2
+        groups = [rest[start : start + size] for start in range(0, len(rest), size)] or [[]]
+        read = [self._read([*first, *group], number) for number, group in enumerate(groups)]
+        return [*read[0][:2], *(one for found in read for one in found[2:])]
+
+    def _read(self, lanes: Sequence[Lane], turn: int) -> list[Tensor]:
+        run = SideBySide(self.model, lanes, self.index)
+        found: list[list[Tensor]] = [[] for _ in lanes]
+        if not turn:
+            self.logits = ([], [])
+        chosen = changed = 0
+        for ids in self.pieces:
+            self.step(f"{len(lanes)} runs side by side")
+            with run.running():
+                logits = run.values(self.call(self.model, ids))
+            chosen, changed = chosen + run.chosen, changed + run.changed
+            values = run.round_all(_score(logits, ids), Result("log_softmax", run.layers))
+            for kept, value in zip(found, values, strict=True):
+                kept.append(value)
+            if not turn:
+                for kept, value in zip(self.logits, logits[:2], strict=True):
+                    kept.append(value[0, :-1])
+        self.changed_experts = changed / chosen if chosen else None
+        self.forwards += run.forwards
+        return [torch.cat(one).double() for one in found]
+
+
+def _score(logits: Sequence[Tensor], ids: Tensor) -> list[Tensor]:
+    """Return the log-probability of each token but the first, in every run."""
+    known: dict[int, Tensor] = {}
+    targets = ids[1:, None]
+    for one in logits:
+        if id(one) not in known:
+            rows = one[0, :-1].double().log_softmax(-1)
+            known[id(one)] = rows.gather(-1, targets)[:, 0]
+    return [known[id(one)] for one in logits]
