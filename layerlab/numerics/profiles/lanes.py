@@ -1,9 +1,9 @@
 """A model run under several profiles at once, so that their rounding errors can be exchanged.
 
-Each carrier holds a value for every run, one object for those that do not differ, and each operation
-is done once for each value that does. A run either rounds by a profile of its own, or it repeats
-the errors that the first run made and takes those of the second at chosen results: what that
-changes in the end is the share of these results in the difference of the two.
+Each carrier holds a value for every run, one object for those that do not differ, and each
+operation is done once for each value that does. A run either rounds by a profile of its own, or it
+repeats the errors that the first run made and takes those of the second at chosen results: what
+that changes in the end is the share of these results in the difference of the two.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class LayerLanes(LayerWeight):
     def lanes(self) -> Sequence[Tensor]:  # type: ignore[override]
         """The values of each run, for as long as the layer runs."""
         found: Any = self._known.take(self._layer, id(self), self._make)
-        return found  # type: ignore[no-any-return]
+        return found
 
     @property
     def held(self) -> Tensor:  # type: ignore[override]
@@ -152,7 +152,7 @@ class SideBySide(Emulation):
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._others = None
         if func._opname in PRODUCTS:
-            args = self._read(args)
+            args = self._read_factors(args)
         carriers = [one for one in _carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
         self._products += product
@@ -222,7 +222,7 @@ class SideBySide(Emulation):
             return place.layer
         return EMBEDDING if before else self.layers
 
-    def _read(self, args: Sequence[Any]) -> list[Any]:
+    def _read_factors(self, args: Sequence[Any]) -> list[Any]:
         """Round the factors of a product where a profile does."""
         factors, operation = list(args), self._place.operation
         right = len(factors) - 1
@@ -239,7 +239,7 @@ class SideBySide(Emulation):
             factors[-1] = self._along(factors[-1], "cache", False)
         return factors
 
-    def _along(self, factor: Any, operation: str, turned: bool) -> Any:  # type: ignore[override]
+    def _along(self, factor: Any, operation: str, turned: bool) -> Any:
         if not any(self._rules(operation, False)):
             return factor
         values = self.values(factor)
@@ -298,8 +298,10 @@ class SideBySide(Emulation):
             if value is exact or rounded is exact:
                 settled.append(rounded if value is exact else value)
                 continue
+            if source not in known:
+                known[source] = rounded - exact
             if (id(value), source) not in known:
-                known[id(value), source] = value + (rounded - exact)
+                known[id(value), source] = value + known[source]
             settled.append(known[id(value), source])
         return settled
 
