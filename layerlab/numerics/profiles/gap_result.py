@@ -49,6 +49,21 @@ class Remedy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointShare:
+    """Two operations whose errors meet: `excess` is their share together less the sum of their own.
+
+    Attributes:
+        first: the larger one.
+        second: the other.
+        excess: of the squared difference.
+    """
+
+    first: str
+    second: str
+    excess: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gap:
     """The difference between two runs of one model.
 
@@ -58,6 +73,7 @@ class Gap:
         difference: by token.
         operations: shares by operation, the largest first.
         layers: shares by layer.
+        pairs: the largest operations two by two, where the closure is off.
         remedies: one difference after another taken back, the largest share first.
         alone: each of the largest differences taken back alone.
         changed_experts: share of the tokens that find other experts; None without a router.
@@ -69,6 +85,7 @@ class Gap:
     difference: TokenDifferences
     operations: tuple[Share, ...] = ()
     layers: tuple[Share, ...] = ()
+    pairs: tuple[JointShare, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     alone: tuple[Remedy, ...] = ()
     changed_experts: float | None = None
@@ -188,7 +205,10 @@ def _table(found: Gap) -> list[str]:
     rest = sum(one.share for one in found.operations if one not in shown)
     if len(shown) < len(found.operations):
         lines.append(f"{'smaller ones':<24}  {rest:5.1%}")
-    return [*lines, f"{'closure':<24}  {found.closure:5.3f}"]
+    lines.append(f"{'closure':<24}  {found.closure:5.3f}")
+    return lines + [
+        f"{one.first} with {one.second}: {one.excess:+.1%} beyond their sum" for one in found.pairs
+    ]
 
 
 def _row(one: Share) -> str:
