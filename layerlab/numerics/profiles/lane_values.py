@@ -16,6 +16,7 @@ def change_each(change: Callable[[Tensor], Tensor], values: Sequence[Tensor]) ->
 
 
 def find_carriers(value: Any) -> Iterator[EmulatedTensor]:
+    """Yield the carriers among arguments, however nested."""
     if isinstance(value, EmulatedTensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -35,6 +36,7 @@ def take_lane(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedTe
 
 
 def map_carriers(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
+    """Return arguments with each carrier replaced by what `take` gives for it."""
     if isinstance(value, EmulatedTensor):
         return take(value)
     if isinstance(value, (list, tuple)):
@@ -45,18 +47,12 @@ def map_carriers(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
 
 
 def flatten(value: Any) -> list[Any]:
+    """Return the leaves of nested lists and tuples."""
     if isinstance(value, (list, tuple)):
         return [found for one in value for found in flatten(one)]
     return [value]
 
 
 def find_floats(value: Any) -> list[Tensor]:
+    """Return the floating tensors among results, in their order."""
     return [one for one in flatten(value) if floating(one)]
-
-
-def keep_apart(value: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """Return a value, or a copy of it where another run has it already."""
-    if id(value) in kept:
-        return value.clone()
-    kept[id(value)] = value
-    return value

@@ -29,7 +29,6 @@ from layerlab.numerics.profiles.lane_values import (
     find_carriers,
     find_floats,
     flatten,
-    keep_apart,
     map_carriers,
     take_lane,
 )
@@ -207,6 +206,9 @@ class SideBySide(Emulation):
         if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
+        if func.is_view and given:
+            for one in (given[0], *outputs):
+                one.viewed = True
         narrowed = _narrows(func, given, outputs[0])
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
@@ -331,29 +333,48 @@ class SideBySide(Emulation):
         differ = any(one.lanes is not None for one in find_carriers((args, kwargs)))
         if not differ:
             return super()._write(func, flat, args, kwargs)
-        shared = getattr(target, "lanes", None) is None
+        if isinstance(target, EmulatedTensor):
+            own = self._keep_apart(target, args, kwargs)
+            apart = any(
+                one is not there for one, there in zip(own, self.values(target), strict=True)
+            )
         if (
             not isinstance(target, EmulatedTensor)
             or isinstance(target, LayerWeight)
-            or (shared and target.held._is_view())
+            or (apart and target.viewed)
         ):
             raise UserError(
                 f"{type(self.model).__name__} writes by {func._opname} into a parameter or a"
                 " part of a tensor, which runs side by side cannot follow; take a model without"
             )
-        # Each run needs a tensor of its own to write into.
-        kept: dict[int, Tensor] = {}
-        own = self.values(target)
-        target.lanes = tuple(keep_apart(one, kept) for one in own)
-        target.held = target.lanes[0]
+        target.lanes = tuple(own)
+        target.held = own[0]
         self.compute(func, args, kwargs)
         settled = EmulatedTensor(target.held, target.dtype)
-        self._others = [[one] for one in target.lanes]
+        self._others = [[one] for one in own]
         self._finish(func, flat, [settled])
-        for there, value in zip(target.lanes, self.values(settled), strict=True):
+        for there, value in zip(own, self.values(settled), strict=True):
             if there is not value:
                 there.copy_(value)
         return target
+
+    def _keep_apart(self, target: EmulatedTensor, args: Any, kwargs: Any) -> list[Tensor]:
+        """Return the tensors that runs write into: one for all that write the same into the same.
+
+        A tensor that runs share until now is copied for all but the first.
+        """
+        every = [self.values(one) for one in find_carriers((args, kwargs))]
+        known: dict[tuple[int, ...], Tensor] = {}
+        used: set[int] = set()
+        for run, there in enumerate(self.values(target)):
+            key = id(there), *(id(one[run]) for one in every)
+            if key not in known:
+                known[key] = there.clone() if id(there) in used else there
+                used.add(id(there))
+        return [
+            known[id(there), *(id(one[run]) for one in every)]
+            for run, there in enumerate(self.values(target))
+        ]
 
 
 def count_layers(model: nn.Module) -> int:
