@@ -17,12 +17,15 @@ SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
 KEPT = "fp32"
 ORDERS = ("normalized", "unnormalized")
+# How torch itself runs a model as a profile says; "" where nothing here does.
+RUNS = ("eager", "sdpa", "compile", "autocast", "cached")
 KINDS: Mapping[str, tuple[type, str]] = {
     "format": (str, "the name of a number format"),
     "description": (str, "a text"),
     "sources": (list, "a list of texts"),
     "verified": (bool, "true or false"),
     "attention": (str, " or ".join(map(repr, ORDERS))),
+    "runs": (str, " or ".join(map(repr, RUNS))),
     "operations": (dict, "a table of number formats by operation"),
 }
 
@@ -43,6 +46,7 @@ class NumericsProfile:
         description: what it stands for, in a sentence.
         sources: where it was read.
         verified: whether it was held against the engine itself.
+        runs: how torch itself runs a model so, one of `RUNS`; "" where nothing here does.
     """
 
     name: str
@@ -53,6 +57,7 @@ class NumericsProfile:
     description: str = ""
     sources: tuple[str, ...] = ()
     verified: bool = False
+    runs: str = ""
 
     def __post_init__(self) -> None:
         for name, given in self.operations.items():
@@ -63,6 +68,11 @@ class NumericsProfile:
             raise UserError(
                 f"attention of the profile {self.name!r} is {short_repr(self.attention)}; type "
                 f"{KINDS['attention'][1]}"
+            )
+        if self.runs not in ("", *RUNS):
+            raise UserError(
+                f"runs of the profile {self.name!r} is {short_repr(self.runs)}; type "
+                f"{KINDS['runs'][1]}"
             )
 
     def default(self, operation: str) -> str:
