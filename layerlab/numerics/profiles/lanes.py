@@ -6,6 +6,7 @@ the errors that the first run made and takes those of the second at chosen resul
 changes in the end is the share of these results in the difference of the two.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -96,10 +97,12 @@ class SideBySide(Emulation):
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
         self._begun = False
+        self._counts: Counter[str] = Counter()
 
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self._begun = False
+        self._counts.clear()
         self._products = self._computed = self.chosen = self.changed = 0
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
@@ -208,6 +211,7 @@ class SideBySide(Emulation):
         narrowed = _narrows(func, given, outputs[0])
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
+        self._counts[found] += 1
         for index, output in enumerate(outputs):
             if self._others is None:
                 values = [output.held] * len(self.runs)
@@ -284,14 +288,15 @@ class SideBySide(Emulation):
             weights: the roundings of a parameter, by rule.
         """
         known: dict[Any, Tensor] = {}
+        operation = result.operation
 
         def round(number: int) -> Tensor:
             profile = self.runs[number].profile
             assert profile is not None
-            name, value = rule(profile, result.operation, low), values[number]
+            name, value = rule(profile, operation, low), values[number]
             if weights is not None:
                 return weights[name]
-            if name is None:
+            if name is None or self._counts[operation] % profile.every.get(operation, 1):
                 return value
             if (id(value), name) not in known:
                 known[id(value), name] = rounding(name)(value)
