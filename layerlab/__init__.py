@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from layerlab.api.bench_latency import bench_latency
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
+    from layerlab.api.gap import gap
     from layerlab.api.inspect import inspect
     from layerlab.api.judge import judge
     from layerlab.api.ledger import add_idea, create_ledger, judge_idea, read_ledger
@@ -64,6 +65,7 @@ __all__ = [
     "emulate",
     "evaluate",
     "find_contamination",
+    "gap",
     "inspect",
     "judge",
     "judge_idea",
@@ -83,6 +85,7 @@ __all__ = [
 
 _HOMES = {
     "judge": "layerlab.api.judge",
+    "gap": "layerlab.api.gap",
     "precision": "layerlab.api.precision",
     "inspect": "layerlab.api.inspect",
     "retrofit": "layerlab.api.retrofit",

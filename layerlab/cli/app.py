@@ -11,6 +11,7 @@ from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
+from layerlab.cli.gap import gap
 from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
 from layerlab.cli.judge import judge
 from layerlab.cli.ledger import ledger
@@ -272,6 +273,7 @@ def precision(
         raise typer.Exit(1)
 
 
+app.command()(trustable(gap))
 for command in (train, compare, limit_archives(judge), runs, study):
     app.command()(command)
 app.command()(limit_archives(trustable(evaluate)))

@@ -38,10 +38,12 @@ class EmulatedTensor(Tensor):
         spread: what a mode knows of the error of each value, None for none.
         whole: the integers that it was cast from, if that is how it was made.
         lanes: the values in each of several runs side by side, where they differ.
+        viewed: whether its values lie in the memory of another carrier, where a mode asks for it.
     """
 
     held: Tensor
     lanes: Sequence[Tensor] | None = None
+    viewed: bool = False
     weight: bool
     spread: Tensor | None
     whole: Tensor | None

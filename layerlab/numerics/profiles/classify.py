@@ -104,7 +104,9 @@ class OperationIndex:
         stage = self._stages[place.module]
         if stage in ("scores", "softmax"):
             return stage
-        return "rotary" if self._rotates and not stage else "other"
+        if stage == "context":
+            return "residual" if place.operation == "add" else "other"
+        return "rotary" if self._rotates else "other"
 
 
 def _compute(place: OpSite, kind: str) -> str:
@@ -113,9 +115,9 @@ def _compute(place: OpSite, kind: str) -> str:
         return "gate" if place.operation == "mul" else "experts"
     if place.layer is None:
         return "embedding"
-    if kind == "block":
-        return "residual" if place.operation == "add" else "other"
-    if place.operation == "mul":
+    if place.operation == "add":
+        return "residual"
+    if place.operation == "mul" and kind != "block":
         return "gate"
     return "activation" if place.operation in CURVES else "other"
 

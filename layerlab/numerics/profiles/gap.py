@@ -1,18 +1,17 @@
 """Why two runs of one model disagree: the difference of their log-probabilities, by operation."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from math import nan
-from typing import Any
+from itertools import combinations
 
 from torch import Tensor, nn
 
+from layerlab.numerics.profiles.gap_result import Gap, JointShare, Remedy, Share
 from layerlab.numerics.profiles.lanes import Lane, Result, count_layers
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import (
-    TokenDifferences,
     compare_distributions,
     compare_tokens,
     rms,
@@ -22,98 +21,14 @@ from layerlab.records.layer_names import EMBEDDING, layer_name
 
 # Groups of layers that are told apart at most.
 DEPTHS = 12
-# Differences that are also taken back alone.
+# Differences that are taken back one after another before all the others at once, and those that
+# are also taken back alone.
+STEPS = 5
 ALONE = 3
+# A closure further from 1 asks which of the largest operations do not add up.
+CLOSED = 0.1
+PAIRED = 4
 EXPERTS = "experts chosen otherwise"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """A part of the difference.
-
-    Attributes:
-        name: of an operation, or of layers.
-        share: of the squared difference; shares of all parts add up to the closure.
-        rms: of the difference that these results alone make, in nats.
-        differs: whether the profiles set this operation differently. Where they do not, both round
-            alike, and what is here are roundings that came out otherwise because of the others.
-    """
-
-    name: str
-    share: float
-    rms: float
-    differs: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remedy:
-    """What is left of the difference once b does some things as a does, in a run of its own.
-
-    Attributes:
-        operations: what is taken back.
-        rms: what is left, in nats.
-        mean: of the absolute difference, in nats.
-    """
-
-    operations: tuple[str, ...]
-    rms: float
-    mean: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gap:
-    """The difference between two runs of one model.
-
-    Attributes:
-        a: the profile of what computes the loss.
-        b: the profile of what drew the tokens.
-        difference: by token.
-        operations: shares by operation, the largest first.
-        layers: shares by layer.
-        remedies: one difference after another taken back, the largest share first.
-        alone: each of the largest differences taken back alone.
-        changed_experts: share of the tokens that find other experts; None without a router.
-        forwards: forward passes, by products.
-    """
-
-    a: NumericsProfile
-    b: NumericsProfile
-    difference: TokenDifferences
-    operations: tuple[Share, ...] = ()
-    layers: tuple[Share, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    alone: tuple[Remedy, ...] = ()
-    changed_experts: float | None = None
-    forwards: float = 0.0
-
-    @property
-    def closure(self) -> float:
-        """Return the sum of the shares by operation; 1 where errors are carried on linearly."""
-        return sum(one.share for one in self.operations) if self.operations else nan
-
-    @property
-    def layer_closure(self) -> float:
-        return sum(one.share for one in self.layers) if self.layers else nan
-
-    @property
-    def causes(self) -> tuple[Share, ...]:
-        """Return the shares of what the profiles set differently, the largest first."""
-        return tuple(one for one in self.operations if one.differs)
-
-    @property
-    def echo(self) -> float:
-        """Return the share of roundings that both do, and that came out otherwise."""
-        return sum(one.share for one in self.operations if not one.differs)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what was found, for a JSON file."""
-        return {
-            **asdict(self),
-            "closure": self.closure,
-            "layer_closure": self.layer_closure,
-            "echo": self.echo,
-            "differences": differences(self.a, self.b),
-        }
 
 
 def find_gap(
@@ -144,7 +59,7 @@ def find_gap(
     """
     scores = TokenScores(model, pieces, call, step)
     depths = _depths(count_layers(model))
-    takes = [partial(_is_operation, name) for name in OPERATIONS]
+    takes = [partial(_is_one_of, (name,)) for name in OPERATIONS]
     takes += [partial(_is_layer, span) for _, span in depths]
     mine, pinned, *parts = scores.read(
         [Lane(profile=a), Lane(profile=b), *(Lane(takes=one) for one in takes)]
@@ -179,8 +94,26 @@ def find_gap(
         rows.append(_share(EXPERTS, theirs - pinned, whole))
     ranked = sorted((one for one in shares if one.rms), key=lambda one: -one.share)
     found = replace(found, operations=tuple(ranked), layers=tuple(layers))
+    if abs(found.closure - 1) > CLOSED:
+        found = replace(found, pairs=_pair(scores, found, mine, whole))
     remedies, alone = _take_back(scores, found, mine)
     return replace(found, remedies=remedies, alone=alone, forwards=scores.forwards)
+
+
+def _pair(scores: TokenScores, found: Gap, mine: Tensor, whole: Tensor) -> tuple[JointShare, ...]:
+    """Exchange the errors of the largest operations two by two."""
+    largest = [one for one in found.operations if one.name in OPERATIONS][:PAIRED]
+    pairs = list(combinations(largest, 2))
+    lanes = [Lane(takes=partial(_is_one_of, (one.name, two.name))) for one, two in pairs]
+    read = scores.read([Lane(profile=found.a), Lane(profile=found.b), *lanes])[2:]
+    return tuple(
+        JointShare(
+            first=one.name,
+            second=two.name,
+            excess=_share("", part - mine, whole).share - one.share - two.share,
+        )
+        for (one, two), part in zip(pairs, read, strict=True)
+    )
 
 
 def _take_back(
@@ -189,7 +122,8 @@ def _take_back(
     """Run b with its differences from a taken back, one after another and alone."""
     ranked = [one.name for one in found.causes]
     order = ranked + [one for one in differences(found.a, found.b) if one not in ranked]
-    steps = [tuple(order[:end]) for end in range(1, len(order) + 1)]
+    ends = sorted({*range(1, min(len(order), STEPS) + 1), len(order)})
+    steps = [tuple(order[:end]) for end in ends]
     single = [(name,) for name in order[1:ALONE]]
     lanes = [Lane(profile=_replace(found, names)) for names in (*steps, *single)]
     read = scores.read([Lane(profile=found.a), Lane(profile=found.b), *lanes])[2:]
@@ -212,8 +146,8 @@ def _share(name: str, part: Tensor, whole: Tensor, differs: bool = False) -> Sha
     return Share(name=name, share=share, rms=rms(part), differs=differs)
 
 
-def _is_operation(name: str, result: Result) -> bool:
-    return result.operation == name
+def _is_one_of(names: Collection[str], result: Result) -> bool:
+    return result.operation in names
 
 
 def _is_layer(span: range, result: Result) -> bool:

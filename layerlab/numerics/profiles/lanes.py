@@ -1,9 +1,9 @@
 """A model run under several profiles at once, so that their rounding errors can be exchanged.
 
-Each carrier holds a value for every run, one object for those that do not differ, and each operation
-is done once for each value that does. A run either rounds by a profile of its own, or it repeats
-the errors that the first run made and takes those of the second at chosen results: what that
-changes in the end is the share of these results in the difference of the two.
+Each carrier holds a value for every run, one object for those that do not differ, and each
+operation is done once for each value that does. A run either rounds by a profile of its own, or it
+repeats the errors that the first run made and takes those of the second at chosen results: what
+that changes in the end is the share of these results in the difference of the two.
 """
 
 from collections import Counter
@@ -25,6 +25,14 @@ from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import SINGLE, Format, find
 from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.lane_values import (
+    change_each,
+    find_carriers,
+    find_floats,
+    flatten,
+    map_carriers,
+    take_lane,
+)
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import rounding, rule
@@ -64,7 +72,7 @@ class LayerLanes(LayerWeight):
     def lanes(self) -> Sequence[Tensor]:  # type: ignore[override]
         """The values of each run, for as long as the layer runs."""
         found: Any = self._known.take(self._layer, id(self), self._make)
-        return found  # type: ignore[no-any-return]
+        return found
 
     @property
     def held(self) -> Tensor:  # type: ignore[override]
@@ -165,8 +173,8 @@ class SideBySide(Emulation):
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._others = None
         if func._opname in PRODUCTS:
-            args = self._read(args)
-        carriers = [one for one in _carriers((args, kwargs)) if one.lanes is not None]
+            args = self._read_factors(args)
+        carriers = [one for one in find_carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
         self._products += product
         if not carriers:
@@ -178,14 +186,14 @@ class SideBySide(Emulation):
         for run in range(len(self.runs)):
             key = tuple(id(every[id(one)][run]) for one in carriers)
             if key not in known:
-                take = partial(_take, every, run)
-                given, options = _map(take, tuple(args)), _map(take, dict(kwargs))
+                take = partial(take_lane, every, run)
+                given, options = map_carriers(take, tuple(args)), map_carriers(take, dict(kwargs))
                 known[key] = super().perform(func, given, options)
             results.append(known[key])
         self._computed += product * len(known)
         if len(known) > 1:
-            self._others = [_floats(one) for one in results]
-            if func._opname in CHOOSING and len(_flat(results[0])) == 2:
+            self._others = [find_floats(one) for one in results]
+            if func._opname in CHOOSING and len(flatten(results[0])) == 2:
                 self._choose(func, args, kwargs, results)
         return results[0]
 
@@ -196,10 +204,13 @@ class SideBySide(Emulation):
         names = [one.name for one in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         axis, at = given.get("dim", -1), results[0][1]
-        self._others = [[one.gather(axis, at)] for one in self.values(args[0])]
+        dropped = at.dim() < args[0].dim()
+        places = at.unsqueeze(axis) if dropped else at
+        read = [one.gather(axis, places) for one in self.values(args[0])]
+        self._others = [[one.squeeze(axis) if dropped else one] for one in read]
         if self._place.layer is not None:
             mine, theirs = (one[1].sort(axis).values for one in results[:2])
-            differs = (mine != theirs).any(axis)
+            differs = (mine != theirs) if dropped else (mine != theirs).any(axis)
             self.chosen += differs.numel()
             self.changed += int(differs.sum())
 
@@ -208,6 +219,9 @@ class SideBySide(Emulation):
         if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
+        if func.is_view and given:
+            for one in (given[0], *outputs):
+                one.viewed = True
         narrowed = _narrows(func, given, outputs[0])
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
@@ -236,7 +250,7 @@ class SideBySide(Emulation):
             return place.layer
         return EMBEDDING if before else self.layers
 
-    def _read(self, args: Sequence[Any]) -> list[Any]:
+    def _read_factors(self, args: Sequence[Any]) -> list[Any]:
         """Round the factors of a product where a profile does."""
         factors, operation = list(args), self._place.operation
         right = len(factors) - 1
@@ -253,16 +267,16 @@ class SideBySide(Emulation):
             factors[-1] = self._along(factors[-1], "cache", False)
         return factors
 
-    def _along(self, factor: Any, operation: str, turned: bool) -> Any:  # type: ignore[override]
+    def _along(self, factor: Any, operation: str, turned: bool) -> Any:
         if not any(self._rules(operation, False)):
             return factor
         values = self.values(factor)
         if turned:
-            values = _each(lambda one: one.transpose(-2, -1).contiguous(), values)
+            values = change_each(lambda one: one.transpose(-2, -1).contiguous(), values)
         layer = self._find_layer(self._place, not self._begun)
         values = self._settle(values, Result(operation, layer), False)
         if turned:
-            values = _each(lambda one: one.transpose(-2, -1), values)
+            values = change_each(lambda one: one.transpose(-2, -1), values)
         read = EmulatedTensor(values[0], factor.dtype)
         self._lay(read, values)
         return read
@@ -313,8 +327,12 @@ class SideBySide(Emulation):
             if value is exact or rounded is exact:
                 settled.append(rounded if value is exact else value)
                 continue
+            if source not in known:
+                # What is infinite, as a mask, has no error.
+                endless = {"posinf": torch.inf, "neginf": -torch.inf}
+                known[source] = (rounded - exact).nan_to_num_(nan=0.0, **endless)
             if (id(value), source) not in known:
-                known[id(value), source] = value + (rounded - exact)
+                known[id(value), source] = value + known[source]
             settled.append(known[id(value), source])
         return settled
 
@@ -327,43 +345,57 @@ class SideBySide(Emulation):
 
     def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
         target = kwargs.get("out", args[0] if args else None)
-        differ = any(one.lanes is not None for one in _carriers((args, kwargs)))
+        differ = any(one.lanes is not None for one in find_carriers((args, kwargs)))
         if not differ:
             return super()._write(func, flat, args, kwargs)
-        if not isinstance(target, EmulatedTensor) or (
-            target.lanes is None and target.held._is_view()
+        if isinstance(target, EmulatedTensor):
+            own = self._keep_apart(target, args, kwargs)
+            apart = any(
+                one is not there for one, there in zip(own, self.values(target), strict=True)
+            )
+        if (
+            not isinstance(target, EmulatedTensor)
+            or isinstance(target, LayerWeight)
+            or (apart and target.viewed)
         ):
             raise UserError(
-                f"{self._place or 'the model'} writes by {func} into a part of a tensor, which"
-                " runs side by side cannot follow"
+                f"{type(self.model).__name__} writes by {func._opname} into a parameter or a"
+                " part of a tensor, which runs side by side cannot follow; take a model without"
             )
-        # Each run needs a tensor of its own to write into.
-        kept: dict[int, Tensor] = {}
-        own = self.values(target)
-        target.lanes = tuple(_own(one, kept) for one in own)
-        target.held = target.lanes[0]
+        target.lanes = tuple(own)
+        target.held = own[0]
         self.compute(func, args, kwargs)
         settled = EmulatedTensor(target.held, target.dtype)
-        self._others = [[one] for one in target.lanes]
+        self._others = [[one] for one in own]
         self._finish(func, flat, [settled])
-        for there, value in zip(target.lanes, self.values(settled), strict=True):
+        for there, value in zip(own, self.values(settled), strict=True):
             if there is not value:
                 there.copy_(value)
         return target
+
+    def _keep_apart(self, target: EmulatedTensor, args: Any, kwargs: Any) -> list[Tensor]:
+        """Return the tensors that runs write into: one for all that write the same into the same.
+
+        A tensor that runs share until now is copied for all but the first.
+        """
+        every = [self.values(one) for one in find_carriers((args, kwargs))]
+        known: dict[tuple[int, ...], Tensor] = {}
+        used: set[int] = set()
+        for run, there in enumerate(self.values(target)):
+            key = id(there), *(id(one[run]) for one in every)
+            if key not in known:
+                known[key] = there.clone() if id(there) in used else there
+                used.add(id(there))
+        return [
+            known[id(there), *(id(one[run]) for one in every)]
+            for run, there in enumerate(self.values(target))
+        ]
 
 
 def count_layers(model: nn.Module) -> int:
     """Return the number of blocks, by the numbers in the names of modules."""
     numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
     return 1 + max((int(one.group()) for one in numbers if one), default=-1)
-
-
-def _own(value: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """Return a value, or a copy of it where another run has it already."""
-    if id(value) in kept:
-        return value.clone()
-    kept[id(value)] = value
-    return value
 
 
 def _carry(profiles: Any) -> torch.dtype:
@@ -389,50 +421,4 @@ def _part(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> list[Ten
     """Return what was only moved; a cast that moves nothing is a copy all the same."""
     if func._opname != "_to_copy":
         return list(values)
-    return _each(Tensor.clone, values)
-
-
-def _each(change: Callable[[Tensor], Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-    """Change each value once, however many runs share it."""
-    known = {id(value): value for value in values}
-    changed = {key: change(value) for key, value in known.items()}
-    return [changed[id(value)] for value in values]
-
-
-def _carriers(value: Any) -> Iterator[EmulatedTensor]:
-    if isinstance(value, EmulatedTensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _carriers(one)
-    elif isinstance(value, Mapping):
-        yield from _carriers(list(value.values()))
-
-
-def _take(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedTensor) -> Any:
-    """Return a carrier as one run has it."""
-    if id(value) not in every:
-        return value
-    own = EmulatedTensor(every[id(value)][run], value.dtype)
-    own.weight = value.weight
-    return own
-
-
-def _map(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
-    if isinstance(value, EmulatedTensor):
-        return take(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map(take, one) for one in value)
-    if isinstance(value, dict):
-        return {name: _map(take, one) for name, one in value.items()}
-    return value
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [found for one in value for found in _flat(one)]
-    return [value]
-
-
-def _floats(value: Any) -> list[Tensor]:
-    return [one for one in _flat(value) if floating(one)]
+    return change_each(Tensor.clone, values)

@@ -1,9 +1,8 @@
-"""A numerics profile: how an engine computes a model, as a small TOML file that can be written by
-hand."""
+"""A numerics profile: how an engine computes a model, as a small TOML file."""
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +88,16 @@ class NumericsProfile:
     def default(self, operation: str) -> str:
         """Return the format of the results of an operation that stay in the model's own dtype."""
         return self.defaults.get(operation, self.format)
+
+    @property
+    def described(self) -> str:
+        """Return what it stands for, and whether that is verified."""
+        told = self.description or "no description"
+        return told if self.verified else f"not verified: {told}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile, for a JSON file."""
+        return asdict(self)
 
     def take_back(self, difference: str, other: "NumericsProfile") -> "NumericsProfile":
         """Return this profile with one difference from another taken back.

@@ -91,6 +91,8 @@ def _score(logits: Sequence[Tensor], ids: Tensor) -> list[Tensor]:
     targets = ids[1:, None]
     for one in logits:
         if id(one) not in known:
-            rows = one[0, :-1].double().log_softmax(-1)
-            known[id(one)] = rows.gather(-1, targets)[:, 0]
+            rows = one[0, :-1]
+            largest = rows.amax(-1, keepdim=True)
+            total = (rows - largest).exp_().sum(-1).double().log()
+            known[id(one)] = (rows.gather(-1, targets) - largest)[:, 0].double() - total
     return [known[id(one)] for one in logits]

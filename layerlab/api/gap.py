@@ -1,0 +1,135 @@
+"""`layerlab.gap`: why two runs of one model disagree, on the same models and texts as `inspect`."""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from layerlab import builtin
+from layerlab.console.inspection import InspectionBar
+from layerlab.console.progress import NullProgress, Progress
+from layerlab.loading.inputs import passage, sequences
+from layerlab.loading.model import subject
+from layerlab.loading.text_input import TextInput
+from layerlab.numerics.profiles.gap import Gap, find_gap
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from layerlab.plugins import load_files
+from layerlab.system.files import File
+from layerlab.system.hardware import explain_memory
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
+from layerlab.system.trust import trust
+
+LESS = "type a smaller --context, or fewer --samples"
+AnyProfile = str | os.PathLike[str] | NumericsProfile
+
+
+@usual_arithmetic()
+def gap(
+    model: Any = None,
+    a: AnyProfile = "torch-eager",
+    b: AnyProfile = "torch-sdpa",
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: Sequence[str] | str | None = None,
+    input_ids: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    context: int | None = None,
+    load: File | Iterable[File] = (),
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    progress: bool = True,
+) -> Gap:
+    """Find which operations make the difference between two runs of one model.
+
+    Both are emulated, each as its profile says, and so are runs that exchange their errors one
+    operation at a time; the model is left as it was.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`; the
+            built-in default if left out.
+        a: profile of what computes the loss, as a trainer: a name or a TOML file.
+        b: profile of what drew the tokens, as an inference engine.
+        tokenizer: for a loaded model; others bring their own.
+        texts: one sequence each, or, with `context`, cut into samples of that many tokens; the
+            built-in sample if left out.
+        input_ids: instead of texts, batch x token.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        context: length of the samples in tokens.
+        load: Python files with the variant of a model that layerlab has built.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        progress: show a live bar on standard error.
+
+    Raises:
+        UserError: what was given cannot be read, or the model cannot be run side by side.
+
+    Example:
+        >>> import layerlab
+        >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
+        >>> found = gap(model, input_ids=[range(8)], progress=False)
+        >>> sorted(one.name for one in found.causes)
+        ['attention_weights', 'scores', 'softmax']
+    """
+    load_files(load, [] if isinstance(model, nn.Module | None) else [str(model)])
+    question = GapRequest(
+        model=builtin.DEFAULT if model is None else model,
+        passage=passage(texts, input_ids=input_ids, context=context),
+        a=load_profile(a),
+        b=load_profile(b),
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        return answer_gap(question, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapRequest:
+    """A question about two runs: model, texts and profiles."""
+
+    model: Any
+    passage: TextInput
+    a: NumericsProfile
+    b: NumericsProfile
+    tokenizer: PreTrainedTokenizerBase | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+@explain_memory(LESS)
+def answer_gap(question: GapRequest, *, progress: bool = True) -> Gap:
+    """Load the model and find what makes the difference.
+
+    Raises:
+        UserError: as `gap`.
+    """
+    asked = question
+    patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
+    pieces = sequences(asked.passage, patient)
+    with ExitStack() as stack:
+        stack.enter_context(threads(patient.model.num_parameters()))
+        stack.enter_context(evaluation_mode(patient.model))
+        stack.enter_context(quiet_libraries())
+        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
+        watcher.begin(f"{patient.name}, {asked.a.name} and {asked.b.name}", 3 * len(pieces))
+        return find_gap(
+            patient.model,
+            pieces,
+            asked.a,
+            asked.b,
+            call=run_model,
+            step=lambda what: watcher.step(what),
+        )
+
+
+def run_model(model: nn.Module, ids: Tensor) -> Any:
+    """Return the logits of one sequence."""
+    return model(input_ids=ids[None], use_cache=False).logits

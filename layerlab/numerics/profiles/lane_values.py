@@ -1,0 +1,58 @@
+"""Values of several runs side by side: found in arguments, taken one run at a time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
+
+
+def change_each(change: Callable[[Tensor], Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+    """Change each value once, however many runs share it."""
+    known = {id(value): value for value in values}
+    changed = {key: change(value) for key, value in known.items()}
+    return [changed[id(value)] for value in values]
+
+
+def find_carriers(value: Any) -> Iterator[EmulatedTensor]:
+    """Yield the carriers among arguments, however nested."""
+    if isinstance(value, EmulatedTensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from find_carriers(one)
+    elif isinstance(value, Mapping):
+        yield from find_carriers(list(value.values()))
+
+
+def take_lane(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedTensor) -> Any:
+    """Return a carrier as one run has it."""
+    if id(value) not in every:
+        return value
+    own = EmulatedTensor(every[id(value)][run], value.dtype)
+    own.weight = value.weight
+    return own
+
+
+def map_carriers(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
+    """Return arguments with each carrier replaced by what `take` gives for it."""
+    if isinstance(value, EmulatedTensor):
+        return take(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_carriers(take, one) for one in value)
+    if isinstance(value, dict):
+        return {name: map_carriers(take, one) for name, one in value.items()}
+    return value
+
+
+def flatten(value: Any) -> list[Any]:
+    """Return the leaves of nested lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return [found for one in value for found in flatten(one)]
+    return [value]
+
+
+def find_floats(value: Any) -> list[Tensor]:
+    """Return the floating tensors among results, in their order."""
+    return [one for one in flatten(value) if floating(one)]

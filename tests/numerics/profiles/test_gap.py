@@ -1,0 +1,111 @@
+"""The attribution of a difference: it closes, names what was planted, is verified by a run."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError
+from layerlab.numerics.profiles.gap import EXPERTS, find_gap
+from layerlab.numerics.profiles.gap_result import Gap
+from layerlab.numerics.profiles.operations import OPERATIONS
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from tests.families.recipe import FAMILIES, UNBUILT, build
+
+IDS = torch.arange(5, 29)
+EAGER = load_profile("torch-eager")
+
+
+def call(model: nn.Module, ids: Tensor) -> Any:
+    return model(input_ids=ids[None], use_cache=False).logits
+
+
+def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> Gap:
+    model = build(family)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # weights of norms are all one otherwise, and round nothing
+                parameter.mul_(1 + torch.rand_like(parameter))
+    return find_gap(model, [IDS], load_profile(a), load_profile(b), call=call)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "mixtral"])
+@pytest.mark.parametrize("b", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32"])
+def test_shares_add_up(family: str, b: str) -> None:
+    found = gap(family, "torch-eager", b)
+    assert 0.9 < found.closure < 1.1 and 0.9 < found.layer_closure < 1.1
+    assert found.forwards <= 60
+    assert found.remedies[-1].rms == 0, "with all taken back both do the same"
+    assert found.echo + sum(one.share for one in found.causes) == pytest.approx(found.closure)
+
+
+# Each changes one thing of what eager bf16 does.
+PLANTED = {
+    **{name: "fp32" for name in ("norm_cast", "norm", "residual", "projection", "head", "rotary")},
+    **{name: "fp32" for name in ("rotary_tables", "gate", "activation", "context", "softmax")},
+    **{name: "bf16" for name in ("norm_inside", "log_softmax")},
+    **{name: "fp8_e4m3" for name in ("weights", "factors", "cache", "queries", "norm_weights")},
+    **{name: "fp8_e5m2" for name in ("attention_weights", "embedding_weights", "scores")},
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_difference_is_named_first(name: str) -> None:
+    changed = NumericsProfile(name="changed", operations={name: PLANTED[name]})
+    found = gap("llama", "torch-eager", changed)
+    assert found.causes[0].name == name
+    assert found.first is not None and found.first.operations == (name,)
+    assert found.first.rms == 0
+
+
+def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> None:
+    changed = NumericsProfile(
+        name="changed", operations={"cache": "fp8_e5m2", "norm_cast": "fp32", "gate": "fp32"}
+    )
+    found = gap("llama", "torch-eager", changed)
+    assert found.first is not None and found.first.operations == ("cache",)
+    assert found.first.rms < found.difference.rms / 2
+    assert "cache: as in a it turns" in str(found)
+
+
+def test_the_same_profile_twice_is_no_difference() -> None:
+    found = gap("llama", "torch-eager", "torch-eager")
+    assert found.difference.largest == 0 and found.operations == () and found.first is None
+    assert "the same to the bit" in str(found)
+
+
+def test_experts_that_change_are_a_part_of_their_own() -> None:
+    coarse = NumericsProfile(name="coarse", operations={"router": "t2"})
+    found = gap("mixtral", "torch-eager", coarse)
+    assert found.changed_experts is not None and found.changed_experts > 0
+    assert EXPERTS in {one.name for one in found.operations}
+    assert 0.9 < found.closure < 1.1
+    assert gap("llama", "torch-eager", "torch-sdpa").changed_experts is None
+
+
+def test_a_layer_takes_its_share() -> None:
+    model = build("llama")
+    found = gap("llama", "torch-eager", "autocast-bf16")
+    names = [one.name for one in found.layers]
+    layers = [f"layer {number}" for number in range(model.config.num_hidden_layers)]
+    assert names == ["embedding", *layers, "behind the blocks"]
+
+
+def test_json_has_the_closure_at_the_top() -> None:
+    found = gap("llama", "torch-eager", "torch-sdpa").to_json()
+    assert found["closure"] == pytest.approx(1, abs=0.1)
+    assert {one["name"] for one in found["operations"]} <= set(OPERATIONS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [one for one in FAMILIES if one not in UNBUILT])
+def test_every_family_closes_or_tells_why_not(family: str) -> None:
+    try:
+        found = gap(family, "torch-eager", "torch-compile")
+    except UserError as error:
+        assert "runs side by side cannot follow" in str(error)
+        return
+    if found.operations and not 0.9 < found.closure < 1.1:
+        assert found.pairs, "what does not add up is told in pairs"

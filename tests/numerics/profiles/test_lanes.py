@@ -1,0 +1,135 @@
+"""Runs side by side, against emulation one run at a time."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerlab import UserError, emulate
+from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.lanes import Lane, SideBySide
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from tests.families.recipe import build
+
+IDS = torch.arange(5, 29)[None]
+EAGER, SDPA = load_profile("torch-eager"), load_profile("torch-sdpa")
+FAMILIES = ("llama", "gpt2", "qwen3", "mixtral", "gemma2")
+
+
+def run_lanes(model: nn.Module, *lanes: Lane) -> list[Tensor]:
+    index = OperationIndex(model)
+    for _ in range(2):  # the first run counts the operations of norms
+        run = SideBySide(model, lanes, index)
+        with run.running():
+            values = run.values(model(input_ids=IDS, use_cache=False).logits)
+    return values
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family: str) -> None:
+    model = build(family, "eager")
+    values = run_lanes(model, Lane(profile=EAGER), Lane(profile=SDPA))
+    with emulate(model, "bf16"):
+        alone = model(input_ids=IDS, use_cache=False).logits
+    torch.testing.assert_close(values[0], alone, rtol=0, atol=0)
+    assert not torch.equal(values[0], values[1])
+
+
+# Gemma's kernel has no bound on scores, which its eager code has.
+@pytest.mark.parametrize("family", FAMILIES[:4])
+def test_fused_attention_taken_apart_is_eager_attention(family: str) -> None:
+    eager = run_lanes(build(family, "eager"), *[Lane(profile=EAGER)] * 2)
+    fused = run_lanes(build(family, "sdpa"), *[Lane(profile=EAGER)] * 2)
+    torch.testing.assert_close(fused[0], eager[0], rtol=0, atol=0)
+
+
+def test_float32_is_the_model_itself() -> None:
+    model = build("llama")
+    values = run_lanes(model, *[Lane(profile=load_profile("float32"))] * 2)
+    with torch.no_grad():
+        plain = model(input_ids=IDS).logits
+    torch.testing.assert_close(values[0], plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32"])
+def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(family: str, name: str) -> None:
+    model = build(family)
+    lanes = [Lane(profile=EAGER), Lane(profile=load_profile(name))]
+    lanes += [Lane(takes=lambda result: True), Lane(takes=lambda result: False)]
+    a, b, everything, nothing = run_lanes(model, *lanes)
+    torch.testing.assert_close(nothing, a, rtol=0, atol=0)
+    torch.testing.assert_close(everything, b, rtol=1e-4, atol=1e-4)
+
+
+def test_runs_that_do_the_same_share_every_value() -> None:
+    model = build("llama")
+    index = OperationIndex(model)
+    run = SideBySide(model, [Lane(profile=EAGER)] * 4, index)
+    with run.running():
+        values = run.values(model(input_ids=IDS, use_cache=False).logits)
+    assert all(one is values[0] for one in values)
+    assert run.forwards == 1
+
+
+def test_the_model_is_as_it_was() -> None:
+    model = build("mixtral")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    run_lanes(model, Lane(profile=EAGER), Lane(profile=SDPA))
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_experts_are_chosen_by_the_first_run_and_others_are_counted() -> None:
+    model = build("mixtral")
+    index = OperationIndex(model)
+    coarse = NumericsProfile(name="coarse", operations={"router": "t2"})
+    run = SideBySide(model, [Lane(profile=EAGER), Lane(profile=coarse)], index)
+    with run.running():
+        model(input_ids=IDS, use_cache=False)
+    assert run.chosen == IDS.numel() * model.config.num_hidden_layers
+    assert 0 < run.changed < run.chosen
+
+
+class Writer(nn.Module):
+    """Writes what it computes into a part of a tensor that all runs share."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.write(torch.zeros(2, 8), self.linear(x))
+
+
+def into_whole(zeros: Tensor, y: Tensor) -> Tensor:
+    zeros.add_(y)
+    return zeros * 2
+
+
+def into_part(zeros: Tensor, y: Tensor) -> Tensor:
+    zeros[0].add_(y[0])
+    return zeros
+
+
+def run_writer(write: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = Writer(write)
+    coarse = NumericsProfile(name="coarse", format="t3")
+    run = SideBySide(model, [Lane(profile=EAGER), Lane(profile=coarse)], OperationIndex(model))
+    with run.running():
+        return run.values(model(torch.ones(2, 8)))
+
+
+def test_each_run_writes_into_a_tensor_of_its_own() -> None:
+    first, second = run_writer(into_whole)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(first, second, rtol=0.5, atol=0.5)
+
+
+def test_a_part_that_all_runs_share_is_told() -> None:
+    with pytest.raises(UserError, match="Writer writes by add_ into"):
+        run_writer(into_part)

@@ -1,0 +1,85 @@
+"""Profiles: those that are shipped are read, and what a file says wrongly is told in a line."""
+
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.numerics.profiles.operations import OPERATIONS
+from layerlab.numerics.profiles.profile import (
+    NumericsProfile,
+    differences,
+    list_profiles,
+    load_profile,
+)
+from layerlab.numerics.profiles.rules import rule
+
+SHIPPED = list_profiles()
+
+
+def rules(profile: NumericsProfile) -> list[str | None]:
+    return [rule(profile, name, low) for name in OPERATIONS for low in (True, False)]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_profile_says_what_it_stands_for(name: str) -> None:
+    found = load_profile(name)
+    assert found.name == name and found.description
+    assert found.verified or found.sources, "what is not verified names where it was read"
+
+
+@pytest.mark.parametrize("a", SHIPPED)
+@pytest.mark.parametrize("b", SHIPPED)
+def test_with_all_differences_taken_back_one_computes_as_the_other(a: str, b: str) -> None:
+    one, other = load_profile(a), load_profile(b)
+    changed = other
+    for name in differences(one, other):
+        changed = changed.take_back(name, one)
+    assert rules(changed) == rules(one) and changed.attention == one.attention
+    assert differences(one, changed) == []
+
+
+def test_what_is_set_to_the_same_is_no_difference() -> None:
+    plain = NumericsProfile(name="a")
+    assert differences(plain, NumericsProfile(name="b", operations={"residual": "fp32"})) == [
+        "residual"
+    ]
+    assert set(differences(plain, NumericsProfile(name="b", format="fp16"))) == set(OPERATIONS)
+
+
+WRONG = {
+    'format = "bf16"\n[operations]\nsoftmaxx = "fp32"\n': "names the operation 'softmaxx'; did you "
+    "mean 'softmax'?",
+    'format = "bf17"\n': "no number format is called 'bf17'",
+    "format = 3\n": "format in 'p.toml' is 3; expected the name of a number format",
+    'atention = "normalized"\n': "has the key 'atention'; did you mean 'attention'?",
+    'attention = "flash"\n': "attention of the profile 'p' is 'flash'; type 'normalized' or",
+    "format = \n": "is not TOML",
+    "[operations]\nhead = 1\n": "operations in 'p.toml' is {'head': 1}; expected a table",
+    'verified = "yes"\n': "verified in 'p.toml' is 'yes'; expected true or false",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_profile_is_one_line(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text(text, "utf-8")
+    with pytest.raises(UserError) as caught:
+        load_profile("p.toml")
+    assert WRONG[text] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_profile_that_is_nowhere_is_told_with_the_names_of_those_that_are() -> None:
+    with pytest.raises(UserError, match="did you mean 'torch-eager'") as caught:
+        load_profile("torch-eagre")
+    assert "torch-sdpa" in str(caught.value)
+
+
+def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('description = "mine"\n[operations]\ncache = "fp8_e4m3"\n', "utf-8")
+    found = load_profile(path)
+    assert found.name == "mine" and differences(load_profile("torch-eager"), found) == ["cache"]
+    assert not found.verified and found.described == "not verified: mine"
