@@ -256,9 +256,12 @@ class SideBySide(Emulation):
         right = len(factors) - 1
         if self.tracker.weighted:
             for index in range(right + 1):
-                if floating(factors[index]) and not getattr(factors[index], "weight", False):
-                    if factors[index].dim() > 1:
-                        factors[index] = self._along(factors[index], "factors", index == right)
+                if not floating(factors[index]) or factors[index].dim() < 2:
+                    continue
+                if not getattr(factors[index], "weight", False):
+                    factors[index] = self._along(factors[index], "factors", index == right)
+                elif self.index.reads_table(self._place) and self._reads_otherwise():
+                    factors[index] = self._along(factors[index], "weights", index == right, True)
         elif operation == "scores":
             factors[-2] = self._along(factors[-2], "queries", False)
             factors[-1] = self._along(factors[-1], "cache", True)
@@ -267,14 +270,18 @@ class SideBySide(Emulation):
             factors[-1] = self._along(factors[-1], "cache", False)
         return factors
 
-    def _along(self, factor: Any, operation: str, turned: bool) -> Any:
-        if not any(self._rules(operation, False)):
+    def _reads_otherwise(self) -> bool:
+        """Return whether some run stores the table of embeddings otherwise than products read it."""
+        return self._rules("weights", True) != self._rules("embedding_weights", True)
+
+    def _along(self, factor: Any, operation: str, turned: bool, low: bool = False) -> Any:
+        if not any(self._rules(operation, low)):
             return factor
         values = self.values(factor)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1).contiguous(), values)
         layer = self._find_layer(self._place, not self._begun)
-        values = self._settle(values, Result(operation, layer), False)
+        values = self._settle(values, Result(operation, layer), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
         read = EmulatedTensor(values[0], factor.dtype)

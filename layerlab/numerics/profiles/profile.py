@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 KEPT = "fp32"
 ORDERS = ("normalized", "unnormalized")
 # How torch itself runs a model as a profile says; "" where nothing here does.
-RUNS = ("eager", "sdpa", "compile", "autocast", "cached")
+RUNS = ("float32", "eager", "sdpa", "compile", "autocast", "cached")
 KINDS: Mapping[str, tuple[type, str]] = {
     "format": (str, "the name of a number format"),
     "description": (str, "a text"),

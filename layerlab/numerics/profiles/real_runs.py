@@ -15,6 +15,7 @@ from layerlab.system.offload import is_offloaded, running_device
 from layerlab.system.torch_settings import evaluation_mode
 
 COMPILERS = ("g++", "clang++")
+WIDE = ("float32", "autocast")
 Run = Callable[[nn.Module, Tensor, Call], Tensor]
 
 
@@ -57,14 +58,14 @@ def read_real(
 def prepare_model(model: nn.Module, runs: str) -> nn.Module:
     """Return a copy of a model as a run wants it: in bf16, with its attention, compiled.
 
-    Under autocast the weights stay in float32, and the attention is the model's own.
+    In float32, under autocast too, the attention is the model's own.
     """
-    dtype = torch.float32 if runs == "autocast" else torch.bfloat16
+    dtype = torch.float32 if runs in WIDE else torch.bfloat16
     own: Any = copy.deepcopy(model)
     for one in own.parameters():
         # Buffers, as the frequencies of rotations, stay as they are when a model is loaded.
         one.data = one.data.to(dtype)
-    if runs == "autocast":
+    if runs in WIDE:
         return own
     own.set_attn_implementation("eager" if runs == "eager" else "sdpa")
     return torch.compile(own, dynamic=False) if runs == "compile" else own
@@ -100,6 +101,7 @@ def read_in_chunks(model: nn.Module, ids: Tensor, size: int) -> Tensor:
 
 
 RUNS: Mapping[str, Run] = {
+    "float32": _run_whole,
     "eager": _run_whole,
     "sdpa": _run_whole,
     "compile": _run_whole,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +120,10 @@ def _try_mistakes(
     scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
 ) -> list[Cause]:
     model, pieces = scores.model, scores.pieces
-    config = getattr(model, "config", None)
+    beginning = getattr(getattr(model, "config", None), "bos_token_id", None)
+    table: Any = model.get_input_embeddings()  # type: ignore[operator]
+    if beginning is not None and not 0 <= beginning < len(table.weight):
+        beginning = None
 
     def read(given: Sequence[Tensor]) -> list[Tensor]:
         own = TokenScores(model, given, scores.call, scores.step)
@@ -131,7 +135,7 @@ def _try_mistakes(
     return [
         *try_shifts(recorded, exact.split([len(one) for one in recorded])),
         try_temperature(recorded, logits, pieces),
-        *try_beginning(recorded, pieces, getattr(config, "bos_token_id", None), read),
+        *try_beginning(recorded, pieces, beginning, read),
         *try_rotations(recorded, pieces, model, read),
     ]
 

@@ -89,17 +89,15 @@ def try_beginning(
     have = [bool(ids[0] == token) for ids in pieces]
     found = []
     if any(have) and all(len(ids) > 2 for ids in pieces):
-        shorter = read([ids[1:] if had else ids for ids, had in zip(pieces, have, strict=True)])
-        rows = [
-            one[had:] - other
-            for one, other, had in zip(recorded, shorter, have, strict=True)
-        ]
+        shorter = read([ids[had:] for ids, had in zip(pieces, have, strict=True)])
+        rows = [one[had:] - other for one, other, had in zip(recorded, shorter, have, strict=True)]
         found.append(Cause(name="the token of the beginning missing", left=measure(rows)))
     if not all(have):
-        longer = read([ids if had else _put(token, ids) for ids, had in zip(pieces, have, strict=True)])
+        # As long as before, so that no model runs out of places: the last token is not compared.
+        ahead = [ids if had else _put(token, ids) for ids, had in zip(pieces, have, strict=True)]
         rows = [
-            one - other[not had :]
-            for one, other, had in zip(recorded, longer, have, strict=True)
+            one - other if had else one[:-1] - other[1:]
+            for one, other, had in zip(recorded, read(ahead), have, strict=True)
         ]
         found.append(Cause(name="the token of the beginning added", left=measure(rows)))
     return found
@@ -162,4 +160,4 @@ def measure(rows: Sequence[Tensor]) -> float:
 
 
 def _put(token: int, ids: Tensor) -> Tensor:
-    return torch.cat([ids.new_tensor([token]), ids])
+    return torch.cat([ids.new_tensor([token]), ids[:-1]])

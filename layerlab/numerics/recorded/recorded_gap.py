@@ -7,6 +7,9 @@ from typing import Any
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.token_differences import TokenDifferences
 
+# A mistake explains a record if it leaves no more than rounding, or this part of the difference:
+# where a model reads other positions, its rounding is larger as well.
+CLEAR = 0.1
 SHOWN = 5  # candidates and causes in a text
 
 
@@ -89,8 +92,9 @@ class RecordedGap:
 
     @property
     def cause(self) -> Cause | None:
-        """Return the mistake that leaves no more than rounding does."""
-        return next((one for one in self.causes[:1] if one.left <= self.most_rms), None)
+        """Return the mistake that explains the record, if one does."""
+        most = max(self.most_rms, CLEAR * self.rms)
+        return next((one for one in self.causes[:1] if one.left <= most), None)
 
     def __str__(self) -> str:
         return summary(self)
@@ -134,11 +138,12 @@ def _judge(found: RecordedGap) -> str:
 def _tell(found: RecordedGap) -> list[str]:
     told = found.difference
     return [
-        f"tokens               {told.tokens:,}",
-        f"recorded - float32   RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
-        f"{found.a.name} - recorded".ljust(21)
-        + f"RMS {told.rms:.2g}, mean of the size {told.mean:.2g}, largest {told.largest:.2g}",
-        f"ratio                mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
+        f"a                   {found.a.name}",
+        f"tokens              {told.tokens:,}",
+        f"recorded - float32  RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
+        f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
+        f"{told.largest:.2g}",
+        f"ratio               mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
     ]
 
 
