@@ -14,7 +14,7 @@ COMMANDS = {
     "inspect": "layerlab.cli.inspect",
     "compare": "layerlab.cli.train",
     "evaluate": "layerlab.cli.evaluate",
-    "adapt": "layerlab.cli.adapt",
+    "adapt": "layerlab.cli.adapt.group",
 }
 CHANGES = {
     "a quantity that inspection reads": "`measures/quantities/`, a new file, found by itself",

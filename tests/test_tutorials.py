@@ -45,6 +45,12 @@ PROMISED = {
         "wide is adopted",
         "1 adopted, 0 refuted, 0 undecided",
     ),
+    "tutorials/gap.md": (
+        "closure",
+        "autocast-bf16: float32 weights",
+        "cache: as in a it turns",
+        "'attention_weights'",
+    ),
     "tutorials/law.md": ("no replay", "general", "adapted/law/report.html"),
     "add-a-measure.md": ("layer", "own/tables/silent.csv"),
     "add-a-language.md": ("chinese/report.html",),

@@ -15,7 +15,7 @@ from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import subject
 from layerlab.loading.text_input import TextInput
-from layerlab.numerics.profiles.gap import Gap, find_gap
+from layerlab.numerics.profiles.gap import RunGap, find_gap
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.plugins import load_files
 from layerlab.system.files import File
@@ -44,7 +44,7 @@ def gap(
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
-) -> Gap:
+) -> RunGap:
     """Find which operations make the difference between two runs of one model.
 
     Both are emulated, each as its profile says, and so are runs that exchange their errors one
@@ -105,7 +105,7 @@ class GapRequest:
 
 
 @explain_memory(LESS)
-def answer_gap(question: GapRequest, *, progress: bool = True) -> Gap:
+def answer_gap(question: GapRequest, *, progress: bool = True) -> RunGap:
     """Load the model and find what makes the difference.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from layerlab.cli.adapt import adapt
+from layerlab.cli.adapt.group import adapt
 from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate

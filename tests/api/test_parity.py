@@ -22,6 +22,7 @@ COMMAND = {
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
     "precision": {"text", "samples", "out", "overwrite"},
+    "gap": {"text", "samples", "profiles"},
     "runs": {"html", "lang", "every"},
     "adapt recipe": {"setting"},
     "adapt contamination": {"most", "out"},
@@ -36,6 +37,7 @@ FUNCTION = {
     "study": {"options", "tokenizer"},
     "retrofit": {"options", "shared"},
     "precision": {"texts", "input_ids", "tokenizer"},
+    "gap": {"texts", "input_ids", "tokenizer"},
     "adapt recipe": {"settings"},
 }
 # Functions of another name than their command.
@@ -86,7 +88,7 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("inspect", "variants", "retrofit", "precision", "train", "compare", "evaluate"),
+        *("inspect", "variants", "retrofit", "precision", "gap", "train", "compare", "evaluate"),
         *("adapt recipe", "adapt embed", "bench latency"),
     ],
 )

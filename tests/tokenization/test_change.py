@@ -12,7 +12,7 @@ import typer
 from transformers import AutoTokenizer
 
 from layerlab import UserError
-from layerlab.cli.adapt import Stages
+from layerlab.cli.adapt.group import Stages
 from layerlab.tokenization.change import parse_size
 from layerlab.tokenization.published_rates import TABLE, questions
 from tests.adaptation.bpe import GENERAL, LAW, bytewise

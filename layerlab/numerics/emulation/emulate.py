@@ -1,6 +1,5 @@
 """Run any model in any format: every operation's result is rounded, no model code is touched."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from layerlab.errors import UserError
 from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
 from layerlab.numerics.emulation.apply_policy import cast
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
@@ -27,11 +25,10 @@ from layerlab.numerics.emulation.emulated_tensor import (
     writes_in_place,
 )
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.round import Rounder, sparing
-from layerlab.validation import short_repr
 
 
 class Emulation(CarriedWeights):
@@ -56,7 +53,7 @@ class Emulation(CarriedWeights):
         where: Any = None,
         policy: Any = None,
     ) -> None:
-        _check_policy(policy, regime)
+        check_policy(policy, regime.autocast is not None)
         super().__init__(model, regime, policy)
         self.tracker = Tracker(model)
         self.roundings: Counter[OpSite] = Counter()
@@ -386,18 +383,3 @@ def _shares(values: Tensor, given: Sequence[Any]) -> bool:
     """Return whether a result lies in the memory of an argument."""
     alias = torch._C._is_alias_of  # type: ignore[attr-defined]
     return any(alias(values, unwrap(value)) for value in given)
-
-
-def _check_policy(policy: Any, regime: EmulatedArithmetic) -> None:
-    if policy is not None and regime.autocast is not None:
-        raise UserError(
-            "a policy says what of a low model stays in float32, and under autocast all parameters"
-            " do; leave policy or mode='autocast' out"
-        )
-    if policy is None or isinstance(policy, Policy):
-        return
-    path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"
-    raise UserError(
-        f"policy={short_repr(policy)} is no policy but what one may be read from; type"
-        f" policy=layerlab.load_policy({path})"
-    )

@@ -11,6 +11,7 @@ from layerlab.numerics.formats.formats import find
 from layerlab.recipes.toml import write_value
 from layerlab.records.parse import quote_toml, toml_of
 from layerlab.system.files import check_file, read_whole, write_file
+from layerlab.validation import short_repr
 
 RESIDUAL = "residual"
 ATTENTION = ":attention"
@@ -133,3 +134,27 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
             + (f"; it knows no {', '.join(unknown)}" if unknown else "")
         )
     return Policy(format=found["format"], keep=tuple(keep), measured=measured)
+
+
+def check_policy(policy: Any, autocast: bool) -> None:
+    """Refuse what is no policy, or one that has no say.
+
+    Args:
+        policy: what was given in its place.
+        autocast: whether the emulated model runs under torch.autocast.
+
+    Raises:
+        UserError: it is none, or autocast leaves nothing to keep.
+    """
+    if policy is not None and autocast:
+        raise UserError(
+            "a policy says what of a low model stays in float32, and under autocast all parameters"
+            " do; leave policy or mode='autocast' out"
+        )
+    if policy is None or isinstance(policy, Policy):
+        return
+    path = repr(str(policy)) if isinstance(policy, str | os.PathLike) else "path"
+    raise UserError(
+        f"policy={short_repr(policy)} is no policy but what one may be read from; type"
+        f" policy=layerlab.load_policy({path})"
+    )

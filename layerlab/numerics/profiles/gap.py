@@ -7,8 +7,8 @@ from itertools import combinations
 
 from torch import Tensor, nn
 
-from layerlab.numerics.profiles.gap_result import Gap, JointShare, Remedy, Share
-from layerlab.numerics.profiles.lanes import Lane, Result, count_layers
+from layerlab.numerics.profiles.gap_result import DifferenceShare, JointShare, Remedy, RunGap
+from layerlab.numerics.profiles.lanes import Lane, OperationResult, count_layers
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import (
@@ -16,7 +16,7 @@ from layerlab.numerics.profiles.token_differences import (
     compare_tokens,
     rms,
 )
-from layerlab.numerics.profiles.token_scores import Call, Step, TokenScores, ignore
+from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
 from layerlab.records.layer_names import EMBEDDING, layer_name
 
 # Groups of layers that are told apart at most.
@@ -37,9 +37,9 @@ def find_gap(
     a: NumericsProfile,
     b: NumericsProfile,
     *,
-    call: Call,
-    step: Step = ignore,
-) -> Gap:
+    call: RunModel,
+    step: NoteRun = ignore,
+) -> RunGap:
     """Run a model under two profiles and attribute the difference of their log-probabilities.
 
     share_g = <d_g, d> / <d, d>,   d = log p_b - log p_a,   closure = sum_g share_g
@@ -69,7 +69,7 @@ def find_gap(
         # Alone, the second run finds its own experts.
         theirs = scores.read([Lane(profile=b)] * 2)[0]
         logits = (logits[0], scores.logits[0])
-    found = Gap(
+    found = RunGap(
         a=a,
         b=b,
         difference=compare_tokens(mine, theirs, **compare_distributions(*logits)),
@@ -100,7 +100,9 @@ def find_gap(
     return replace(found, remedies=remedies, alone=alone, forwards=scores.forwards)
 
 
-def _pair(scores: TokenScores, found: Gap, mine: Tensor, whole: Tensor) -> tuple[JointShare, ...]:
+def _pair(
+    scores: TokenScores, found: RunGap, mine: Tensor, whole: Tensor
+) -> tuple[JointShare, ...]:
     """Exchange the errors of the largest operations two by two."""
     largest = [one for one in found.operations if one.name in OPERATIONS][:PAIRED]
     pairs = list(combinations(largest, 2))
@@ -117,7 +119,7 @@ def _pair(scores: TokenScores, found: Gap, mine: Tensor, whole: Tensor) -> tuple
 
 
 def _take_back(
-    scores: TokenScores, found: Gap, mine: Tensor
+    scores: TokenScores, found: RunGap, mine: Tensor
 ) -> tuple[tuple[Remedy, ...], tuple[Remedy, ...]]:
     """Run b with its differences from a taken back, one after another and alone."""
     ranked = [one.name for one in found.causes]
@@ -134,23 +136,23 @@ def _take_back(
     return remedies[: len(steps)], (remedies[0], *remedies[len(steps) :])
 
 
-def _replace(found: Gap, names: Iterable[str]) -> NumericsProfile:
+def _replace(found: RunGap, names: Iterable[str]) -> NumericsProfile:
     profile = found.b
     for name in names:
         profile = profile.take_back(name, found.a)
     return profile
 
 
-def _share(name: str, part: Tensor, whole: Tensor, differs: bool = False) -> Share:
+def _share(name: str, part: Tensor, whole: Tensor, differs: bool = False) -> DifferenceShare:
     share = float((part * whole).sum() / whole.square().sum())
-    return Share(name=name, share=share, rms=rms(part), differs=differs)
+    return DifferenceShare(name=name, share=share, rms=rms(part), differs=differs)
 
 
-def _is_one_of(names: Collection[str], result: Result) -> bool:
+def _is_one_of(names: Collection[str], result: OperationResult) -> bool:
     return result.operation in names
 
 
-def _is_layer(span: range, result: Result) -> bool:
+def _is_layer(span: range, result: OperationResult) -> bool:
     return result.layer in span
 
 

@@ -16,7 +16,7 @@ LARGEST = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class DifferenceShare:
     """A part of the difference.
 
     Attributes:
@@ -64,7 +64,7 @@ class JointShare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap:
+class RunGap:
     """The difference between two runs of one model.
 
     Attributes:
@@ -83,8 +83,8 @@ class Gap:
     a: NumericsProfile
     b: NumericsProfile
     difference: TokenDifferences
-    operations: tuple[Share, ...] = ()
-    layers: tuple[Share, ...] = ()
+    operations: tuple[DifferenceShare, ...] = ()
+    layers: tuple[DifferenceShare, ...] = ()
     pairs: tuple[JointShare, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     alone: tuple[Remedy, ...] = ()
@@ -101,7 +101,7 @@ class Gap:
         return sum(one.share for one in self.layers) if self.layers else nan
 
     @property
-    def causes(self) -> tuple[Share, ...]:
+    def causes(self) -> tuple[DifferenceShare, ...]:
         """Return the shares of what the profiles set differently, the largest first."""
         return tuple(one for one in self.operations if one.differs)
 
@@ -136,7 +136,7 @@ class Gap:
         }
 
 
-def describe(found: Gap) -> str:
+def describe(found: RunGap) -> str:
     """Return a page of text: the difference by token, where it comes from, what to change."""
     blocks = [_lead(found), _tell_difference(found.difference, found.changed_experts)]
     if found.operations:
@@ -144,13 +144,13 @@ def describe(found: Gap) -> str:
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _lead(found: Gap) -> list[str]:
+def _lead(found: RunGap) -> list[str]:
     pair = (("a", found.a), ("b", found.b))
     lines = [f"{letter:<6}  {one.name}: {one.described}" for letter, one in pair]
     return [*lines, f"change  {advise(found)}"]
 
 
-def advise(found: Gap) -> str:
+def advise(found: RunGap) -> str:
     """Return in a sentence what to change first, and what it leaves."""
     if not found.operations:
         return "nothing: on these tokens both give the same to the bit"
@@ -197,7 +197,7 @@ def _tell_difference(found: TokenDifferences, changed: float | None) -> list[str
     return [f"{name:<19}  {text}" for name, text in rows]
 
 
-def _table(found: Gap) -> list[str]:
+def _table(found: RunGap) -> list[str]:
     lines = [f"{'operation':<24}  share  alone, nats  in the profiles"]
     shown = [one for one in found.operations if abs(one.share) >= SHOWN]
     for one in shown:
@@ -211,26 +211,26 @@ def _table(found: Gap) -> list[str]:
     ]
 
 
-def _row(one: Share) -> str:
+def _row(one: DifferenceShare) -> str:
     return f"{one.name:<24}  {one.share:5.1%}  {one.rms:11.2g}"
 
 
-def _list_layers(found: Gap) -> list[str]:
+def _list_layers(found: RunGap) -> list[str]:
     lines = [f"{'layer':<24}  share  alone, nats"]
     return [*lines, *map(_row, found.layers), f"{'closure':<24}  {found.layer_closure:5.3f}"]
 
 
-def _list_remedies(found: Gap) -> list[str]:
+def _list_remedies(found: RunGap) -> list[str]:
     lines = ["set as in a                       RMS left  mean left, nats"]
     before = 0
     for one in found.remedies:
         added = one.operations[before:]
         name = f"and the other {len(added)}" if len(added) > 1 else added[0]
-        lines.append(_left(f"and {name}" if before and len(added) == 1 else name, one))
+        lines.append(_tell_remedy(f"and {name}" if before and len(added) == 1 else name, one))
         before = len(one.operations)
-    lines += [_left(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
+    lines += [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
     return lines
 
 
-def _left(name: str, one: Remedy) -> str:
+def _tell_remedy(name: str, one: Remedy) -> str:
     return f"{name:<32}  {one.rms:8.2g}  {one.mean:9.2g}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
@@ -56,3 +57,20 @@ def flatten(value: Any) -> list[Any]:
 def find_floats(value: Any) -> list[Tensor]:
     """Return the floating tensors among results, in their order."""
     return [one for one in flatten(value) if floating(one)]
+
+
+def narrows(func: Any, given: Sequence[Tensor], output: Tensor, low: torch.dtype) -> bool:
+    """Return whether an operation brings back to the model's dtype what its code has widened."""
+    return (
+        func._opname in ("_to_copy", "copy_")
+        and output.dtype == low
+        and bool(given)
+        and given[-1].dtype != low
+    )
+
+
+def move(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> list[Tensor]:
+    """Return what was only moved; a cast that moves nothing is a copy all the same."""
+    if func._opname != "_to_copy":
+        return list(values)
+    return change_each(Tensor.clone, values)

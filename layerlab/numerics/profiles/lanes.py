@@ -31,6 +31,8 @@ from layerlab.numerics.profiles.lane_values import (
     find_floats,
     flatten,
     map_carriers,
+    move,
+    narrows,
     take_lane,
 )
 from layerlab.numerics.profiles.plain_attention import PlainAttention
@@ -45,7 +47,7 @@ CUBE, MULTIPLY = 3, torch.ops.aten.mul.Tensor
 CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
 
 
-class Result(NamedTuple):
+class OperationResult(NamedTuple):
     """What a profile rounds: the operation, and the layer that it lies in."""
 
     operation: str
@@ -62,7 +64,7 @@ class Lane:
     """
 
     profile: NumericsProfile | None = None
-    takes: Callable[[Result], bool] | None = None
+    takes: Callable[[OperationResult], bool] | None = None
 
 
 class LayerLanes(LayerWeight):
@@ -127,7 +129,7 @@ class SideBySide(Emulation):
         lanes = value.lanes
         return [value.held] * len(self.runs) if lanes is None else list(lanes)
 
-    def round_all(self, values: Sequence[Tensor], result: Result) -> list[Tensor]:
+    def round_all(self, values: Sequence[Tensor], result: OperationResult) -> list[Tensor]:
         """Round what is computed of a model's outputs, in every run, where a profile names it."""
         return self._settle(values, result, False)
 
@@ -158,7 +160,9 @@ class SideBySide(Emulation):
             if name not in known:
                 assert name is not None
                 known[name] = self._weight(wide, place, find(name))
-        return self._settle([wide] * len(self.runs), Result(operation, layer), dtype == LOW, known)
+        return self._settle(
+            [wide] * len(self.runs), OperationResult(operation, layer), dtype == LOW, known
+        )
 
     # Operations
 
@@ -222,7 +226,7 @@ class SideBySide(Emulation):
         if func.is_view and given:
             for one in (given[0], *outputs):
                 one.viewed = True
-        narrowed = _narrows(func, given, outputs[0])
+        narrowed = narrows(func, given, outputs[0], LOW)
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
@@ -232,10 +236,10 @@ class SideBySide(Emulation):
             else:
                 values = [one[index] for one in self._others]
             if moved:
-                values = _part(func, given, values)
+                values = move(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
                 layer = self._find_layer(self._place, not self._begun)
-                values = self._settle(values, Result(found, layer), output.dtype == LOW)
+                values = self._settle(values, OperationResult(found, layer), output.dtype == LOW)
             self._lay(output, values)
 
     def _find(self, narrowed: bool) -> str:
@@ -281,7 +285,7 @@ class SideBySide(Emulation):
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1).contiguous(), values)
         layer = self._find_layer(self._place, not self._begun)
-        values = self._settle(values, Result(operation, layer), low)
+        values = self._settle(values, OperationResult(operation, layer), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
         read = EmulatedTensor(values[0], factor.dtype)
@@ -296,7 +300,7 @@ class SideBySide(Emulation):
     def _settle(
         self,
         values: Sequence[Tensor],
-        result: Result,
+        result: OperationResult,
         low: bool,
         weights: Mapping[str | None, Tensor] | None = None,
     ) -> list[Tensor]:
@@ -412,20 +416,3 @@ def _carry(profiles: Any) -> torch.dtype:
     narrow = [one for one in formats if isinstance(one, Format) and one.digits < SINGLE]
     double = any(carrier(one) == torch.float64 for one in narrow)
     return torch.float64 if double else torch.float32
-
-
-def _narrows(func: Any, given: Sequence[Tensor], output: Tensor) -> bool:
-    """Return whether an operation brings back to the model's dtype what its code has widened."""
-    return (
-        func._opname in ("_to_copy", "copy_")
-        and output.dtype == LOW
-        and bool(given)
-        and given[-1].dtype != LOW
-    )
-
-
-def _part(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> list[Tensor]:
-    """Return what was only moved; a cast that moves nothing is a copy all the same."""
-    if func._opname != "_to_copy":
-        return list(values)
-    return change_each(Tensor.clone, values)

@@ -11,7 +11,7 @@ from layerlab.numerics.formats.formats import SINGLE, Format, find
 from layerlab.numerics.formats.round import sparing
 from layerlab.numerics.profiles.profile import NumericsProfile
 
-Round = Callable[[Tensor], Tensor]
+RoundValues = Callable[[Tensor], Tensor]
 
 
 def rule(profile: NumericsProfile, operation: str, low: bool) -> str | None:
@@ -37,18 +37,18 @@ def _is_wide(name: str) -> bool:
 
 
 @cache
-def rounding(name: str) -> Round:
+def rounding(name: str) -> RoundValues:
     """Return the function behind what `rule` gives."""
     before, _, format = name.rpartition(" ")
-    round: Round = sparing(_format(format), "nearest", None)
-    return _unnormalized(round) if before else round
+    round: RoundValues = sparing(_format(format), "nearest", None)
+    return _round_unnormalized(round) if before else round
 
 
 def _format(name: str) -> AnyFormat:
     return find(name)
 
 
-def _unnormalized(round: Round) -> Round:
+def _round_unnormalized(round: RoundValues) -> RoundValues:
     """Return what a kernel does that divides by the sum of the weights at the end.
 
     p = round(e) / sum(e) with e = p / max(p), since the largest e of a row is 1.

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.profiles.classify import OperationIndex
-from layerlab.numerics.profiles.lanes import Lane, Result, SideBySide
+from layerlab.numerics.profiles.lanes import Lane, OperationResult, SideBySide
 from layerlab.numerics.profiles.profile import NumericsProfile
 
-Call = Callable[[nn.Module, Tensor], Any]
-Step = Callable[[str], None]
+RunModel = Callable[[nn.Module, Tensor], Any]
+NoteRun = Callable[[str], None]
 # Tokens of the run that only counts the operations of modules.
 PROBE = 2
 LOGITS = 2**31  # bytes of logits that are held at once; further runs go in turns
@@ -38,7 +38,7 @@ class TokenScores:
     """
 
     def __init__(
-        self, model: nn.Module, pieces: Sequence[Tensor], call: Call, step: Step = ignore
+        self, model: nn.Module, pieces: Sequence[Tensor], call: RunModel, step: NoteRun = ignore
     ) -> None:
         self.model, self.pieces, self.call, self.step = model, pieces, call, step
         self.index = OperationIndex(model)
@@ -74,7 +74,7 @@ class TokenScores:
             with run.running():
                 logits = run.values(self.call(self.model, ids))
             chosen, changed = chosen + run.chosen, changed + run.changed
-            values = run.round_all(_score(logits, ids), Result("log_softmax", run.layers))
+            values = run.round_all(_score(logits, ids), OperationResult("log_softmax", run.layers))
             for kept, value in zip(found, values, strict=True):
                 kept.append(value)
             if not turn:

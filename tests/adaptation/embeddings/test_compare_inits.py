@@ -17,7 +17,7 @@ from layerlab.adaptation.embeddings.compare_inits import embed, read_sample
 from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
-from layerlab.cli.adapt_embeddings import embed as command
+from layerlab.cli.adapt.embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen

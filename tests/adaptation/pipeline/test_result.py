@@ -11,7 +11,7 @@ from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.adaptation.pipeline.summary import Tally, _placeless
-from layerlab.cli.adapt_embeddings import _table
+from layerlab.cli.adapt.embeddings import _table
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
 from tests.report.passed import passed

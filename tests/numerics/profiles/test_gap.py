@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from layerlab import UserError
 from layerlab.numerics.profiles.gap import EXPERTS, find_gap
-from layerlab.numerics.profiles.gap_result import Gap
+from layerlab.numerics.profiles.gap_result import RunGap
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from tests.families.recipe import FAMILIES, UNBUILT, build
@@ -21,7 +21,7 @@ def call(model: nn.Module, ids: Tensor) -> Any:
     return model(input_ids=ids[None], use_cache=False).logits
 
 
-def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> Gap:
+def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> RunGap:
     model = build(family)
     torch.manual_seed(0)
     with torch.no_grad():

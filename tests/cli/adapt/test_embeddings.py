@@ -7,7 +7,7 @@ from rich.console import Console
 
 from layerlab.adaptation.embeddings.compare_inits import Embedded, InitResult
 from layerlab.adaptation.trainer.bits_per_byte import Bits, Document
-from layerlab.cli.adapt_embeddings import _table
+from layerlab.cli.adapt.embeddings import _table
 
 
 def cost(nats: float, loss: str = "") -> Bits:

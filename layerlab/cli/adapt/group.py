@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from layerlab.cli.adapt_data import catalogue, clean, contamination
-from layerlab.cli.adapt_embeddings import embed
-from layerlab.cli.adapt_tokenizer import vocabulary
+from layerlab.cli.adapt.data import catalogue, clean, contamination
+from layerlab.cli.adapt.embeddings import embed
+from layerlab.cli.adapt.tokenizer import vocabulary
 from layerlab.cli.early_checks import check_adaptation, check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.cli.train import SetOption, announce_interruption, settings
