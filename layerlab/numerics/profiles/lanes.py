@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.arithmetic import carrier, regime
+from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
-from layerlab.numerics.formats.formats import SINGLE, Format, find
+from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lane_values import (
     change_each,
@@ -37,7 +37,7 @@ from layerlab.numerics.profiles.lane_values import (
 )
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.rules import rounding, rule
+from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
 from layerlab.records.layer_names import EMBEDDING
 
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
@@ -95,7 +95,7 @@ class SideBySide(Emulation):
     """
 
     def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
-        wide = _carry(one.profile for one in lanes if one.profile is not None)
+        wide = find_carrier(one.profile for one in lanes if one.profile is not None)
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
@@ -265,7 +265,7 @@ class SideBySide(Emulation):
         return factors
 
     def _reads_otherwise(self) -> bool:
-        """Return whether some run stores the table of embeddings otherwise than products read it."""
+        """Return whether the table of embeddings is not stored as products read it."""
         return self._rules("weights", True) != self._rules("embedding_weights", True)
 
     def _along(self, factor: Any, operation: str, turned: bool, low: bool = False) -> Any:
@@ -397,12 +397,3 @@ def count_layers(model: nn.Module) -> int:
     """Return the number of blocks, by the numbers in the names of modules."""
     numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
     return 1 + max((int(one.group()) for one in numbers if one), default=-1)
-
-
-def _carry(profiles: Any) -> torch.dtype:
-    """Return the dtype in which results of all formats are rounded once."""
-    names = {name for one in profiles for name in (one.format, *one.operations.values())}
-    formats = [find(name) for name in names]
-    narrow = [one for one in formats if isinstance(one, Format) and one.digits < SINGLE]
-    double = any(carrier(one) == torch.float64 for one in narrow)
-    return torch.float64 if double else torch.float32

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.token_scores import Call
+from layerlab.numerics.profiles.token_scores import RunModel
 from layerlab.system.offload import is_offloaded, running_device
 from layerlab.system.torch_settings import evaluation_mode
 
 COMPILERS = ("g++", "clang++")
 WIDE = ("float32", "autocast")
-Run = Callable[[nn.Module, Tensor, Call], Tensor]
+Run = Callable[[nn.Module, Tensor, RunModel], Tensor]
 
 
 def read_real(
-    model: nn.Module, pieces: Sequence[Tensor], profile: NumericsProfile, call: Call
+    model: nn.Module, pieces: Sequence[Tensor], profile: NumericsProfile, call: RunModel
 ) -> Tensor:
     """Return the log-probabilities of all tokens but the first of each text, by torch itself.
 
@@ -68,20 +68,22 @@ def prepare_model(model: nn.Module, runs: str) -> nn.Module:
     if runs in WIDE:
         return own
     own.set_attn_implementation("eager" if runs == "eager" else "sdpa")
-    return torch.compile(own, dynamic=False) if runs == "compile" else own
+    if runs == "compile":
+        own = torch.compile(own, dynamic=False)
+    return own  # type: ignore[no-any-return]
 
 
-def _run_whole(model: nn.Module, ids: Tensor, call: Call) -> Tensor:
+def _run_whole(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
     found: Tensor = call(model, ids)
     return found
 
 
-def _run_autocast(model: nn.Module, ids: Tensor, call: Call) -> Tensor:
+def _run_autocast(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
     with torch.autocast(running_device(model).type, torch.bfloat16):
         return _run_whole(model, ids, call)
 
 
-def _run_cached(model: nn.Module, ids: Tensor, call: Call) -> Tensor:
+def _run_cached(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
     """Return logits that were computed one token at a time, as `generate` does."""
     return read_in_chunks(model, ids, 1)
 

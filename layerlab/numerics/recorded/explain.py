@@ -12,7 +12,7 @@ from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import KEPT, NumericsProfile, list_profiles, load_profile
 from layerlab.numerics.profiles.real_runs import read_real
 from layerlab.numerics.profiles.token_differences import compare_tokens, rms
-from layerlab.numerics.profiles.token_scores import Call, Step, TokenScores, ignore
+from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
 from layerlab.numerics.recorded.mistakes import (
     try_beginning,
     try_rotations,
@@ -37,8 +37,8 @@ def explain_record(
     a: NumericsProfile,
     profiles: Sequence[NumericsProfile] = (),
     *,
-    call: Call,
-    step: Step = ignore,
+    call: RunModel,
+    step: NoteRun = ignore,
     real: bool = True,
 ) -> RecordedGap:
     """Find which profile made a record, or which mistake.
@@ -116,9 +116,7 @@ def _values(record: Record, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-def _try_mistakes(
-    scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
-) -> list[Cause]:
+def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
     model, pieces = scores.model, scores.pieces
     beginning = getattr(getattr(model, "config", None), "bos_token_id", None)
     table: Any = model.get_input_embeddings()  # type: ignore[operator]

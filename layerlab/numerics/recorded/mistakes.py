@@ -37,7 +37,9 @@ def try_shifts(recorded: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Caus
     ]
 
 
-def try_temperature(recorded: Sequence[Tensor], logits: Sequence[Tensor], ids: Sequence[Tensor]) -> Cause:
+def try_temperature(
+    recorded: Sequence[Tensor], logits: Sequence[Tensor], ids: Sequence[Tensor]
+) -> Cause:
     """Fit the temperature that logits were divided by.
 
     T = argmin sum (recorded - log softmax(logits / T))^2

@@ -35,7 +35,9 @@ def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[Rec
     except OSError as error:
         raise UserError(f"the record {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"the record {path} is no text in UTF-8; expected JSON, a line a text") from None
+        raise UserError(
+            f"the record {path} is no text in UTF-8; expected JSON, a line a text"
+        ) from None
     rows = _parse(text, path)
     if not rows:
         raise UserError(f"the record {path} is empty; expected {KNOWN}")
@@ -58,7 +60,9 @@ def _parse(text: str, path: Path) -> list[Any]:
             try:
                 rows.append(json_of(line))
             except ValueError as error:
-                raise UserError(f"line {number} of the record {path} is not JSON: {error}") from None
+                raise UserError(
+                    f"line {number} of the record {path} is not JSON: {error}"
+                ) from None
     return rows
 
 

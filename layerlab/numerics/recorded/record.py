@@ -54,7 +54,9 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
         )
     for token in token_ids:
         if not isinstance(token, int) or isinstance(token, bool):
-            raise UserError(f"{holder} has the token id {short_repr(token)}; expected whole numbers")
+            raise UserError(
+                f"{holder} has the token id {short_repr(token)}; expected whole numbers"
+            )
         if not 0 <= token < vocabulary:
             raise UserError(
                 f"{holder} has token {token}, the model knows {vocabulary} from 0: is it the model"
