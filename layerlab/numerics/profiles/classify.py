@@ -35,6 +35,9 @@ class OperationIndex:
             name: "head" if module is head else _kind(name, module, modules)
             for name, module in modules.items()
         }
+        table = getattr(model, "get_input_embeddings", lambda: None)()
+        weight = getattr(head, "weight", None)
+        self._tied = weight is not None and weight is getattr(table, "weight", None)
         self._attending = {name for name, module in modules.items() if attends(module)}
         self._rotates = "rotary_tables" in self._kinds.values()
         self._lengths: dict[str, int] = {}
@@ -69,6 +72,10 @@ class OperationIndex:
         kind = self._kinds[place.module]
         return f"{kind}_weights" if kind in ("norm", "embedding") else "weights"
 
+    def reads_table(self, place: OpSite) -> bool:
+        """Return whether a product reads the table of embeddings as its parameter."""
+        return self._tied and self._kinds.get(place.module) == "head"
+
     def find(self, place: OpSite, weighted: bool) -> str:
         """Return the operation that the next result belongs to.
 
@@ -89,7 +96,7 @@ class OperationIndex:
         if operation in ("scores", "softmax", "context"):
             self._stages[module] = operation
             return operation
-        if module in self._attending:
+        if module in self._attending and place.layer is not None:
             return self._attend(place)
         return _compute(place, kind)
 

@@ -6,6 +6,7 @@ repeats the errors that the first run made and takes those of the second at chos
 that changes in the end is the share of these results in the difference of the two.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.arithmetic import carrier, regime
+from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
-from layerlab.numerics.formats.formats import SINGLE, Format, find
+from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lane_values import (
     carry_over,
@@ -36,7 +37,7 @@ from layerlab.numerics.profiles.lane_values import (
 )
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.rules import rounding, rule
+from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
 from layerlab.records.layer_names import EMBEDDING
 
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
@@ -94,7 +95,7 @@ class SideBySide(Emulation):
     """
 
     def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
-        wide = _carry(one.profile for one in lanes if one.profile is not None)
+        wide = find_carrier(one.profile for one in lanes if one.profile is not None)
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
@@ -104,10 +105,12 @@ class SideBySide(Emulation):
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
         self._begun = False
+        self._counts: Counter[str] = Counter()
 
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self._begun = False
+        self._counts.clear()
         self._products = self._computed = self.chosen = self.changed = 0
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
@@ -216,6 +219,7 @@ class SideBySide(Emulation):
         narrowed = narrows(func, given, outputs[0], LOW)
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
+        self._counts[found] += 1
         for index, output in enumerate(outputs):
             if self._others is None:
                 values = [output.held] * len(self.runs)
@@ -246,9 +250,12 @@ class SideBySide(Emulation):
         right = len(factors) - 1
         if self.tracker.weighted:
             for index in range(right + 1):
-                if floating(factors[index]) and not getattr(factors[index], "weight", False):
-                    if factors[index].dim() > 1:
-                        factors[index] = self._along(factors[index], "factors", index == right)
+                if not floating(factors[index]) or factors[index].dim() < 2:
+                    continue
+                if not getattr(factors[index], "weight", False):
+                    factors[index] = self._along(factors[index], "factors", index == right)
+                elif self.index.reads_table(self._place) and self._reads_otherwise():
+                    factors[index] = self._along(factors[index], "weights", index == right, True)
         elif operation == "scores":
             factors[-2] = self._along(factors[-2], "queries", False)
             factors[-1] = self._along(factors[-1], "cache", True)
@@ -257,14 +264,18 @@ class SideBySide(Emulation):
             factors[-1] = self._along(factors[-1], "cache", False)
         return factors
 
-    def _along(self, factor: Any, operation: str, turned: bool) -> Any:
-        if not any(self._rules(operation, False)):
+    def _reads_otherwise(self) -> bool:
+        """Return whether the table of embeddings is not stored as products read it."""
+        return self._rules("weights", True) != self._rules("embedding_weights", True)
+
+    def _along(self, factor: Any, operation: str, turned: bool, low: bool = False) -> Any:
+        if not any(self._rules(operation, low)):
             return factor
         values = self.values(factor)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1).contiguous(), values)
         layer = self._find_layer(self._place, not self._begun)
-        values = self._settle(values, OperationResult(operation, layer), False)
+        values = self._settle(values, OperationResult(operation, layer), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
         read = EmulatedTensor(values[0], factor.dtype)
@@ -292,14 +303,15 @@ class SideBySide(Emulation):
             weights: the roundings of a parameter, by rule.
         """
         known: dict[Any, Tensor] = {}
+        operation = result.operation
 
         def round(number: int) -> Tensor:
             profile = self.runs[number].profile
             assert profile is not None
-            name, value = rule(profile, result.operation, low), values[number]
+            name, value = rule(profile, operation, low), values[number]
             if weights is not None:
                 return weights[name]
-            if name is None:
+            if name is None or self._counts[operation] % profile.every.get(operation, 1):
                 return value
             if (id(value), name) not in known:
                 known[id(value), name] = rounding(name)(value)
@@ -385,12 +397,3 @@ def count_layers(model: nn.Module) -> int:
     """Return the number of blocks, by the numbers in the names of modules."""
     numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
     return 1 + max((int(one.group()) for one in numbers if one), default=-1)
-
-
-def _carry(profiles: Any) -> torch.dtype:
-    """Return the dtype in which results of all formats are rounded once."""
-    names = {name for one in profiles for name in (one.format, *one.operations.values())}
-    formats = [find(name) for name in names]
-    narrow = [one for one in formats if isinstance(one, Format) and one.digits < SINGLE]
-    double = any(carrier(one) == torch.float64 for one in narrow)
-    return torch.float64 if double else torch.float32

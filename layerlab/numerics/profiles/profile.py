@@ -16,13 +16,17 @@ SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
 KEPT = "fp32"
 ORDERS = ("normalized", "unnormalized")
+# How torch itself runs a model as a profile says; "" where nothing here does.
+RUNS = ("float32", "eager", "sdpa", "compile", "autocast", "cached")
 KINDS: Mapping[str, tuple[type, str]] = {
     "format": (str, "the name of a number format"),
     "description": (str, "a text"),
     "sources": (list, "a list of texts"),
     "verified": (bool, "true or false"),
     "attention": (str, " or ".join(map(repr, ORDERS))),
+    "runs": (str, " or ".join(map(repr, RUNS))),
     "operations": (dict, "a table of number formats by operation"),
+    "every": (dict, "a table of whole numbers of 1 and more by operation"),
 }
 
 
@@ -37,31 +41,48 @@ class NumericsProfile:
         operations: format of the results of an operation, where it is another; "fp32" rounds
             nothing, since what follows reads it before it is written.
         defaults: format in place of `format` for the results of an operation.
+        every: where only one in so many results of an operation is rounded, since a compiler
+            computes the others again wherever they are read.
         attention: whether attention weights are rounded after they are "normalized", or before it,
             as a fused kernel does that divides by their sum at the end.
         description: what it stands for, in a sentence.
         sources: where it was read.
         verified: whether it was held against the engine itself.
+        runs: how torch itself runs a model so, one of `RUNS`; "" where nothing here does.
     """
 
     name: str
     format: str = "bf16"
     operations: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
+    every: Mapping[str, int] = field(default_factory=dict)
     attention: str = "normalized"
     description: str = ""
     sources: tuple[str, ...] = ()
     verified: bool = False
+    runs: str = ""
 
     def __post_init__(self) -> None:
         for name, given in self.operations.items():
             check_operation(name, self.name)
             _check_format(given, f"{name} of the profile {self.name!r}")
+        for name, count in self.every.items():
+            check_operation(name, self.name)
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise UserError(
+                    f"every {name} of the profile {self.name!r} is {short_repr(count)}; expected "
+                    "a whole number of 1 and more"
+                )
         _check_format(self.format, f"format of the profile {self.name!r}")
         if self.attention not in ORDERS:
             raise UserError(
                 f"attention of the profile {self.name!r} is {short_repr(self.attention)}; type "
                 f"{KINDS['attention'][1]}"
+            )
+        if self.runs not in ("", *RUNS):
+            raise UserError(
+                f"runs of the profile {self.name!r} is {short_repr(self.runs)}; type "
+                f"{KINDS['runs'][1]}"
             )
 
     def default(self, operation: str) -> str:
@@ -91,8 +112,9 @@ class NumericsProfile:
         operations = {one: kept for one, kept in self.operations.items() if one != difference}
         if difference in other.operations:
             operations[difference] = other.operations[difference]
+        every = {**self.every, difference: other.every.get(difference, 1)}
         defaults = {**self.defaults, difference: other.default(difference)}
-        return replace(self, name=name, operations=operations, defaults=defaults)
+        return replace(self, name=name, operations=operations, defaults=defaults, every=every)
 
 
 def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
@@ -107,10 +129,13 @@ def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
     return found if a.attention == b.attention else [*found, "attention"]
 
 
-def _formats(profile: NumericsProfile, operation: str) -> tuple[str, str]:
-    """Return the formats of the results of an operation: as the code leaves them, and widened."""
+def _formats(profile: NumericsProfile, operation: str) -> tuple[str, str, int]:
+    """Return the formats of the results of an operation, as the code leaves them, and widened.
+
+    And in how many one is rounded.
+    """
     named = profile.operations.get(operation)
-    return named or profile.default(operation), named or KEPT
+    return named or profile.default(operation), named or KEPT, profile.every.get(operation, 1)
 
 
 def check_operation(name: str, holder: str) -> None:
@@ -186,7 +211,8 @@ def _check_keys(found: Mapping[str, Any], path: str) -> None:
                 f"{', '.join(KINDS)}"
             )
         kind, words = KINDS[name]
-        if not isinstance(value, kind) or not all(isinstance(one, str) for one in _texts(value)):
+        texts = () if name == "every" else _texts(value)
+        if not isinstance(value, kind) or not all(isinstance(one, str) for one in texts):
             raise UserError(f"{name} in {path!r} is {short_repr(value)}; expected {words}")
 
 

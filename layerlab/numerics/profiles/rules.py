@@ -1,12 +1,12 @@
 """What a profile does to the values of an operation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from layerlab.numerics.emulation.arithmetic import AnyFormat
+from layerlab.numerics.emulation.arithmetic import AnyFormat, carrier
 from layerlab.numerics.formats.formats import SINGLE, Format, find
 from layerlab.numerics.formats.round import sparing
 from layerlab.numerics.profiles.profile import NumericsProfile
@@ -61,3 +61,12 @@ def _round_unnormalized(round: RoundValues) -> RoundValues:
         return round(weights / largest) * largest
 
     return apply
+
+
+def find_carrier(profiles: Iterable[NumericsProfile]) -> torch.dtype:
+    """Return the dtype in which results of all formats are rounded once."""
+    names = {name for one in profiles for name in (one.format, *one.operations.values())}
+    formats = [find(name) for name in names]
+    narrow = [one for one in formats if isinstance(one, Format) and one.digits < SINGLE]
+    double = any(carrier(one) == torch.float64 for one in narrow)
+    return torch.float64 if double else torch.float32

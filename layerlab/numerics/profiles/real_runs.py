@@ -1,0 +1,112 @@
+"""A model run by torch itself as a shipped profile says: what the emulation is held against."""
+
+import copy
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable
+from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.token_scores import RunModel
+from layerlab.system.offload import is_offloaded, running_device
+from layerlab.system.torch_settings import evaluation_mode
+
+COMPILERS = ("g++", "clang++")
+WIDE = ("float32", "autocast")
+Run = Callable[[nn.Module, Tensor, RunModel], Tensor]
+
+
+def read_real(
+    model: nn.Module, pieces: Sequence[Tensor], profile: NumericsProfile, call: RunModel
+) -> Tensor:
+    """Return the log-probabilities of all tokens but the first of each text, by torch itself.
+
+    The logits are the engine's; what is made of them here is not rounded.
+
+    Args:
+        model: the model; it is not changed.
+        pieces: token ids of each text.
+        profile: one that says how it is run.
+        call: runs a model on the ids of one text.
+
+    Raises:
+        NotApplicable: nothing here runs as the profile says, or not this model.
+    """
+    run = RUNS.get(profile.runs)
+    if run is None:
+        raise NotApplicable(f"nothing here runs as {profile.name} does")
+    if is_offloaded(model):
+        raise NotApplicable("the weights are spread over devices and cannot be copied")
+    if profile.runs == "compile" and not any(map(shutil.which, COMPILERS)):
+        raise NotApplicable("there is no C++ compiler to compile the model with")
+    found = []
+    with evaluation_mode(model), torch.no_grad():
+        own = prepare_model(model, profile.runs)
+        for ids in pieces:
+            try:
+                logits = run(own, ids, call)[0, :-1].double()
+            except RuntimeError as error:
+                said = str(error).partition("\n")[0]
+                raise NotApplicable(f"torch refuses to run it so: {said}") from None
+            found.append(logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0])
+    return torch.cat(found)
+
+
+def prepare_model(model: nn.Module, runs: str) -> nn.Module:
+    """Return a copy of a model as a run wants it: in bf16, with its attention, compiled.
+
+    In float32, under autocast too, the attention is the model's own.
+    """
+    dtype = torch.float32 if runs in WIDE else torch.bfloat16
+    own: Any = copy.deepcopy(model)
+    for one in own.parameters():
+        # Buffers, as the frequencies of rotations, stay as they are when a model is loaded.
+        one.data = one.data.to(dtype)
+    if runs in WIDE:
+        return own
+    own.set_attn_implementation("eager" if runs == "eager" else "sdpa")
+    if runs == "compile":
+        own = torch.compile(own, dynamic=False)
+    return own  # type: ignore[no-any-return]
+
+
+def _run_whole(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
+    found: Tensor = call(model, ids)
+    return found
+
+
+def _run_autocast(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
+    with torch.autocast(running_device(model).type, torch.bfloat16):
+        return _run_whole(model, ids, call)
+
+
+def _run_cached(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
+    """Return logits that were computed one token at a time, as `generate` does."""
+    return read_in_chunks(model, ids, 1)
+
+
+def read_in_chunks(model: nn.Module, ids: Tensor, size: int) -> Tensor:
+    """Return the logits of a text that is read piece by piece with a cache of keys and values.
+
+    Args:
+        size: tokens that are read at once.
+    """
+    known, found = None, []
+    for part in ids.split(size):
+        read: Any = model(input_ids=part[None], past_key_values=known, use_cache=True)
+        known = read.past_key_values
+        found.append(read.logits)
+    return torch.cat(found, dim=1)
+
+
+RUNS: Mapping[str, Run] = {
+    "float32": _run_whole,
+    "eager": _run_whole,
+    "sdpa": _run_whole,
+    "compile": _run_whole,
+    "autocast": _run_autocast,
+    "cached": _run_cached,
+}

@@ -1,0 +1,1 @@
+"""Log-probabilities that an engine recorded: which arithmetic they fit, or which mistake."""

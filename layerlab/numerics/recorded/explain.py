@@ -1,0 +1,145 @@
+"""A record held against the runs that could have made it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable
+from layerlab.numerics.profiles.lanes import Lane
+from layerlab.numerics.profiles.profile import KEPT, NumericsProfile, list_profiles, load_profile
+from layerlab.numerics.profiles.real_runs import read_real
+from layerlab.numerics.profiles.token_differences import compare_tokens, rms
+from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
+from layerlab.numerics.recorded.mistakes import (
+    try_beginning,
+    try_rotations,
+    try_shifts,
+    try_temperature,
+)
+from layerlab.numerics.recorded.record import Record
+from layerlab.numerics.recorded.recorded_gap import Candidate, Cause, RecordedGap
+
+EXACT = NumericsProfile(name="float32", format=KEPT)
+# Rounding makes no more than so many times the RMS, or the bias, of the profile that makes most;
+# and the mean of n tokens strays by its standard error.
+MULTIPLE = 2.0
+STRAYING = 4.0
+# What a profile explains to this share is rounding, however large.
+FITTING = 0.5
+
+
+def explain_record(
+    model: nn.Module,
+    records: Sequence[Record],
+    a: NumericsProfile,
+    profiles: Sequence[NumericsProfile] = (),
+    *,
+    call: RunModel,
+    step: NoteRun = ignore,
+    real: bool = True,
+) -> RecordedGap:
+    """Find which profile made a record, or which mistake.
+
+    explained = 1 - |recorded - p|^2 / |recorded - exact|^2
+
+    for the log-probabilities p of each profile, emulated and, where torch itself runs it here, for
+    real. The exact ones are those of a float32 run. Where no profile fits and the recorded
+    difference is larger than rounding makes it, it is called a bug, and the commonest are tried.
+
+    Source: Own.
+
+    Args:
+        model: the model; it is not changed.
+        records: what the engine recorded of each text.
+        a: profile of what computes the loss.
+        profiles: candidates; all that layerlab knows if left out.
+        call: runs the model on the ids of one text, and gives logits of 1 x token x vocabulary.
+        step: is told of each run.
+        real: whether profiles are also run for real.
+    """
+    candidates = list(profiles) or [load_profile(name) for name in list_profiles()]
+    device = next(model.parameters()).device
+    pieces = [torch.tensor(one.token_ids, device=device) for one in records]
+    recorded = [_values(one, device) for one in records]
+    scores = TokenScores(model, pieces, call, step)
+    exact, mine, *emulated = scores.read([Lane(profile=one) for one in (EXACT, a, *candidates)])
+    known = ~torch.cat(recorded).isnan()
+    whole = torch.cat(recorded)[known]
+    error = whole - exact[known]
+    rows = []
+    for profile, read in zip(candidates, emulated, strict=True):
+        row = Candidate(
+            name=profile.name,
+            emulated=_explain(whole, read[known], exact[known]),
+            rms=rms(read[known] - exact[known]),
+        )
+        if real:
+            step(f"{profile.name} by torch itself")
+            try:
+                own = read_real(model, pieces, profile, call)
+            except NotApplicable as reason:
+                row = replace(row, missing=str(reason))
+            else:
+                row = replace(row, real=_explain(whole, own[known], exact[known]))
+        rows.append(row)
+    rows.sort(key=lambda one: -one.explained)
+    sizes = [one.rms for one in rows]
+    means = [abs(float((read - exact)[known].mean())) for read in emulated]
+    most_rms = MULTIPLE * max(sizes)
+    most_bias = MULTIPLE * max(means) + STRAYING * max(sizes) / len(whole) ** 0.5
+    bias = float(error.mean())
+    beyond = rms(error) > most_rms or abs(bias) > most_bias
+    is_bug = beyond and rows[0].explained < FITTING
+    causes: list[Cause] = []
+    if is_bug:
+        causes = _try_mistakes(scores, recorded, exact)
+    return RecordedGap(
+        a=a,
+        difference=compare_tokens(mine[known], whole),
+        rms=rms(error),
+        bias=bias,
+        candidates=tuple(rows),
+        most_rms=most_rms,
+        most_bias=most_bias,
+        is_bug=is_bug,
+        causes=tuple(sorted(causes, key=lambda one: one.left)),
+        forwards=scores.forwards,
+    )
+
+
+def _values(record: Record, device: torch.device) -> Tensor:
+    """Return what was recorded of each token but the first; NaN where nothing was."""
+    values = [float("nan") if one is None else one for one in record.logprobs[1:]]
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
+    model, pieces = scores.model, scores.pieces
+    beginning = getattr(getattr(model, "config", None), "bos_token_id", None)
+    table: Any = model.get_input_embeddings()  # type: ignore[operator]
+    if beginning is not None and not 0 <= beginning < len(table.weight):
+        beginning = None
+
+    def read(given: Sequence[Tensor]) -> list[Tensor]:
+        own = TokenScores(model, given, scores.call, scores.step)
+        found = own.read([Lane(profile=EXACT)] * 2)[0]
+        scores.forwards += own.forwards
+        return list(found.split([len(ids) - 1 for ids in given]))
+
+    logits = scores.logits[0]
+    return [
+        *try_shifts(recorded, exact.split([len(one) for one in recorded])),
+        try_temperature(recorded, logits, pieces),
+        *try_beginning(recorded, pieces, beginning, read),
+        *try_rotations(recorded, pieces, model, read),
+    ]
+
+
+def _explain(recorded: Tensor, read: Tensor, exact: Tensor) -> float:
+    """Return the share of a recorded difference that a run explains; all of no difference."""
+    whole = float((recorded - exact).square().sum())
+    left = float((recorded - read).square().sum())
+    return 1 - left / whole if whole else float(not left)

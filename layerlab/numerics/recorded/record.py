@@ -1,0 +1,116 @@
+"""What an engine recorded of a text: its tokens, and their log-probabilities."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.validation import short_repr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The tokens of one text.
+
+    Attributes:
+        token_ids: of the whole text, its prompt included.
+        logprobs: natural logarithm of the probability of each; None for those at the beginning
+            of which nothing was recorded, as the first.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+
+    @property
+    def start(self) -> int:
+        """Return the place of the first token of which something is compared.
+
+        What stands at the very beginning follows on nothing, whatever was recorded of it.
+        """
+        known = (at for at, one in enumerate(self.logprobs) if one is not None)
+        return max(next(known), 1)
+
+
+def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> Record:
+    """Check what was read of a text.
+
+    Args:
+        token_ids: of the whole text.
+        logprobs: as many, the first of them None.
+        vocabulary: how many tokens the model knows.
+        holder: of both, in words.
+
+    Raises:
+        UserError: they are something else.
+    """
+    for given, name in ((token_ids, "token ids"), (logprobs, "log-probabilities")):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise UserError(f"the {name} of {holder} are {short_repr(given)}; expected a list")
+    if len(token_ids) != len(logprobs):
+        raise UserError(
+            f"{holder} has {len(token_ids)} tokens and {len(logprobs)} log-probabilities; expected "
+            "one of each a token, null for those that have none"
+        )
+    for token in token_ids:
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise UserError(
+                f"{holder} has the token id {short_repr(token)}; expected whole numbers"
+            )
+        if not 0 <= token < vocabulary:
+            raise UserError(
+                f"{holder} has token {token}, the model knows {vocabulary} from 0: is it the model"
+                " that was asked?"
+            )
+    begun = False
+    for place, one in enumerate(logprobs):
+        if one is None and not begun:
+            continue
+        begun = True
+        _check_logprob(one, f"log-probability {place} of {holder}")
+    if not begun or len(token_ids) < 2:
+        raise UserError(f"{holder} has no log-probability of a token that follows another")
+    return Record(
+        token_ids=tuple(token_ids),
+        logprobs=tuple(None if one is None else float(one) for one in logprobs),
+    )
+
+
+def _check_logprob(given: Any, holder: str) -> None:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not number or not math.isfinite(given):
+        raise UserError(f"{holder} is {short_repr(given)}; expected a number")
+    if given > 0:
+        raise UserError(
+            f"{holder} is {given:g}, above 0: expected natural logarithms of probabilities"
+        )
+
+
+def check_tokens(records: Sequence[Record], pieces: Sequence[Sequence[int]], name: str) -> None:
+    """Refuse records of other tokens than those of a text.
+
+    Args:
+        pieces: token ids of each text.
+        name: of what was recorded.
+
+    Raises:
+        UserError: there are more or fewer, or others.
+    """
+    if len(records) != len(pieces):
+        raise UserError(
+            f"{name} records {len(records)} texts, and {len(pieces)} were given; give the texts"
+            " that were recorded, or none: the record has their tokens"
+        )
+    for number, (record, piece) in enumerate(zip(records, pieces, strict=True), 1):
+        theirs, own = record.token_ids, tuple(map(int, piece))
+        if len(theirs) != len(own):
+            raise UserError(
+                f"text {number} of {name} has {len(theirs)} tokens, the text that was given has "
+                f"{len(own)}; give the text that was recorded, or none"
+            )
+        for place, (one, other) in enumerate(zip(theirs, own, strict=True)):
+            if one != other:
+                raise UserError(
+                    f"text {number} of {name} has token {one} at {place}, the text that was given "
+                    f"has {other}; give the text that was recorded, or none"
+                )

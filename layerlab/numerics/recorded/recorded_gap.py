@@ -1,0 +1,164 @@
+"""What a record of log-probabilities comes to: the arithmetic that it fits, or a mistake."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.token_differences import TokenDifferences
+
+# A mistake explains a record if it leaves no more than rounding, or this part of the difference:
+# where a model reads other positions, its rounding is larger as well.
+CLEAR = 0.1
+SHOWN = 5  # candidates and causes in a text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A profile beside the record.
+
+    Attributes:
+        name: of the profile.
+        emulated: share of the recorded difference from a float32 run that the emulation explains;
+            below 0 where the record lies further from it than from the float32 run.
+        rms: of the emulation's own difference from the float32 run, in nats: its error's size.
+        real: share that a run by torch itself explains; None where there was none.
+        missing: why there was none.
+    """
+
+    name: str
+    emulated: float
+    rms: float
+    real: float | None = None
+    missing: str = ""
+
+    @property
+    def explained(self) -> float:
+        """Return the larger share of the two."""
+        return self.emulated if self.real is None else max(self.emulated, self.real)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A mistake that was tried.
+
+    Attributes:
+        name: what was done otherwise.
+        left: RMS of what it leaves of the recorded difference, in nats.
+    """
+
+    name: str
+    left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedGap:
+    """A record beside runs of the same model.
+
+    Attributes:
+        a: the profile of what computes the loss.
+        difference: by token, log-probabilities of a less those recorded.
+        rms: of the recorded difference from a float32 run, in nats.
+        bias: its mean, in nats.
+        candidates: profiles, the one that explains most first.
+        most_rms: the largest RMS that is put down to rounding.
+        most_bias: the largest mean that is.
+        is_bug: whether the record lies beyond both what rounding allows and what fits.
+        causes: mistakes that were tried, the one that leaves least first; none without a bug.
+        forwards: forward passes, by products.
+    """
+
+    a: NumericsProfile
+    difference: TokenDifferences
+    rms: float
+    bias: float
+    candidates: tuple[Candidate, ...]
+    most_rms: float
+    most_bias: float
+    is_bug: bool
+    causes: tuple[Cause, ...] = ()
+    forwards: float = 0.0
+
+    @property
+    def best(self) -> tuple[Candidate, ...]:
+        """Return the profiles that explain most: one, or several that round alike."""
+        most = self.candidates[0].explained
+        return tuple(one for one in self.candidates if one.explained == most)
+
+    @property
+    def unexplained(self) -> float:
+        """Return the share of the recorded difference that the best profile leaves."""
+        return 1 - self.candidates[0].explained
+
+    @property
+    def cause(self) -> Cause | None:
+        """Return the mistake that explains the record, if one does."""
+        most = max(self.most_rms, CLEAR * self.rms)
+        return next((one for one in self.causes[:1] if one.left <= most), None)
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was found, for a JSON file."""
+        return {
+            **asdict(self),
+            "best": [one.name for one in self.best],
+            "unexplained": self.unexplained,
+            "cause": None if self.cause is None else self.cause.name,
+        }
+
+
+def summary(found: RecordedGap) -> str:
+    """Return a page of text: the verdict, the difference, and what was held against it."""
+    blocks = [[_judge(found)], _tell(found), _list_candidates(found)]
+    if found.causes:
+        blocks.append(_list_causes(found.causes))
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _judge(found: RecordedGap) -> str:
+    if not found.is_bug:
+        best, share = found.best, found.candidates[0].explained
+        names = " or ".join(one.name for one in best)
+        if share <= 0:
+            return f"rounding, and no profile fits; {names} comes nearest"
+        return f"rounding: {names} explains {share:.0%} of what was recorded"
+    beyond = f"{found.rms:.2g} nats, and rounding makes at most {found.most_rms:.2g}"
+    if abs(found.bias) > found.most_bias and found.rms <= found.most_rms:
+        beyond = f"a mean of {found.bias:+.2g} nats, and rounding makes {found.most_bias:.2g}"
+    if found.cause is None:
+        return (
+            f"a bug, not rounding: {beyond}; none that was tried explains it: another checkpoint, "
+            "or another template?"
+        )
+    return f"a bug, not rounding: {beyond}; {found.cause.name} leaves {found.cause.left:.2g}"
+
+
+def _tell(found: RecordedGap) -> list[str]:
+    told = found.difference
+    return [
+        f"a                   {found.a.name}",
+        f"tokens              {told.tokens:,}",
+        f"recorded - float32  RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
+        f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
+        f"{told.largest:.2g}",
+        f"ratio               mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
+    ]
+
+
+def _list_candidates(found: RecordedGap) -> list[str]:
+    lines = [f"{'profile':<18}  error, nats  emulated  by torch"]
+    for one in found.candidates:
+        real = one.missing if one.real is None else f"{one.real:8.1%}"
+        lines.append(f"{one.name:<18}  {one.rms:11.2g}  {one.emulated:8.1%}  {real}".rstrip())
+    return [*lines, f"{'recorded':<18}  {found.rms:11.2g}"]
+
+
+def _list_causes(causes: Iterable[Cause]) -> list[str]:
+    shown = list(causes)[:SHOWN]
+    width = max(len(one.name) for one in shown)
+    return [
+        f"{'tried':<{width}}  leaves, nats",
+        *(f"{one.name:<{width}}  {one.left:12.2g}" for one in shown),
+    ]

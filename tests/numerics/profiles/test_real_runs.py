@@ -1,0 +1,163 @@
+"""Profiles held against runs by torch itself: to the bit where the order is known, else in size."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from layerlab import builtin
+from layerlab.errors import NotApplicable
+from layerlab.numerics.emulation.op_site import OpSite
+from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.lanes import Lane
+from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
+from layerlab.numerics.profiles.real_runs import read_in_chunks, read_real
+from layerlab.numerics.profiles.token_differences import rms
+from layerlab.numerics.profiles.token_scores import TokenScores
+
+STORIES = Path(__file__).resolve().parents[4] / "shared" / "data" / "model-stories260K" / "hf"
+VOCABULARY = 500
+EXACT = NumericsProfile(name="exact", format="fp32")
+# Sums of so few products come out alike in whatever order they are taken.
+NARROW = 16
+# The size of an error is that of the real one within this part.
+SIZE = 0.1
+REAL = [name for name in list_profiles() if load_profile(name).runs not in ("", "float32")]
+
+
+def build(family: str, width: int = 64, layers: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    if family == "llama":
+        return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    if family == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=16)).eval()
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=256, **sizes)).eval()
+
+
+def draw(count: int = 4, length: int = 128) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, VOCABULARY, (length,), generator=generator) for _ in range(count)]
+
+
+def call(model: Any, ids: Tensor) -> Tensor:
+    logits: Tensor = model(input_ids=ids[None], use_cache=False).logits
+    return logits
+
+
+def compare(model: nn.Module, pieces: list[Tensor], name: str) -> tuple[Tensor, Tensor]:
+    """Errors of the emulated run and of the real one."""
+    profile = load_profile(name)
+    scores = TokenScores(model, pieces, call)
+    exact, emulated = scores.read([Lane(profile=EXACT), Lane(profile=profile)])
+    return emulated - exact, read_real(model, pieces, profile, call) - exact
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("scale", [1, 8])
+def test_eager_is_emulated_to_the_bit(family: str, scale: int) -> None:
+    model = build(family, NARROW, 2)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            # Activations are curved where their arguments are large.
+            one.mul_(scale if "mlp" in name else 1)
+    emulated, real = compare(model, draw(1), "torch-eager")
+    same = (emulated - real).abs() < 1e-6
+    assert float(same.double().mean()) > 0.98 and rms(real) > 1e-4
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
+def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
+    emulated, real = compare(build(family), draw(), name)
+    assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_compiled_errors_have_the_size_of_real_ones(family: str) -> None:
+    emulated, real = compare(build(family), draw(), "torch-compile")
+    assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not STORIES.exists(), reason="no stories260K beside the repository")
+@pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
+def test_errors_of_a_trained_model_have_the_size_of_real_ones(name: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32)
+    # Tokens that a trained model writes: on others its errors have long tails.
+    torch.manual_seed(0)
+    with torch.no_grad():
+        start = torch.full((12, 1), 1)
+        text = model.generate(start, max_length=257, min_length=257, do_sample=True)
+    emulated, real = compare(model, list(text[:, 1:]), name)
+    assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
+
+
+def test_a_tied_head_reads_its_own_rounding_of_the_table() -> None:
+    """Under autocast the embedding reads the table in float32, and the head in bf16."""
+    emulated, real = compare(build("gpt2"), draw(), "autocast-bf16")
+    assert 1 - (emulated - real).square().sum() / real.square().sum() > 0
+
+
+def test_the_sum_before_the_blocks_belongs_to_the_embedding() -> None:
+    index = OperationIndex(build("gpt2", NARROW, 1))
+    assert index.find(OpSite("transformer", "add"), weighted=False) == "embedding"
+
+
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_chunks_read_what_the_whole_text_says(size: int) -> None:
+    model, ids = build("llama", NARROW, 2), draw(1)[0]
+    with torch.no_grad():
+        torch.testing.assert_close(read_in_chunks(model, ids, size), call(model, ids))
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = build("llama", NARROW, 1).train()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    for name in ("torch-eager", "autocast-bf16", "float32", "hf-generate"):
+        read_real(model, draw(1, 8), load_profile(name), call)
+    assert model.training and next(model.parameters()).dtype == torch.float32
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+def test_what_does_not_run_here_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pieces = build("llama", NARROW, 1), draw(1, 8)
+    with pytest.raises(NotApplicable, match="nothing here runs as vllm does"):
+        read_real(model, pieces, load_profile("vllm"), call)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NotApplicable, match="no C\\+\\+ compiler"):
+        read_real(model, pieces, load_profile("torch-compile"), call)
+
+
+def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
+    model = AutoModelForCausalLM.from_pretrained(builtin.path("post-norm"))
+    ids = torch.arange(5, 13)
+    with pytest.raises(NotApplicable, match="torch refuses to run it so: expected m1 and m2"):
+        read_real(
+            model, [ids], load_profile("torch-eager"), lambda m, i: m(input_ids=i[None]).logits
+        )
