@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from layerlab.adaptation.pipeline.stage import FILE
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
-from tests.forked import Forked
+from tests.forked import Forked, ForkedWorker
 
 pytestmark = pytest.mark.full
 PROGRAM = """
@@ -42,6 +42,14 @@ def saved(folder: Path, vocab: int = 300) -> str:
     model.to(torch.bfloat16).save_pretrained(folder / f"base-{vocab}")
     words().save_pretrained(folder / f"base-{vocab}")
     return str(folder / f"base-{vocab}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    """What this process starts is forked; what is killed together with its parent is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layerlab.experiments.executors.process.Popen", ForkedWorker)
+        yield
 
 
 @pytest.fixture(scope="module")
