@@ -13,11 +13,11 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 SERVED = (
@@ -89,7 +89,8 @@ class Forked:
         self.folder = Path(self._streams.name)
         (self.folder / "0").write_text(stdin, "utf-8")
         settings = dict(os.environ if env is None else env)
-        given = (self.arguments, str(cwd or Path.cwd()), settings, self._streams.name)
+        streams = [str(self.folder / str(number)) for number in range(3)]
+        given = (self.arguments, str(cwd or Path.cwd()), settings, streams)
         self.process = PROCESSES.Process(target=_interpret, args=given)
         server.start(self.process)
 
@@ -118,15 +119,47 @@ class Forked:
         self._streams.cleanup()
 
 
+class ForkedWorker:
+    """A worker of several, in the place of the `Popen` by which `RunProcess` starts one.
+
+    It is a process of a session of its own, and follows the server, whose child it is.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **_: Any
+    ) -> None:
+        from layerlab.training.worker import PARENT  # late: one of the servers is without layerlab
+
+        READY.ensure_running()
+        settings = {**env, PARENT: str(READY._forkserver_pid)}  # type: ignore[attr-defined]
+        streams = [os.devnull, stdout.name, stdout.name]
+        module = list(command[command.index("-m") :])
+        given = (module, str(Path.cwd()), settings, streams, True)
+        self.process = PROCESSES.Process(target=_interpret, args=given)
+        READY.start(self.process)
+        self.pid = self.process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self) -> int | None:
+        self.process.join()
+        return self.process.exitcode
+
+
 def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end; options are those of `Forked`."""
     return Forked(*arguments, **options).wait()
 
 
-def _interpret(arguments: list[str], cwd: str, settings: dict[str, str], streams: str) -> None:
-    """The other side: become the interpreter that was asked for."""
+def _interpret(
+    arguments: list[str], cwd: str, settings: dict[str, str], streams: list[str], own: bool = False
+) -> None:
+    """The other side: become the interpreter that was asked for, in a session of its own or not."""
+    if own:
+        os.setsid()
     for number, mode in enumerate((os.O_RDONLY, *2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND])):
-        os.dup2(os.open(Path(streams) / str(number), mode), number)
+        os.dup2(os.open(streams[number], mode), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update(settings)

@@ -88,32 +88,34 @@ class LabPreTrainedModel(PreTrainedModel):
 
     # While all modules are drawn: to list them again for each would grow with their square.
     _names: dict[nn.Module, str] | None = None
+    # Of the base, once they were asked for: three models are built to know them.
     _scales: dict[str, Scale] | None = None
 
     def initialize_weights(self) -> None:
         """Draw the weights that were not loaded."""
         models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
-        factors = self.scales()
         for one in models:
             one._names = one._canonical_names()
-            one._scales = factors
         try:
             super().initialize_weights()
         finally:
             for one in models:
-                one._names = one._scales = None
+                one._names = None
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         base: Any = self.base_model
         scaled = base.spec.stack.initialisation == "depth-scaled"
-        factors = self.scales() if self._scales is None else self._scales
-        draw(module, self._name(module), self.config, depth_scaled=scaled, scales=factors)
+        draw(module, self._name(module), self.config, depth_scaled=scaled, scales=self.scales())
 
     def scales(self) -> dict[str, Scale]:
         """Return the factors of muP by canonical names; none where all of them are 1."""
-        return scales(self.config, LabForCausalLM)
+        base: Any = self.base_model
+        if base._scales is None:
+            base._scales = scales(self.config, LabForCausalLM)
+        found: dict[str, Scale] = base._scales
+        return found
 
     def _canonical_names(self) -> dict[nn.Module, str]:
         """Return the canonical names: those in the causal model, even of its base alone."""

@@ -1,6 +1,7 @@
 """One hostile input: the command that meets it, and what has to come of it."""
 
 import contextlib
+import functools
 import io
 import os
 import threading
@@ -8,6 +9,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
 
 from layerlab.cli.app import app
 from layerlab.cli.ledger import CODES
@@ -59,11 +63,17 @@ class Ended:
         return self
 
 
+@functools.cache
+def _command() -> Any:
+    """All commands; typer builds them for each call, which takes longer than most refusals."""
+    return get_command(app)
+
+
 def typed(*words: str) -> Ended:
     """A command as typed, in this process: an exception that nobody turned into words escapes."""
     out, err = io.StringIO(), io.StringIO()
     start, before = time.monotonic(), time.process_time()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run_app(lambda **options: app(list(words), **options))
+        code = run_app(lambda **options: _command()(list(words), **options))
     seconds, busy = time.monotonic() - start, time.process_time() - before
     return Ended(code, out.getvalue(), err.getvalue(), seconds, busy)

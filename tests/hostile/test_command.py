@@ -49,7 +49,7 @@ WORK: dict[str, tuple[list[str], dict[str, str]]] = {
     "study": (["rounding-input"], {"--fast": "", "--out": "new"}),
     "evaluate": (["llama"], {"--suite": "boolq", "--data": "data", "--limit": "1", "--out": "new"}),
     "doctor": ([], {}),
-    "adapt": (["yunshan-mini"], {"--plan": "", "--out": "new"}),
+    "adapt": (["adapted.toml"], {"--plan": "", "--out": "new"}),
     "adapt clean": (["rows.jsonl"], {"--out": "new"}),
     "adapt contamination": (["text.txt"], {"--benchmark": "rows.json"}),
     "adapt catalogue": ([], {}),
@@ -88,6 +88,41 @@ RECIPES = {
     "tables.toml": "".join(f"[t{place}]\n" for place in range(9999)),
     "formats.toml": 'format = "nope"\nkeep = [3]\n',
 }
+# Every section of a recipe of adaptation, on a model that is planned in a moment.
+ADAPTED = """
+[base.recipe]
+name = "general"
+model = {variant = "pangu-pi", width = 16, layers = 2, heads = 2, context = 64}
+data = {sources = [{text = "text.txt"}], vocab_size = 300, block_size = 16}
+train = {tokens = 600, batch_size = 2}
+[data]
+domain = [{text = "text.txt", limit = 3_000}]
+general = [{text = "text.txt"}]
+[clean]
+general = false
+[vocabulary]
+size = "+20"
+[embedding]
+input = "mean"
+[pretrain]
+tokens = 400
+ratio = [1, 1]
+batch_size = 2
+block_size = 16
+seeds = [1, 2]
+[sft]
+batch_size = 2
+block_size = 32
+sources = [{name = "rows", path = "rows.json"}]
+[evaluate]
+suite = "boolq"
+limit = 1
+[[arm]]
+name = "replay"
+[[arm]]
+name = "no replay"
+set = {"pretrain.ratio" = [1, 0]}
+"""
 FILES: dict[str, bytes] = {
     "empty.txt": b"",
     "latin.txt": "d\xe9j\xe0 vu".encode("latin-1"),
@@ -130,6 +165,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path(name).write_text(text, "utf-8")
     for name, content in FILES.items():
         Path(name).write_bytes(content)
+    Path("adapted.toml").write_text(ADAPTED, "utf-8")
     shallow("shallow")
     Path("text.txt").write_text("A text of some words.\n\nAnother of some more.\n" * 9)
     parts = builtin.SAMPLE.read_text("utf-8").split("\n\n")

@@ -246,14 +246,15 @@ def test_a_worker_runs_the_very_file_that_was_asked_for(stranger: Path) -> None:
     write_run(run, Path("one"))
     before = Path("mark").read_text()
     granted = {**os.environ, GRANTS: trust.list_grants()}
-    assert subprocess.run([*WORKER, "one"], check=False, env=granted).returncode == 0
+    worker = "-m", "layerlab.training.worker"
+    assert python(*worker, "one", env=granted).returncode == 0
     ran = Path("mark").read_text()
     write_run(run, Path("two"))
     Path("own idea.py").write_text(Path("own idea.py").read_text() + "# changed\n")
-    done = subprocess.run([*WORKER, "two"], capture_output=True, text=True, env=granted)
+    done = python(*worker, "two", env=granted)
     assert done.returncode == 2 and "nothing runs unasked" in done.stderr
     assert len(ran) > len(before) and Path("mark").read_text() == ran
-    asked = subprocess.run([*WORKER, "two", "--trust-recipe"], check=False)
+    asked = python(*worker, "two", "--trust-recipe")
     assert asked.returncode == 0 and len(Path("mark").read_text()) > len(ran)
 
 

@@ -1,8 +1,6 @@
 """A run on a text in shards: killed, it goes on in the same shards to the same bits."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from layerlab.experiments.session import prepare
 from layerlab.recipes.training import make_recipe
 from layerlab.training.run_spec import write_run
 from tests.corpus.test_shards import line
+from tests.forked import Forked, python
 
 MODEL = {"width": 16, "layers": 1, "heads": 2, "context": 16}
 
@@ -41,14 +40,14 @@ def test_a_run_killed_among_its_shards_ends_in_the_same_bits(
         (run,) = task.runs
         folder = task.folder(run)
         write_run(run, folder)
-        command = [sys.executable, "-m", "layerlab.training.worker", str(folder)]
+        command = "-m", "layerlab.training.worker", folder
         for _ in range(kills):
-            with subprocess.Popen(command) as process:
-                while not list((folder / "checkpoints").glob("[!.]*")):
-                    assert process.poll() is None
-                    time.sleep(0.01)
-                process.kill()
-        subprocess.run(command, check=True)
+            running = Forked(*command)
+            while not list((folder / "checkpoints").glob("[!.]*")):
+                assert running.process.is_alive()
+                time.sleep(0.01)
+            running.kill()
+        assert python(*command).returncode == 0
         assert json.loads((folder / "result.json").read_text())["resumes"] == kills
         shards = list((tmp_path / cache).glob("shards-2/*/0/*/shard.tokens"))
         assert len(shards) >= 4, "the run went through several"

@@ -3,11 +3,11 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
 
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
@@ -40,18 +40,18 @@ class RunProcess:
         grants: str | None = None,
     ) -> None:
         self.folder = folder
-        self._all: list[subprocess.Popen[bytes]] = []
+        self._all: list[Popen[bytes]] = []
         self._bad: int | None = None
         given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
         self._said = open_log(folder)
         # One crash ends all of them: the rest would wait for it for ever.
         with (folder / LOG).open("ab") as log:
             for place, extra in zip(places, ranks(len(places)), strict=True):
-                own = subprocess.Popen(
+                own = Popen(
                     [*command, str(folder)],
-                    stdin=subprocess.DEVNULL,
+                    stdin=DEVNULL,
                     stdout=log,
-                    stderr=subprocess.STDOUT,
+                    stderr=STDOUT,
                     env={**os.environ, **place.environment(), **extra, **given},
                     # Ctrl-c is for the one who started it, who passes it on.
                     start_new_session=True,
@@ -102,7 +102,7 @@ def open_log(folder: Path) -> int:
     return log.stat().st_size
 
 
-def end_group(process: "subprocess.Popen[bytes]") -> None:
+def end_group(process: Popen[bytes]) -> None:
     """End a process at once, and what it has started."""
     if process.poll() is None:
         with suppress(ProcessLookupError):

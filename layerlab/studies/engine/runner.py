@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -75,7 +76,7 @@ class StudyRequest:
     restart: bool = False
     lang: str = ENGLISH
 
-    @property
+    @cached_property
     def code(self) -> str:
         """Return a hash of the code that the numbers come from."""
         return fingerprint(self.study.run.__module__)

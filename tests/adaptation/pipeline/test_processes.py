@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from layerlab.adaptation.pipeline.stage import FILE
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
-from tests.forked import Forked
+from tests.forked import Forked, ForkedWorker
 
 pytestmark = pytest.mark.full
 PROGRAM = """
@@ -42,6 +42,14 @@ def saved(folder: Path, vocab: int = 300) -> str:
     model.to(torch.bfloat16).save_pretrained(folder / f"base-{vocab}")
     words().save_pretrained(folder / f"base-{vocab}")
     return str(folder / f"base-{vocab}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    """What this process starts is forked; what is killed together with its parent is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layerlab.experiments.executors.process.Popen", ForkedWorker)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,10 @@ def test_two_processes_learn_what_one_learns(
 def test_killed_they_go_on_to_the_same_bits(
     sharding: str, texts: Path, tmp_path: Path, together: Callable[[str], Path]
 ) -> None:
-    """The one who started them is killed in both stages; its processes end with it."""
+    """The one who started them is killed in both stages; its processes end with it.
+
+    In between, checkpoints of copies of a model are not taken for parts of one.
+    """
     recipe = content(texts, run=two(sharding))
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
     for kind in ("pretrain", "tune"):
@@ -138,20 +149,15 @@ def test_killed_they_go_on_to_the_same_bits(
         running.kill()
         assert not any(tmp_path.glob(f"out/*/stages/{kind}-*/{FILE}"))
         until(lambda: not _at_work(tmp_path))
+        if (sharding, kind) == ("none", "pretrain"):
+            said = (
+                r"pretrain-\w+ holds a run with another sharding \(None, not 'fsdp'\); name another"
+            )
+            with pytest.raises(UserError, match=said):
+                layerlab.adapt({**recipe, "run": two("fsdp")}, out=tmp_path / "out", progress=False)
     layerlab.adapt(recipe, out=tmp_path / "out", progress=False)
     for kind in ("pretrain", "tune"):
         assert gap(tmp_path / "out", together(sharding), kind) == 0.0
-
-
-def test_checkpoints_of_copies_are_not_taken_for_parts(texts: Path, tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text(json.dumps(content(texts, run=two("none"))))
-    running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
-    until(lambda: any(tmp_path.glob(f"out/*/stages/pretrain-*/checkpoint-*/{SEAL}")))
-    running.kill()
-    until(lambda: not _at_work(tmp_path))
-    said = r"pretrain-\w+ holds a run with another sharding \(None, not 'fsdp'\); name another"
-    with pytest.raises(UserError, match=said):
-        layerlab.adapt(content(texts, run=two("fsdp")), out=tmp_path / "out", progress=False)
 
 
 def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Path) -> None:
