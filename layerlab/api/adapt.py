@@ -15,7 +15,7 @@ from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
 from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.run_stage import StageContext
-from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
+from layerlab.adaptation.pipeline.stage import MODEL, PROCESSOR, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.adaptation.pipeline.texts import read_held_out
 from layerlab.adaptation.sft.chat_template import add_plain_template
@@ -204,10 +204,11 @@ def _is_done(kept: Json | None, recipe: AdaptationRecipe) -> bool:
 
 def _carry(place: StageContext, watch: Progress) -> None:
     watch.begin(place.stage.key)
-    begun = time.monotonic()
+    begun, used = time.monotonic(), time.process_time()
     place.folder.mkdir(parents=True, exist_ok=True)
     step = {"base": base, "evaluate": evaluate_stage}.get(place.stage.kind, run_step)
     left = step(place)
+    left = {PROCESSOR: time.process_time() - used, **left}
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
     remove_checkpoints(place.folder)
     watch.end(place.stage.key, "finished")

@@ -42,10 +42,12 @@ def hash_files(files: Iterable[tuple[Path, str]], *, whole: bool = True) -> str:
     """Return a hash of the content of files, each with what else counts of it.
 
     Args:
-        whole: read them, as for `fingerprint`.
+        whole: read them, also where that takes long: they are large together.
     """
+    every = list(files)
+    whole = whole or sum(path.stat().st_size for path, _ in every if path.is_file()) < LARGE
     content = hashlib.blake2b(digest_size=16)
-    for path, what in files:
+    for path, what in every:
         content.update(
             f"{what}:{fingerprint(path, whole=whole)}\n".encode(errors="surrogateescape")
         )

@@ -74,7 +74,8 @@ def open_source(source: Source, *, whole: bool = True) -> Text:
     """Find a source; its documents are read when they are asked for.
 
     Args:
-        whole: read its files to tell it from others; else it is known by their sizes and times.
+        whole: read its files to tell it from others, however large; else large ones are known by
+            their sizes and times.
 
     Raises:
         UserError: there is no such text, or its file is of a kind that is not known.
@@ -83,7 +84,7 @@ def open_source(source: Source, *, whole: bool = True) -> Text:
     if given == DOCUMENTATION:
         return _documentation()
     if given in KEPT:
-        return _keep(given, whole)
+        return _keep(given)
     if given.startswith(HUB):
         return Text(name=given, identity=_identify(source, whole), pieces=partial(_of_hub, source))
     files = _files(given)
@@ -165,7 +166,7 @@ def _documentation() -> Text:
     )
 
 
-def _keep(name: str, whole: bool) -> Text:
+def _keep(name: str) -> Text:
     """Return a text of the data folder; without it, Python's documentation."""
     path = data_folder() / KEPT[name]
     if not path.is_file():
@@ -176,7 +177,7 @@ def _keep(name: str, whole: bool) -> Text:
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
     read = _read_archive if is_archive(path) else _part
-    return Text(name=name, identity=fingerprint(path, whole=whole), pieces=partial(read, path))
+    return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
 
 
 def _read_archive(path: Path) -> Iterator[TextChunk]:

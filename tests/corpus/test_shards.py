@@ -19,7 +19,9 @@ from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, extent, prepare
 from layerlab.corpus.shards import SHARDS
 from layerlab.data.documents import TextCursor
+from layerlab.data.fingerprint import LARGE
 from layerlab.data.sources import TextChunk
+from layerlab.data.text_files import READ
 from layerlab.recipes.training_sections import DataSection, Source
 
 SIZE = 8192
@@ -203,9 +205,19 @@ def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path: Path) ->
 
 def test_a_text_that_changes_is_refused(rows: Path, tmp_path: Path) -> None:
     corpus = prepare(data(rows), tmp_path)
-    os.utime(rows, ns=(1, 1))
+    rows.write_text(rows.read_text() + json.dumps({"text": "more"}))
     with pytest.raises(UserError, match=r"rows.jsonl was changed since it was planned"):
         everything(corpus)
+
+
+def test_a_text_is_known_by_its_content_and_not_by_its_time(rows: Path, tmp_path: Path) -> None:
+    before, parts = prepare(data(rows), tmp_path), {one.name for one in tmp_path.glob("*/*")}
+    os.utime(rows, ns=(1, 1))
+    assert prepare(data(rows), tmp_path).digest == before.digest
+    assert {one.name for one in tmp_path.glob("*/*")} == parts
+    rows.write_text(rows.read_text().replace("cat", "dog", 1))
+    os.utime(rows, ns=(1, 1))
+    assert prepare(data(rows), tmp_path).digest != before.digest
 
 
 def test_a_short_text_has_one_shard(rows: Path, tmp_path: Path) -> None:
@@ -261,15 +273,22 @@ def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit
 
 def test_a_text_that_changed_unseen_is_not_gone_on_with(rows: Path, tmp_path: Path) -> None:
     """Its size and time are those of before, as the name of a data set of the Hub stays."""
-    parts = everything(prepare(data(rows), tmp_path))
     time, text = rows.stat().st_mtime_ns, rows.read_text()
-    rows.write_text(text.replace("cat", "dog", 1))
-    os.utime(rows, ns=(time, time))
+
+    def write(text: str) -> None:
+        rows.write_text(text * (2 + READ // len(text)))
+        os.truncate(rows, LARGE)  # so that all of it takes long to read
+        os.utime(rows, ns=(time, time))
+
+    write(text)
+    sources = (Source(text=str(rows), limit=30_000),)
+    given = data(rows).model_copy(update={"sources": sources})
+    parts = everything(prepare(given, tmp_path))
+    write(text.replace("cat", "dog", 1))
     (last,) = tmp_path.glob(f"{SHARDS}/*/0/{len(parts) - 1:06}")
     shutil.rmtree(last)
     with pytest.raises(UserError, match=r"rows.jsonl was changed: .* put it back, or give a copy"):
-        everything(prepare(data(rows), tmp_path))
-    rows.write_text(text)
-    os.utime(rows, ns=(time, time))
-    again = everything(prepare(data(rows), tmp_path))
+        everything(prepare(given, tmp_path))
+    write(text)
+    again = everything(prepare(given, tmp_path))
     assert all(np.array_equal(*each) for each in zip(parts, again, strict=True))

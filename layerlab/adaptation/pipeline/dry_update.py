@@ -4,6 +4,7 @@ The very model with its adapters, precision and recomputation runs forward and b
 tensors; every storage is counted while it is alive, every matrix product by its shape.
 """
 
+import time
 import warnings
 import weakref
 from contextlib import ExitStack
@@ -43,6 +44,8 @@ class DryUpdate:
         inside: the most beside weights, moments and gradients.
         flops: of a pass forward and backward.
         forward: of it, forward alone.
+        tokens: of that pass.
+        build: seconds in which the model was put together, adapters and all.
     """
 
     parameters: int
@@ -56,6 +59,8 @@ class DryUpdate:
     inside: int
     flops: int
     forward: int
+    tokens: int
+    build: float
 
     @property
     def moments(self) -> int:
@@ -80,17 +85,21 @@ class DryUpdate:
         return own + self.edge + max(early, late)
 
 
-def dry_update(model: Any, section: StepSection, rows: int, block: int) -> DryUpdate:
-    """Carry out an update of a model on the meta device, which is spent by it.
+def dry_update(make: Any, section: StepSection, rows: int, block: int) -> DryUpdate:
+    """Carry out an update of a model on the meta device.
 
     Args:
+        make: makes the model.
         rows: of a pass forward and backward.
         block: tokens of each.
     """
+    begun = time.process_time()
+    model = make()
     parameters = sum(one.numel() for one in model.parameters())
     blocks = _blocks(model)
     if section.lora is not None:
         model = add_adapters(model, section.lora, 0)
+    build = time.process_time() - begun
     model.train()
     with warnings.catch_warnings(action="ignore"), ExitStack() as stack:
         stack.enter_context(FakeTensorMode())
@@ -121,6 +130,8 @@ def dry_update(model: Any, section: StepSection, rows: int, block: int) -> DryUp
         inside=ledger.beside - standing,
         flops=ledger.flops,
         forward=forward,
+        tokens=rows * block,
+        build=build,
     )
 
 

@@ -1,23 +1,33 @@
 """Estimates the tokens, FLOPs and time of each stage, and lists finished ones."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import psutil
 import torch
 
+from layerlab.adaptation.pipeline.amounts import count_tokens, measure_amount
 from layerlab.adaptation.pipeline.dry_update import DryUpdate, dry_update
+from layerlab.adaptation.pipeline.overhead import (
+    BaseFiles,
+    FileRates,
+    base_seconds,
+    find_files,
+    measure_rates,
+    stage_seconds,
+)
 from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
-from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
+from layerlab.adaptation.pipeline.worker import IMPORTED
 from layerlab.adaptation.trainer.arguments import block_of, split_rows
-from layerlab.console.units import amount, duration
-from layerlab.data.places import find_text
+from layerlab.console.units import amount as quantity
+from layerlab.console.units import duration
 from layerlab.errors import UserError
+from layerlab.experiments.estimate.startup import startup_seconds
 from layerlab.experiments.estimate.step_time import ASSUMED
 from layerlab.loading.folders import find_folder
 from layerlab.loading.weightless import empty
@@ -25,24 +35,38 @@ from layerlab.loading.weights import configuration as read_configuration
 from layerlab.model.build import configuration
 from layerlab.model.design import design
 from layerlab.recipes.adaptation import AdaptationRecipe
-from layerlab.recipes.adaptation_sections import (
-    PretrainSection,
-    RowsSection,
-    StageRunSection,
-    StepSection,
-)
+from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
 from layerlab.system.hardware import here, matmul_peak
 from layerlab.system.logs import quiet_libraries
 from layerlab.training.run_spec import design_model
+from layerlab.validation import expand_home
 
-# Bytes of text that a token is assumed to stand for, where nothing has been encoded.
-PER_TOKEN = 3
 # Forward and backward, of each parameter and token.
 FLOPS = 6
 CONTEXT = 10**9  # bytes that a GPU's own context and half-filled blocks take
 PEAKS = {"bf16": 312e12, "fp32": 19.5e12}  # of an A100, where the recipe's device is not here
 POOLS = 100 << 20  # of a process on a CPU, what its products and its allocator keep
 JOINED = 120 << 20  # what it takes to exchange tensors with others
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """Seconds of the parts of a stage.
+
+    Attributes:
+        updates: of the weights.
+        held_out: readings of held-out text.
+        beside: starts of processes, loading, tokens, trials, checkpoints, hashes and saving.
+    """
+
+    updates: float = 0.0
+    held_out: float = 0.0
+    beside: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.updates + self.held_out + self.beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +77,9 @@ class StageForecast:
         tokens: that it trains on; None where it trains nothing.
         flops: of its passes forward and backward, counted on the model without weights; where that
             trains a base, 6 of each parameter and token; None where no size is known.
-        seconds: that it took, or else will take: updates and readings of held-out text, measured on
-            a few where the model fits here, else at 0.4 of the fastest matrix product here.
+        seconds: that it took, or else will take, all parts together.
+        parts: of these, where they are told apart: passes are measured on a few where the model
+            fits here, else at 0.4 of the fastest matrix product here; files on one that is small.
         finished: whether it is done.
         memory: bytes of each process at the peak; None where it trains nothing.
         measured: whether seconds stand on updates that were tried here.
@@ -68,6 +93,7 @@ class StageForecast:
     finished: bool
     memory: int | None = None
     measured: bool = False
+    parts: StageParts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +144,8 @@ class Forecast:
             "tried here where the model fits, else by formula, of FLOPs at "
             f"{ASSUMED:g} of the fastest matrix product"
             + (" here" if self.here else " of an A100, since the device is not here")
-            + ". What is read and asked comes on top."
+            + ". Beside updates it is held-out text, loading, hashing and saving; cleaning, "
+            "vocabularies and benchmarks come on top."
         ]
         if self.fits is not None:
             room = f"{self.room / 1e9:,.3g} GB" if self.room is not None else ""
@@ -139,22 +166,23 @@ class Forecast:
             caption_justify="left",
             caption=Text("\n".join(self.remarks())),
         )
-        for heading in ("stage", "tokens", "FLOPs", "memory", "time", "", "folder"):
+        for heading in ("stage", "tokens", "FLOPs", "memory", "time", "updates", "", "folder"):
             table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
         for one in self.rows:
             table.add_row(
                 Text(one.title),
                 "" if one.tokens is None else f"{one.tokens:,}",
-                "" if one.flops is None else amount(one.flops),
+                "" if one.flops is None else quantity(one.flops),
                 "" if one.memory is None else f"{one.memory / 1e9:,.3g} GB",
                 "" if one.seconds is None else duration(one.seconds),
+                "" if one.parts is None else f"{one.parts.updates / one.parts.total:.0%}",
                 "finished" if one.finished else "",
                 Text(one.key, style="dim"),
             )
         return table
 
 
-_NUMBERS = ("tokens", "FLOPs", "memory", "time")
+_NUMBERS = ("tokens", "FLOPs", "memory", "time", "updates")
 
 
 def forecast(
@@ -177,7 +205,7 @@ def forecast(
     rows = []
     for stage in stages:
         own = arms[stage.arms[0]]
-        tokens = _tokens(own, stage)
+        tokens = count_tokens(own, stage)
         kept = shelf.read(stage.key)
         row = StageForecast(
             key=stage.key,
@@ -202,7 +230,8 @@ class _Teller:
     """Forecasts stages; what several of them have in common is found out once."""
 
     run: StageRunSection
-    known: dict[str, tuple[DryUpdate, UpdateTime]] = field(default_factory=dict)
+    dry: dict[str, DryUpdate] = field(default_factory=dict)
+    times: dict[str, UpdateTime] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
     # What Python and the libraries take before any model is made.
     libraries: int = field(default_factory=lambda: int(psutil.Process().memory_info().rss))
@@ -210,36 +239,60 @@ class _Teller:
     def tell(self, row: StageForecast, recipe: AdaptationRecipe, stage: Stage) -> StageForecast:
         """Return the forecast of a stage with memory, FLOPs and seconds, where it trains."""
         section = {"pretrain": recipe.pretrain, "tune": recipe.sft}.get(stage.kind)
-        if section is None or (make := model_maker(recipe)) is None:
+        make = model_maker(recipe)
+        if stage.kind == "base" and recipe.base.model and make and (files := base_files(recipe)):
+            begun = time.process_time()
+            make()
+            build = time.process_time() - begun
+            return _sum(row, StageParts(beside=base_seconds(files, build, self.rates)))
+        if section is None or make is None:
             seconds = row.flops / (ASSUMED * self.peak("fp32")) if row.flops is not None else None
             return replace(row, seconds=seconds)
         block = section.block_size or block_of(make())
-        update = share_rows(section, self.run, block)
-        dry, taken = self._try(make, section, update, recipe)
+        amount = measure_amount(recipe, stage, row.tokens, block)
+        update = share_rows(section, self.run, amount.row if amount else block)
+        dry, taken = self._try(make, section, update, block, recipe)
         row = replace(row, memory=self._memory(dry), measured=taken.measured)
-        if row.tokens is None:
+        if amount is None:
             return row
-        passed = update.micro * block
-        updates = max(1, round(row.tokens / (section.batch_size * block)))
-        flops = dry.flops * row.tokens / passed
-        reading = taken.seconds * dry.forward / dry.flops
-        reading *= _held_tokens(recipe, stage, row.tokens, block) / (section.batch_size * block)
-        seconds = updates * taken.seconds + reading
-        return replace(row, flops=round(flops), seconds=seconds)
+        passes = amount.updates * update.rows / update.micro
+        flops = passes * self.run.num_processes * dry.flops * update.tokens / dry.tokens
+        files = base_files(recipe) or BaseFiles(weights=2 * dry.parameters, known=0)
+        beside = stage_seconds(section, amount, dry, taken, files, self.rates)
+        if self.run.num_processes > 1:
+            beside += startup_seconds(self.run.device, IMPORTED)
+        reading = taken.read(amount.held, amount.held_passes, update.tokens)
+        parts = StageParts(
+            updates=amount.updates * taken.seconds,
+            held_out=amount.readings * reading,
+            beside=beside,
+        )
+        return _sum(replace(row, flops=round(flops), tokens=amount.tokens), parts)
 
     def _try(
-        self, make: Any, section: StepSection, update: Update, recipe: AdaptationRecipe
+        self,
+        make: Any,
+        section: StepSection,
+        update: Update,
+        block: int,
+        recipe: AdaptationRecipe,
     ) -> tuple[DryUpdate, UpdateTime]:
         lora = section.lora and section.lora.model_dump(mode="json")
-        key = repr([recipe.base.model, recipe.base.dtype, recipe.vocabulary, update, lora])
+        key = repr([recipe.base, recipe.vocabulary, update.micro, block, lora])
         key += repr([section.mixed_precision, section.gradient_checkpointing])
-        if key not in self.known:
-            dry = dry_update(make(), section, update.micro, update.block)
+        if key not in self.dry:
+            self.dry[key] = dry_update(make, section, update.micro, block)
+        dry, exact = self.dry[key], f"{key} {update}"
+        if exact not in self.times:
             low = section.mixed_precision == "bf16" or recipe.base.dtype == "bfloat16"
             peak = self.peak("bf16" if low else "fp32")
-            taken = time_update(make, section, self.run, update, dry, peak)
-            self.known[key] = dry, taken
-        return self.known[key]
+            self.times[exact] = time_update(make, section, self.run, update, dry, peak)
+        return dry, self.times[exact]
+
+    @cached_property
+    def rates(self) -> FileRates:
+        """What files take here."""
+        return measure_rates()
 
     def _memory(self, dry: DryUpdate) -> int:
         run = self.run
@@ -263,6 +316,10 @@ class _Teller:
             known = matmul_peak(device, precision, threads) if here(device) else PEAKS[precision]
             self.peaks[precision] = known
         return self.peaks[precision]
+
+
+def _sum(row: StageForecast, parts: StageParts) -> StageForecast:
+    return replace(row, seconds=parts.total, parts=parts)
 
 
 def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
@@ -295,61 +352,12 @@ def _room(run: StageRunSection) -> int | None:
     return None
 
 
-def _held_tokens(recipe: AdaptationRecipe, stage: Stage, tokens: int, block: int) -> float:
-    """Return about how many tokens of held-out text a stage reads, all its readings together."""
-    section = recipe.pretrain if stage.kind == "pretrain" else recipe.sft
-    assert section is not None
-    updates = max(1, round(tokens / (section.batch_size * block)))
-    readings = 1 + updates // (section.eval_steps or max(1, updates // 10))
-    if isinstance(section, PretrainSection):
-        most = section.max_eval_blocks * block or inf
-        held = (min(most, _count_held(recipe, kind)) for kind in ("domain", "general"))
-        return readings * sum(one for one in held if one < inf)
-    part = section.validation_fraction
-    passed = 1.0 if section.tokens is not None else section.num_train_epochs
-    return readings * tokens / passed * part / (1 - part)
-
-
-def _count_held(recipe: AdaptationRecipe, kind: str) -> float:
-    """Return about how many tokens of a kind are held out; infinity where no file says it."""
-    sizes = [_size(Path(one.text)) for one in getattr(recipe.data, kind)]
-    return sum(sizes) * recipe.data.validation_fraction / PER_TOKEN
-
-
-def _size(place: Path) -> float:
-    inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
-    return sum(one.stat().st_size for one in inside) if place.exists() else inf
-
-
-def _tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
-    if stage.kind == "base" and (training := recipe.training()) is not None:
-        if training.train.tokens is not None:
-            return training.train.tokens
-        block = training.data.block_size or design_model(training).shape.context
-        updates = training.train.max_steps
-        return updates * training.train.batch_size * block if updates is not None else None
-    if stage.kind == "pretrain" and recipe.pretrain is not None:
-        return round(recipe.pretrain.tokens * (recipe.pretrain.resample_fraction or 1))
-    if stage.kind == "tune" and recipe.sft is not None:
-        if recipe.sft.tokens is not None:
-            return recipe.sft.tokens
-        sizes = [_bytes(one) for one in recipe.sft.sources]
-        if None in sizes:
-            return None
-        return round(recipe.sft.num_train_epochs * sum(filter(None, sizes)) / PER_TOKEN)
-    return None
-
-
-def _bytes(section: RowsSection) -> int | None:
-    try:
-        place = find_text(section.path)
-    except UserError:  # which the list of what is absent says
+def base_files(recipe: AdaptationRecipe) -> BaseFiles | None:
+    """Return the files of a base that is here with its weights; None of another."""
+    folder = expand_home(str(recipe.base.model))
+    if recipe.base.model is None or not folder.is_dir():
         return None
-    if section.limit is not None:
-        turns = (turn for row in rows_of(section) for turn in row.turns)
-        return sum(len(turn.text.encode()) for turn in turns)
-    inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
-    return sum(one.stat().st_size for one in inside)
+    return find_files(folder)
 
 
 def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> int | None:

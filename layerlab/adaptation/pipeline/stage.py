@@ -15,6 +15,7 @@ from layerlab.system.files import force_to_disk, write_file
 from layerlab.version import VERSION
 
 FILE, MODEL, WORDS = "stage.json", "model", "words"
+PROCESSOR = "processor_seconds"  # of the first process of a stage, which the plan foretells
 SCHEMA = 1
 UNSEALED = "checkpoint-*"  # these have seals of their own, and go
 # In the order in which they are carried out; contamination belongs to clean.

@@ -1,11 +1,13 @@
 """How long an update of a stage takes: a few of the real model here, else by formula."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from layerlab.adaptation.pipeline.dry_update import (
     DryUpdate,
@@ -20,6 +22,7 @@ from layerlab.system.hardware import here, stopwatch, with_threads
 
 PASS = 1.0  # seconds that one pass may take; what is longer is measured on fewer tokens
 LARGEST = 300_000_000  # parameters that a CPU fills in a moment
+SHORT = 16  # tokens of a short pass
 EXCHANGE = {"cpu": 1e9, "cuda": 1e11}  # bytes a second between two processes, where not measured
 
 
@@ -29,11 +32,24 @@ class UpdateTime:
 
     Attributes:
         seconds: of an update of all processes.
+        forward: of a pass over held-out text, of as many tokens.
+        short: of one over a few tokens.
         measured: here, now; else by formula.
     """
 
     seconds: float
+    forward: float
+    short: float
     measured: bool
+
+    def read(self, tokens: float, passes: float, most: int) -> float:
+        """Return the seconds of passes over so many tokens of held-out text, all together.
+
+        Args:
+            most: tokens of a pass that takes `forward`.
+        """
+        each = (self.forward - self.short) / max(1, most - SHORT)
+        return passes * self.short + max(0.0, tokens - passes * SHORT) * max(0.0, each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +65,11 @@ class Update:
     rows: int
     micro: int
     block: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a pass."""
+        return self.micro * self.block
 
 
 def time_update(
@@ -69,11 +90,26 @@ def time_update(
     passes = update.rows / update.micro
     exchange = _exchange(run, dry, passes)
     if not _fits(run, dry):
-        seconds = passes * dry.flops / (ASSUMED * peak)
-        return UpdateTime(seconds=seconds + exchange, measured=False)
+        rate = ASSUMED * peak * dry.tokens
+        through, forward, short = (
+            tokens * flops / rate
+            for tokens, flops in (
+                (update.tokens, dry.flops),
+                (update.tokens, dry.forward),
+                (SHORT, dry.forward),
+            )
+        )
+        seconds = passes * through + exchange
+        return UpdateTime(seconds=seconds, forward=forward, short=short, measured=False)
     with with_threads(run.threads):
-        through, step = _try(make, section, run, update, dry, peak)
-    return UpdateTime(seconds=passes * through + step + exchange, measured=True)
+        found = _try(make, section, run, update, dry, peak)
+    step = found.step / (run.num_processes if run.sharding == "fsdp" else 1)
+    return UpdateTime(
+        seconds=passes * found.through + step + exchange,
+        forward=found.forward,
+        short=found.short,
+        measured=True,
+    )
 
 
 def _fits(run: StageRunSection, dry: DryUpdate) -> bool:
@@ -93,6 +129,16 @@ def _exchange(run: StageRunSection, dry: DryUpdate, passes: float) -> float:
     return sent * share / EXCHANGE.get(torch.device(run.device).type, EXCHANGE["cpu"])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """Seconds of a pass forward and backward, of the step of an update, and of passes forward."""
+
+    through: float
+    step: float
+    forward: float
+    short: float
+
+
 def _try(
     make: Any,
     section: StepSection,
@@ -100,15 +146,16 @@ def _try(
     update: Update,
     dry: DryUpdate,
     peak: float,
-) -> tuple[float, float]:
-    """Return the seconds of a pass forward and backward, and of what comes once in an update."""
-    most = PASS * ASSUMED * peak / dry.flops * update.micro * update.block
+) -> _Trial:
+    most = PASS * ASSUMED * peak / dry.flops * dry.tokens
     rows, block = max(1, min(update.micro, int(most) // update.block)), update.block
     if most < block:
         block = min(block, max(16, int(most)))
-    scale = 1.0
+    scale = forward = 1.0
     if (rows, block) != (update.micro, update.block):
-        scale = dry.flops / dry_update(make(), section, rows, block).flops
+        part = dry_update(make, section, rows, block)
+        scale = dry.flops / dry.tokens * update.tokens / part.flops
+        forward = dry.forward / dry.tokens * update.tokens / part.forward
     device = torch.device(run.device)
     model = make().to_empty(device=device)
     _draw(model)
@@ -122,14 +169,33 @@ def _try(
     taken = []
     for _ in range(1 + TIMES):
         begun = clock()
+        model.train().num_parameters(exclude_embeddings=True)  # as Trainer does at each pass
         pass_forward(model, tokens, section.mixed_precision, device.type).backward()
         between = clock()
+        get_total_norm([one.grad for one in learned if one.grad is not None])
         nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         taken.append((between - begun, clock() - between))
-    through, step = (min(column) for column in zip(*taken[1:], strict=True))
-    return through * scale, step
+    through, step = (median(column) for column in zip(*taken[1:], strict=True))
+    del optimizer
+    model.eval()
+
+    def read(tokens: Tensor) -> float:
+        times = []
+        for _ in range(1 + TIMES):
+            begun = clock()
+            with torch.no_grad():
+                pass_forward(model, tokens, section.mixed_precision, device.type)
+            times.append(clock() - begun)
+        return median(times[1:])
+
+    return _Trial(
+        through=through * scale,
+        step=step,
+        forward=read(tokens) * forward,
+        short=read(tokens[:1, :SHORT]),
+    )
 
 
 @torch.no_grad()

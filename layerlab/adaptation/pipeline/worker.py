@@ -18,6 +18,7 @@ from layerlab.system.trust import take_grants
 from layerlab.training.worker import PARENT, WRONG, follow_parent
 
 STAGE, TOLD, LEFT, REFUSED = "request.json", "told.json", "left.json", "refused.txt"
+IMPORTED = "layerlab.adaptation.pipeline.run_stage"  # before a process begins its work
 OFTEN = 0.5  # seconds between two lines of progress
 
 
@@ -56,7 +57,7 @@ def _carry(folder: Path) -> None:
     import torch
 
     from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
-    from layerlab.adaptation.pipeline.stage import Stage, StageStore
+    from layerlab.adaptation.pipeline.stage import PROCESSOR, Stage, StageStore
     from layerlab.plugins import load_files
     from layerlab.recipes.adaptation import make_recipe
     from layerlab.system.torch_settings import usual_arithmetic
@@ -76,6 +77,7 @@ def _carry(folder: Path) -> None:
     with usual_arithmetic():
         left = STEPS[place.stage.kind](place)
     if rank == 0:
+        left[PROCESSOR] = time.process_time()
         write_file(folder / LEFT, json.dumps(left, ensure_ascii=False) + "\n")
     torch.distributed.destroy_process_group()
 

@@ -15,7 +15,7 @@ from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.mixing import EncodedSource, blocks, draw_source, leave_out_copies
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
-from layerlab.loading.batching import find_batching
+from layerlab.loading.batching import Batching
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode
@@ -49,10 +49,13 @@ class SFTDataset:
         content.update(repr(self.rows).encode())
         return content.hexdigest()
 
-    def loss(self, model: Any, precision: Callable[[], Any], batch: int) -> dict[str, float]:
+    def loss(
+        self, model: Any, batching: Batching, precision: Callable[[], Any], batch: int
+    ) -> dict[str, float]:
         """Return the mean loss of held-out answers, in nats per token, by source."""
+        options: dict[str, Any] = {"batching": batching, "precision": precision, "batch": batch}
         return {
-            one.name: answer_loss(model, one.held, self.collator, precision=precision, batch=batch)
+            one.name: answer_loss(model, one.held, self.collator, **options)
             for one in self.sources
             if one.held
         }
@@ -124,6 +127,7 @@ def answer_loss(
     examples: Sequence[Example],
     collator: Collator,
     *,
+    batching: Batching,
     precision: Callable[[], Any],
     batch: int = 8,
 ) -> float:
@@ -134,11 +138,12 @@ def answer_loss(
     Unit: nats per token.
 
     Args:
+        batching: which of them may share a pass.
         precision: of the forward pass.
     """
     device = model.get_input_embeddings().weight.device
     nats, count = torch.zeros((), dtype=torch.float64), 0
-    parts = find_batching(model, "right").split([len(one.ids) for one in examples], batch)
+    parts = batching.split([len(one.ids) for one in examples], batch)
     with evaluation_mode(model):
         for part in parts:
             rows = collator([[examples[number]] for number in part])

@@ -31,6 +31,7 @@ from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.adaptation.trainer.stage_trainer import whole_model
 from layerlab.corpus.corpus import ProgressCallback
+from layerlab.loading.batching import Batching, find_batching
 from layerlab.model.loss import IGNORED, causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.recipes.training_sections import Sharding
@@ -187,9 +188,13 @@ class AnswerLossCallback(TrainerCallback):
     """Measures the loss of held-out answers; its history is part of the checkpoints."""
 
     def __init__(
-        self, found: SFTDataset, trainer: Trainer, progress: ProgressCallback | None
+        self,
+        found: SFTDataset,
+        batching: Batching,
+        trainer: Trainer,
+        progress: ProgressCallback | None,
     ) -> None:
-        self.prepared, self.trainer = found, trainer
+        self.prepared, self.batching, self.trainer = found, batching, trainer
         self.progress = progress if trainer.is_world_process_zero() else None
         self.every = found.section.eval_steps or max(1, found.updates // 10)
 
@@ -211,7 +216,7 @@ class AnswerLossCallback(TrainerCallback):
     def _measure(self, state: Any) -> None:
         precision = self.trainer.accelerator.autocast
         size = self.trainer.args.per_device_train_batch_size
-        found = self.prepared.loss(self.trainer.model, precision, size)
+        found = self.prepared.loss(self.trainer.model, self.batching, precision, size)
         if found:
             state.log_history.append({"step": state.global_step, HELD: found})
 
@@ -235,6 +240,8 @@ def _train(
     sharding: Sharding,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
     loss = partial(mean_loss, model)
+    # Found out before Trainer puts it under bf16, whose rounding would look like what is read.
+    batching = find_batching(model, "right")
     trainer = build_trainer(
         model,
         settings,
@@ -243,7 +250,7 @@ def _train(
         loss=loss,
         sharding=sharding,
     )
-    trainer.add_callback(AnswerLossCallback(found, trainer, progress))
+    trainer.add_callback(AnswerLossCallback(found, batching, trainer, progress))
     damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
     return [(one["step"], one[HELD]) for one in history if HELD in one], trainer, damaged

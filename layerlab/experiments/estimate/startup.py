@@ -16,25 +16,33 @@ from layerlab.system.files import write_file
 from layerlab.system.hardware import cache_folder, is_duration, machine, versions
 
 ASSUMED = 6.0  # seconds, where nothing is measured
+TRAINER = "layerlab.training.trainer"
 # What a worker imports; then it takes its device.
 STARTED = """
-import os, sys, time
-import layerlab.training.trainer, torch
+import importlib, os, sys, time
+import torch
+importlib.import_module(sys.argv[2])
 torch.empty(1, device=sys.argv[1])
 print(time.process_time() + sum(os.times()[2:4]))
 """
 
 
-def startup_seconds(device: str, *, measure: bool = True) -> float:
+def startup_seconds(device: str, module: str = TRAINER, *, measure: bool = True) -> float:
     """Return seconds until the process of a run can begin with its work.
 
     It is measured once for each machine and each set of versions. On a CPU it is processor time,
     as a pace is; else it is time as it passes, much of which a GPU takes to wake up.
 
     Args:
+        module: that the process imports.
         measure: start one; else what was measured before, or 6 s.
     """
-    key = [machine(device, 1), platform.node(), versions()]
+    key = [
+        machine(device, 1),
+        platform.node(),
+        versions(),
+        *([module] if module != TRAINER else []),
+    ]
     name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
     file = cache_folder() / "start" / f"{name}.json"
     try:
@@ -43,7 +51,7 @@ def startup_seconds(device: str, *, measure: bool = True) -> float:
         known = None
     if is_duration(known):
         return float(known)
-    found = _measure(device) if measure else None
+    found = _measure(device, module) if measure else None
     if found is None:
         return ASSUMED
     try:
@@ -63,11 +71,14 @@ def free_memory(device: str) -> int | None:
     return None
 
 
-def _measure(device: str) -> float | None:
+def _measure(device: str, module: str) -> float | None:
     """Measure the start of a process; None where none can be started."""
     begun = time.perf_counter()
     process: Any = subprocess.run(
-        [sys.executable, "-P", "-c", STARTED, device], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", STARTED, device, module],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     passed = time.perf_counter() - begun
     if process.returncode:

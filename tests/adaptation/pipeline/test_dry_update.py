@@ -1,6 +1,7 @@
 """What an update takes is counted without weights as it is with them."""
 
 import json
+from functools import partial
 from typing import Any
 
 import psutil
@@ -41,7 +42,7 @@ def model(tied: bool = True, device: str = "meta", **options: Any) -> Any:
 def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
     """The same update, with weights."""
     section = StepSection(**CASES[case])
-    dry = dry_update(model(), section, ROWS, BLOCK)
+    dry = dry_update(model, section, ROWS, BLOCK)
     learner: Any = model(device="cpu")
     if section.lora is not None:
         learner = add_adapters(learner, section.lora, 0)
@@ -61,17 +62,19 @@ def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
 
 
 def test_checkpointing_takes_less_and_computes_more() -> None:
-    plain = dry_update(model(), StepSection(), ROWS, BLOCK)
-    again = dry_update(model(), StepSection(gradient_checkpointing=True), ROWS, BLOCK)
+    plain = dry_update(model, StepSection(), ROWS, BLOCK)
+    again = dry_update(model, StepSection(gradient_checkpointing=True), ROWS, BLOCK)
     assert again.peak < plain.peak and 1.1 * plain.flops < again.flops <= 4 / 3 * plain.flops
 
 
 def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments() -> None:
-    tied, loose = (dry_update(model(one), StepSection(), ROWS, BLOCK) for one in (True, False))
+    tied, loose = (
+        dry_update(partial(model, one), StepSection(), ROWS, BLOCK) for one in (True, False)
+    )
     assert loose.shared == 0 and tied.shared == 4 * 500 * 64
     assert loose.weights - tied.weights == 4 * 500 * 64 == loose.edge - tied.edge
     low = {"dtype": torch.bfloat16}
-    frozen = dry_update(model(**low), StepSection(lora=LoraSection(r=4)), ROWS, BLOCK)
+    frozen = dry_update(lambda: model(**low), StepSection(lora=LoraSection(r=4)), ROWS, BLOCK)
     assert frozen.learned_edge == 0 and frozen.learned < frozen.weights / 2
     assert frozen.parameters == tied.parameters and frozen.weights < tied.weights
 
@@ -89,6 +92,8 @@ def test_processes_share_what_stands_and_not_what_they_work_on() -> None:
         inside=30,
         flops=1,
         forward=1,
+        tokens=1,
+        build=0.0,
     )
     assert found.memory(1, "none") == 420 and found.memory(2, "none") == 520
     # A half of weights and moments, embedding and head whole, then activations and two layers.

@@ -18,6 +18,7 @@ from layerlab.adaptation.sft.packing import Collator, best_fit
 from layerlab.adaptation.sft.train import mean_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.batches import IGNORED
+from layerlab.loading.batching import find_batching
 from tests.evaluation.candidate import candidate
 from tests.loading.test_batching import LONGROPE
 
@@ -200,8 +201,9 @@ def test_rows_hold_all_tokens_labels_and_positions(shape: list[list[int]]) -> No
 def test_a_held_out_loss_does_not_depend_on_the_batch(packed: bool) -> None:
     model = candidate(rope_parameters=LONGROPE).model
     given = [example(length, length) for length in (9, 60, 30, 48, 49)]
-    collator = Collator(0, packed)
+    collator, own = Collator(0, packed), find_batching(model, "right")
     alone, together = (
-        answer_loss(model, given, collator, precision=nullcontext, batch=batch) for batch in (1, 5)
+        answer_loss(model, given, collator, batching=own, precision=nullcontext, batch=batch)
+        for batch in (1, 5)
     )
     assert together == pytest.approx(alone, rel=1e-5)

@@ -110,9 +110,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     made = train.AnswerLossCallback
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
-        def watch(found: Any, trainer: Any, progress: Any) -> Any:
+        def watch(found: Any, batching: Any, trainer: Any, progress: Any) -> Any:
             trainer.add_callback(Stop(4))
-            return made(found, trainer, progress)
+            return made(found, batching, trainer, progress)
 
         patch.setattr(train, "AnswerLossCallback", watch)
         tuned(tmp_path / "run", save_steps=2)
@@ -127,6 +127,20 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert again.curve == done.curve
     with pytest.raises(UserError, match="holds a run with another epochs"):
         tuned(tmp_path / "run", section=BLOCKS.model_copy(update={"eval_steps": 2}))
+
+
+def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None:
+    """What rounding does to a batch is not taken for padding that is read."""
+
+    def count_passes(precision: str) -> int:
+        model, seen = fresh(), list[bool]()
+        model.register_forward_hook(lambda module, given, found: seen.append(module.training))
+        section = BLOCKS.model_copy(update={"mixed_precision": precision, "eval_steps": 2})
+        section = section.model_copy(update={"validation_fraction": 0.4})
+        tuned(tmp_path / precision, model, section=section)
+        return seen.count(False)
+
+    assert count_passes("bf16") == count_passes("fp32")
 
 
 def test_a_run_that_has_ended_is_read_again(done: Tuned) -> None:

@@ -1,0 +1,269 @@
+"""How much a stage reads, as a part of it shows: updates, tokens of a row, held-out text."""
+
+import time
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from math import ceil, inf
+from pathlib import Path
+from random import Random
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from layerlab.adaptation.pipeline.stage import Stage
+from layerlab.adaptation.pipeline.texts import rows_of
+from layerlab.adaptation.sft.chat_template import add_plain_template
+from layerlab.adaptation.sft.conversations import conversations
+from layerlab.adaptation.sft.encode import Encoder
+from layerlab.adaptation.sft.packing import best_fit
+from layerlab.adaptation.trainer.arguments import split_rows
+from layerlab.data.places import find_text
+from layerlab.data.sources import open_source
+from layerlab.errors import UserError
+from layerlab.loading.folders import find_folder
+from layerlab.recipes.adaptation import AdaptationRecipe
+from layerlab.recipes.adaptation_sections import (
+    PretrainSection,
+    RowsSection,
+    SftSection,
+    StageRunSection,
+)
+from layerlab.recipes.training_sections import Source
+from layerlab.system.logs import quiet_libraries
+from layerlab.tokenization.convert import load_or_convert
+from layerlab.tokenization.load import engine
+from layerlab.training.run_spec import design_model
+
+# Bytes of text that a token is assumed to stand for, where nothing can be encoded.
+PER_TOKEN = 3
+ROWS, TEXT = 256, 1 << 18  # of each source that are encoded: rows, characters
+WHOLE = 64 << 20  # bytes of rows that are all counted; of more, the size of the files tells
+PACKED = 20_000  # rows that are packed for a look at what comes of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageAmount:
+    """What a stage reads.
+
+    Attributes:
+        tokens: that it trains on.
+        updates: of the weights.
+        row: tokens of a row, as the passes have it: filled up to the longest of each.
+        readings: of held-out text.
+        held: tokens that each of them reads.
+        held_passes: forward passes that each of them takes in one process.
+        encoding: seconds in which text or rows become tokens.
+    """
+
+    tokens: int
+    updates: int
+    row: int
+    readings: int
+    held: float = 0.0
+    held_passes: float = 0.0
+    encoding: float = 0.0
+
+
+def count_tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
+    """Return how many tokens a stage trains on; None where it trains nothing, or rows are away."""
+    if stage.kind == "base" and (training := recipe.training()) is not None:
+        if training.train.tokens is not None:
+            return training.train.tokens
+        block = training.data.block_size or design_model(training).shape.context
+        updates = training.train.max_steps
+        return updates * training.train.batch_size * block if updates is not None else None
+    if stage.kind == "pretrain" and recipe.pretrain is not None:
+        return round(recipe.pretrain.tokens * (recipe.pretrain.resample_fraction or 1))
+    if stage.kind == "tune" and recipe.sft is not None:
+        if recipe.sft.tokens is not None:
+            return recipe.sft.tokens
+        sizes = [_count_bytes(one) for one in recipe.sft.sources]
+        if None in sizes:
+            return None
+        return round(recipe.sft.num_train_epochs * sum(filter(None, sizes)) / PER_TOKEN)
+    return None
+
+
+def measure_amount(
+    recipe: AdaptationRecipe, stage: Stage, tokens: int | None, block: int
+) -> StageAmount | None:
+    """Return what a stage reads, as a part of its rows or texts shows; None where no tokens are.
+
+    Args:
+        tokens: that it trains on, as `count_tokens` found them.
+        block: tokens of a row at the most.
+    """
+    section = recipe.pretrain if stage.kind == "pretrain" else recipe.sft
+    assert section is not None
+    if isinstance(section, SftSection) and (found := _measure_rows(recipe, section, block)):
+        return found
+    if tokens is None:
+        return None
+    updates = max(1, round(tokens / (section.batch_size * block)))
+    readings = _count_readings(updates, section.eval_steps)
+    usual = StageAmount(tokens=tokens, updates=updates, row=block, readings=readings)
+    if isinstance(section, PretrainSection):
+        return _measure_texts(recipe, section, usual)
+    passed = 1.0 if section.tokens is not None else section.num_train_epochs
+    part = section.validation_fraction
+    held = tokens / passed * part / (1 - part)
+    return _hold(usual, held, ceil(held / block / _count_micro(section, recipe.run)))
+
+
+def _count_micro(section: PretrainSection | SftSection, run: StageRunSection) -> int:
+    rows = section.batch_size // run.num_processes
+    return split_rows(rows, section.micro_batch_size or section.batch_size)
+
+
+def _count_readings(updates: int, every: int | None) -> int:
+    """Return how often held-out text is read: at the start, where it is due, and at the end."""
+    every = every or max(1, updates // 10)
+    return 1 + ceil(updates / every)
+
+
+def _hold(amount: StageAmount, held: float, passes: float) -> StageAmount:
+    return replace(amount, held=held, held_passes=passes if held else 0.0)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a source in tokens.
+
+    Attributes:
+        lengths: in tokens, as they are learned.
+        count: of all rows of the source that are used.
+        seconds: in which all of them become tokens.
+    """
+
+    lengths: list[int]
+    count: float
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        return sum(self.lengths) / len(self.lengths)
+
+
+def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> StageAmount | None:
+    """Return what tuning reads; None where its rows or its tokenizer are not here."""
+    try:
+        with quiet_libraries():
+            words = _find_words(recipe)
+            add_plain_template(words)
+            encoder = Encoder(words)
+            every = [_sample_rows(one, encoder, block) for one in section.sources]
+    except UserError:  # which the list of what is absent, or the stage itself, says
+        return None
+    learned = [(1 - section.validation_fraction) * one.count for one in every]
+    whole = [count * one.mean for count, one in zip(learned, every, strict=True)]
+    tokens = section.tokens or section.num_train_epochs * sum(whole)
+    weights = [one.weight or size for one, size in zip(section.sources, whole, strict=True)]
+    drawn = [tokens * one / sum(weights) for one in weights]
+    counts = [ceil(part / one.mean) for part, one in zip(drawn, every, strict=True)]
+    share = min(1.0, PACKED / sum(counts))
+    lengths = list[int]()
+    for count, one in zip(counts, every, strict=True):
+        lengths += islice(cycle(one.lengths), ceil(share * count))
+    Random(0).shuffle(lengths)
+    packed = best_fit(lengths, block) if section.packing else [[row] for row in range(len(lengths))]
+    rows = [sum(lengths[one] for one in row) for row in packed]
+    Random(1).shuffle(rows)
+    micro = _count_micro(section, recipe.run)
+    longest = [max(rows[first : first + micro]) for first in range(0, len(rows), micro)]
+    updates = ceil(len(rows) * sum(counts) / len(lengths) / section.batch_size)
+    held = [round(section.validation_fraction * one.count) for one in every]
+    amount = StageAmount(
+        tokens=round(tokens),
+        updates=updates,
+        row=round(sum(longest) / len(longest)),
+        readings=_count_readings(updates, section.eval_steps),
+        encoding=sum(one.seconds for one in every),
+    )
+    texts = sum(count * one.mean for count, one in zip(held, every, strict=True))
+    return _hold(amount, texts, sum(ceil(count / micro) for count in held))
+
+
+def _sample_rows(section: RowsSection, encoder: Encoder, block: int) -> _Rows:
+    """Encode rows from all over a source, or from its beginning where it is large."""
+    size = _count_bytes(section) or 0
+    if size <= WHOLE:
+        rows = rows_of(section)
+        some = rows[:: max(1, len(rows) // ROWS)][:ROWS]
+    else:
+        given = conversations(str(find_text(section.path)), ignore=section.ignore)
+        rows = some = list(islice(given, min(ROWS, section.limit or ROWS)))
+    encoder.check(some)
+    begun = time.process_time()
+    found = [len(encoder.example(row).cut(block).ids) for row in some]
+    seconds = (time.process_time() - begun) / len(some)
+    lengths = [one for one in found if one]
+    if not lengths:
+        raise UserError(f"no row of {section.name} can be learned from")
+    count: float = len(rows)
+    if size > WHOLE:
+        count = section.limit or size / PER_TOKEN * len(found) / sum(lengths)
+    return _Rows(lengths, count * len(lengths) / len(found), count * seconds)
+
+
+def _measure_texts(
+    recipe: AdaptationRecipe, section: PretrainSection, usual: StageAmount
+) -> StageAmount:
+    """Return what continued pretraining reads, held-out text of both kinds and all it encodes."""
+    try:
+        with quiet_libraries():
+            machine: Tokenizer | None = engine(_find_words(recipe))
+    except UserError:
+        machine = None
+    micro, seconds, held = _count_micro(section, recipe.run), 0.0, 0.0
+    for given in (recipe.data.domain, recipe.data.general):
+        found = [_sample_text(one, machine) for one in given]
+        seconds += sum(one[1] for one in found)
+        blocks = sum(one[0] for one in found) * recipe.data.validation_fraction / usual.row
+        held += min(ceil(blocks), section.max_eval_blocks or inf)
+    if held == inf:  # no file says how much there is
+        return usual
+    held /= recipe.run.num_processes
+    return _hold(replace(usual, encoding=seconds), held * usual.row, held / micro)
+
+
+def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, float]:
+    """Return the tokens of a text, and seconds in which they are made, as its beginning shows."""
+    size, place = inf, Path(source.text)
+    if place.exists():
+        inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+        size = sum(one.stat().st_size for one in inside)
+    if machine is None or size == inf:
+        return size / PER_TOKEN, 0.0
+    texts, done = list[str](), 0
+    for piece in open_source(source, whole=False).pieces():
+        texts.append(piece.text[: TEXT - done])
+        done += len(texts[-1])
+        if done >= TEXT:
+            break
+    begun = time.process_time()
+    tokens = sum(map(len, machine.encode_batch(texts, add_special_tokens=False)))
+    share = min(size, source.limit or size) / max(1, sum(len(text.encode()) for text in texts))
+    return tokens * share, (time.process_time() - begun) * share
+
+
+def _find_words(recipe: AdaptationRecipe) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of the base, of which no weights are read.
+
+    Raises:
+        UserError: it is not here, or is trained later.
+    """
+    if recipe.base.model is None:
+        raise UserError("the tokenizer of a base that is trained is not there before")
+    return load_or_convert(str(find_folder(recipe.base.model, whole=False)))
+
+
+def _count_bytes(section: RowsSection) -> int | None:
+    try:
+        place = find_text(section.path)
+    except UserError:  # which the list of what is absent says
+        return None
+    if section.limit is not None:
+        turns = (turn for row in rows_of(section) for turn in row.turns)
+        return sum(len(turn.text.encode()) for turn in turns)
+    inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+    return sum(one.stat().st_size for one in inside)

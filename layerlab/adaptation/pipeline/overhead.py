@@ -1,0 +1,126 @@
+"""What a stage takes beside updates and readings: files read, hashed and written, and trials."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from layerlab.adaptation.pipeline.amounts import StageAmount
+from layerlab.adaptation.pipeline.dry_update import DryUpdate
+from layerlab.adaptation.pipeline.update_time import UpdateTime
+from layerlab.adaptation.trainer.arguments import step_counts
+from layerlab.data.fingerprint import LARGE, fingerprint
+from layerlab.loading.folders import input_files
+from layerlab.recipes.adaptation_sections import SftSection, StepSection
+from layerlab.records.file_digests import hash_file
+
+TRIED = 32 << 20  # bytes of the file that is tried
+# Passes over a few tokens before the first update: whether answers may share a pass, and whether
+# packed ones are kept apart.
+BATCHED, PACKED = 2, 6
+# Seconds in which Trainer is built, collects its garbage, and rows or texts are looked through.
+FIXED = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRates:
+    """Seconds of processor time that a byte takes here.
+
+    Attributes:
+        load: of weights, from a file.
+        save: of weights, to a file.
+        pack: of an optimizer's state, to a file.
+        seal: hashed by SHA-256.
+        know: hashed as inputs are.
+    """
+
+    load: float
+    save: float
+    pack: float
+    seal: float
+    know: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseFiles:
+    """The files of a base.
+
+    Attributes:
+        weights: bytes of them.
+        known: bytes that are hashed to tell them from others.
+    """
+
+    weights: int
+    known: int
+
+
+def measure_rates() -> FileRates:
+    """Return what files take here, on one of 32 MiB."""
+    with TemporaryDirectory() as folder:
+        file, packed = Path(folder, "weights.safetensors"), Path(folder, "moments.pt")
+        weights = {"weights": torch.randn(TRIED // 4)}
+        fill = _time(lambda: weights["weights"].clone())
+        return FileRates(
+            save=_time(lambda: save_file(weights, file)),
+            load=_time(lambda: load_file(file)) + fill,
+            pack=_time(lambda: torch.save(weights, packed)),
+            seal=_time(lambda: hash_file(file)),
+            know=_time(lambda: fingerprint(file)),
+        )
+
+
+def find_files(folder: Path) -> BaseFiles:
+    """Return how large the files of a local base are."""
+    sizes = [path.stat().st_size for path in input_files(folder)]
+    return BaseFiles(weights=sum(sizes), known=sum(one for one in sizes if one < LARGE))
+
+
+def base_seconds(files: BaseFiles, build: float, rates: FileRates) -> float:
+    """Return the seconds in which a base is loaded once, looked at, and hashed.
+
+    Args:
+        build: seconds in which its model is put together.
+    """
+    return build + files.weights * (rates.load + rates.seal)
+
+
+def stage_seconds(
+    section: StepSection,
+    amount: StageAmount,
+    dry: DryUpdate,
+    taken: UpdateTime,
+    files: BaseFiles,
+    rates: FileRates,
+) -> float:
+    """Return the seconds in which a stage loads, tries, keeps checkpoints and saves.
+
+    Each checkpoint has the weights that learn and two moments of each, and is hashed; the model is
+    saved once, hashed, and hashed again by what reads it.
+    """
+    whole = dry.weights
+    seconds = FIXED + amount.encoding + dry.build
+    seconds += files.weights * rates.load + whole * rates.seal
+    if isinstance(section, SftSection):
+        passes = PACKED * section.packing + BATCHED * bool(amount.held)
+        seconds += files.known * rates.know + passes * taken.short
+    if section.lora is not None:  # they are taken out again at the end
+        seconds += dry.build + whole * rates.load
+    every = section.save_steps or step_counts(amount.updates)["save_steps"]
+    kept = dry.learned * rates.save + dry.moments * rates.pack
+    kept += (dry.learned + dry.moments) * rates.seal
+    return seconds + ceil(amount.updates / every) * kept + whole * (rates.save + 2 * rates.seal)
+
+
+def _time(work: Callable[[], object]) -> float:
+    """Return the seconds of a byte, of the faster of two turns."""
+    times = []
+    for _ in range(2):
+        begun = time.process_time()
+        work()
+        times.append(time.process_time() - begun)
+    return min(times) / TRIED

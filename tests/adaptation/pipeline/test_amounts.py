@@ -1,0 +1,98 @@
+"""What a plan takes a stage to read is what it reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.adaptation.pipeline.amounts import PER_TOKEN, count_tokens, measure_amount
+from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.stage import Stage
+from layerlab.adaptation.pipeline.texts import rows_of
+from layerlab.adaptation.sft.chat_template import add_plain_template
+from layerlab.adaptation.sft.dataset import Packed, prepare_dataset
+from layerlab.recipes.adaptation import AdaptationRecipe, make_recipe
+from layerlab.tokenization.convert import load_or_convert
+
+BLOCK = 64
+
+
+def tuning(folder: Path, **settings: Any) -> tuple[AdaptationRecipe, Stage]:
+    """A recipe that tunes a built-in model on rows of two lengths."""
+    sources = []
+    for name, length in (("short", 4), ("long", 12)):
+        rows = [
+            {"instruction": f"what is {number}?", "output": "a number " * length}
+            for number in range(90)
+        ]
+        (folder / f"{name}.json").write_text(json.dumps(rows))
+        sources.append({"name": name, "path": str(folder / f"{name}.json")})
+    section = {"batch_size": 4, "micro_batch_size": 2, "sources": sources, **settings}
+    recipe = make_recipe({"base": {"model": "llama"}, "sft": section})
+    return recipe, plan_stages(recipe)[-1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"packing": False},
+        {"packing": False, "tokens": 2000},
+        {"num_train_epochs": 3.0, "validation_fraction": 0.3},
+    ],
+)
+def test_rows_are_counted_as_they_are_read(settings: dict[str, Any], tmp_path: Path) -> None:
+    recipe, stage = tuning(tmp_path, **settings)
+    assert recipe.sft is not None
+    found = measure_amount(recipe, stage, count_tokens(recipe, stage), BLOCK)
+    words = load_or_convert("llama")
+    add_plain_template(words)
+    rows = {one.name: rows_of(one) for one in recipe.sft.sources}
+    read = prepare_dataset(words, rows, recipe.sft, BLOCK)
+    assert found is not None and found.encoding > 0
+    assert found.updates == pytest.approx(read.updates, rel=0.04)
+    batches = list(Packed(read))
+    passes = [read.collator(batches[at : at + 2]) for at in range(0, len(batches), 2)]
+    longest = [one["input_ids"].shape[1] for one in passes]
+    assert found.row == pytest.approx(sum(longest) / len(longest), rel=0.06)
+    held = [len(one.ids) for source in read.sources for one in source.held]
+    assert found.held == pytest.approx(sum(held), rel=0.06)
+    assert found.held_passes == sum(-(-len(one.held) // 2) for one in read.sources)
+    assert found.readings == 1 + -(-read.updates // max(1, read.updates // 10))
+
+
+def test_texts_are_counted_by_their_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("the court held that the contract was void\n" * 20_000)
+    content = {
+        "base": {"model": "llama"},
+        "data": {"domain": [{"text": str(file)}], "validation_fraction": 0.1},
+        "pretrain": {"tokens": 4096, "batch_size": 4, "ratio": [1, 0], "max_eval_blocks": 0},
+    }
+    recipe = make_recipe(content)
+    stage = plan_stages(recipe)[-1]
+    found = measure_amount(recipe, stage, count_tokens(recipe, stage), BLOCK)
+    words = load_or_convert("llama")
+    tokens = len(words(file.read_text(), add_special_tokens=False).input_ids)
+    assert found is not None and found.updates == 16 and found.row == BLOCK
+    assert found.held == pytest.approx(0.1 * tokens, rel=0.02)
+    assert found.held_passes == pytest.approx(0.1 * tokens / BLOCK / 4, rel=0.02)
+    capped = recipe.change({"pretrain.max_eval_blocks": 8})
+    found = measure_amount(capped, stage, 4096, BLOCK)
+    assert found is not None and found.held == 8 * BLOCK and found.held_passes == 2
+
+
+def test_without_rows_nothing_is_counted_and_without_words_bytes_are(tmp_path: Path) -> None:
+    recipe, stage = tuning(tmp_path)
+    assert recipe.sft is not None
+    size = sum(Path(one.path).stat().st_size for one in recipe.sft.sources)
+    own = recipe.change({"base.model": None, "base.recipe": "pangu-pretrain"})
+    tokens = count_tokens(own, stage)
+    assert tokens == round(size / PER_TOKEN)
+    found = measure_amount(own, stage, tokens, BLOCK)
+    assert found is not None and found.row == BLOCK and found.encoding == 0
+    for one in recipe.sft.sources:
+        Path(one.path).unlink()
+    assert count_tokens(recipe, stage) is None
+    assert measure_amount(recipe, stage, None, BLOCK) is None
