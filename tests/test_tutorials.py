@@ -44,6 +44,7 @@ PROMISED = {
         "wide is undecided: it looks better",
         "wide is adopted",
         "1 adopted, 0 refuted, 0 undecided",
+        "campaign-page/report.html",
     ),
     "tutorials/law.md": ("no replay", "general", "adapted/law/report.html"),
     "add-a-measure.md": ("layer", "own/tables/silent.csv"),

@@ -1,5 +1,6 @@
 """Campaigns of ideas against one baseline: written down before, judged after, nothing deleted."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -7,9 +8,13 @@ from pathlib import Path
 from layerlab.ledger.campaign import Campaign, CampaignTerms, IdeaTrial, IdeaVerdict, replay
 from layerlab.ledger.chain import hold_ledger, read_chain
 from layerlab.ledger.declare import begin_campaign, declare_trial
+from layerlab.ledger.table import list_facts
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.campaign import save_campaign
 from layerlab.system.files import File
+from layerlab.version import VERSION
 
 
 def create_ledger(
@@ -119,15 +124,27 @@ def judge_idea(
     return judge_trial(place, idea, found, columns)
 
 
-def read_ledger(folder: File) -> Campaign:
+def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -> Campaign:
     """Read a ledger: ideas tried, adopted, refuted and undecided, and what is left to spend.
 
+    Args:
+        folder: of the ledger.
+        out: folder for a page of it, campaign.json and pictures; none is written without it.
+        lang: language of the page.
+
     Raises:
-        UserError: there is no ledger, or a line of it was changed, removed or moved.
+        UserError: there is no ledger, or a line of it was changed, removed or moved; the folder
+            for the page holds something else, or cannot be written.
     """
+    language(lang)  # an unknown one is refused before the work is done
     place = Path(folder)
     chain = read_chain(place)
     if chain.cut:  # another process may be writing this line
         with hold_ledger(place):
             chain = read_chain(place)
-    return replay(chain)
+    campaign = replay(chain)
+    if out is not None:
+        words = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
+        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": shlex.join(words)}
+        save_campaign({**campaign.to_json(), **beside}, Path(out), lang)
+    return campaign
