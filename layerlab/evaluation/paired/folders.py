@@ -6,7 +6,7 @@ samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.task_result import is_number
 from layerlab.evaluation.paired.answers import (
     BESIDE,
+    OWN,
     TaskAnswers,
     explain_line,
     parse_answer,
@@ -47,6 +48,7 @@ class AnsweredModel:
         files: of lm-eval, the latest of each task.
         again: tasks of which there are several dates.
         records: of `layerlab evaluate`, by task.
+        groups: tasks of each group that was asked for, whatever lies between.
     """
 
     name: str
@@ -55,6 +57,7 @@ class AnsweredModel:
     files: Mapping[str, Path] = field(default_factory=dict)
     again: Sequence[str] = ()
     records: Mapping[str, Record] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -141,7 +144,31 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         folder=folder,
         files={task: max(each)[1] for task, each in dated.items()},
         again=[task for task, each in dated.items() if len(each) > 1],
+        groups=_read_groups(folder, {date for each in dated.values() for date, _ in each}),
     )
+
+
+def _read_groups(folder: Path, dates: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the tasks of each group of lm-eval, as the results of these dates name them."""
+    parts: dict[str, list[str]] = {}
+    for date in sorted(dates):
+        try:
+            told = read_json(folder / f"results_{date}.json")["group_subtasks"]
+            parts |= {str(name): list(map(str, own)) for name, own in told.items() if own}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {name: frozenset(_list_leaves(name, parts, set())) for name in parts}
+
+
+def _list_leaves(name: str, parts: Mapping[str, Sequence[str]], seen: set[str]) -> Iterator[str]:
+    """Yield the tasks of a group and of the groups in it, each once."""
+    if name in seen:
+        return
+    seen.add(name)
+    if name not in parts:
+        yield name
+    for one in parts.get(name, ()):
+        yield from _list_leaves(one, parts, seen)
 
 
 def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
@@ -159,7 +186,17 @@ def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
             records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
     for arm, own in records.items():
         name = folder.resolve().name if len(records) == 1 else arm
-        yield AnsweredModel(name=name, given=given, folder=folder, records=own)
+        yield AnsweredModel(
+            name=name, given=given, folder=folder, records=own, groups=_own_groups(own)
+        )
+
+
+def _own_groups(records: Mapping[str, Record]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for task, one in records.items():
+        for group in one.get("groups") or ():
+            found.setdefault(str(group), set()).add(task)
+    return {name: frozenset(tasks) for name, tasks in found.items()}
 
 
 def _read_directions(path: Path, task: str) -> dict[str, bool]:
@@ -205,4 +242,5 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         answers=answers,
         higher={name: one for name, one in higher.items() if isinstance(one, bool)},
         fields=fields,
+        program=OWN,
     )
