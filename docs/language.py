@@ -118,7 +118,7 @@ TOLD = (
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),
     *("corpus/streams", "data/shared_files", "data/unread", "data/cleaning/contamination"),
-    "evaluation/paired/sentences",
+    *("evaluation/paired/sentences", "ledger/campaign", "ledger/judge", "ledger/table"),
     *("evaluation/results/lm_eval_tasks", "evaluation/results/data_issues"),
     *("evaluation/benchmarks/items", "evaluation/lm_eval_tasks/right_answers"),
     *("evaluation/lm_eval_tasks/templates", "experiments/judging"),

@@ -11,7 +11,7 @@ from layerlab.evaluation.paired.compare import PairedRequest, judge_models
 from layerlab.evaluation.paired.folders import AnsweredModel, find_evaluations
 from layerlab.evaluation.paired.result import PairedEvaluations, check_paired_folder
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.statistics.differences import check_confidence
+from layerlab.experiments.statistics.differences import check_confidence, check_margin
 from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.paired import save_pairs
@@ -52,7 +52,7 @@ def judge(
 
     Of evaluations, which lm-eval writes with --log_samples and `layerlab evaluate` with --out, each
     folder is a model, and models are paired question by question. They take `baseline`, `metric`,
-    `cluster`, `allow`, `confidence`, `out` and `lang`.
+    `cluster`, `margin`, `allow`, `confidence`, `out` and `lang`.
 
     Args:
         logs: files and folders.
@@ -63,7 +63,8 @@ def judge(
         line: regular expression of a line of plain text, with groups named step and loss.
         name: regular expression of a path, with groups named arm and seed.
         baseline: arm that the others are judged against; the first if left out.
-        margin: test, too, whether each arm is within it of the baseline.
+        margin: test, too, whether each arm is within it of the baseline; of evaluations in units of
+            the score, of which 0.01 is a percentage point.
         target_loss: judge, too, the steps to this loss; runs that never reach it are counted.
         metric: of evaluations, the score of each question that is compared; the usual one of each
             task if left out.
@@ -89,7 +90,7 @@ def judge(
     models = find_evaluations(given)
     of_logs = {
         **{"arm": arm, "seed": seed, "loss": loss, "step": step, "line": line, "name": name},
-        **{"margin": margin, "target-loss": target_loss, "last": None if last == 1 else last},
+        **{"target-loss": target_loss, "last": None if last == 1 else last},
         **{"at": at, "nan-diverged": nan_diverged or None, "strict": strict or None},
     }
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
@@ -97,12 +98,14 @@ def judge(
     options = {
         **(of_answers if models else of_logs),
         "baseline": baseline,
+        "margin": margin,
         "allow": tuple(allow),
         "confidence": None if confidence == CONFIDENCE else confidence,
         "out": None if place is None else fspath(place),
     }
     asked: dict[str, Any] = {
         "baseline": baseline,
+        "margin": margin,
         "allowed": tuple(allow),
         "confidence": confidence,
         "name": "judge" if place is None else place.resolve().name,
@@ -117,7 +120,7 @@ def judge(
         given,
         LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name),
         judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
-        asked={**asked, "margin": margin, "strict": strict},
+        asked={**asked, "strict": strict},
         place=place,
         lang=lang,
         command=command,
@@ -133,6 +136,7 @@ def _judge_answers(
 ) -> PairedEvaluations:
     """Judge models by their answers, and write what was asked for."""
     check_confidence(asked.confidence)
+    check_margin(asked.margin)
     if place is not None:
         check_paired_folder(place)
     content = judge_models(models, asked)

@@ -1,15 +1,26 @@
 """Campaigns of ideas against one baseline: written down before, judged after, nothing deleted."""
 
-from collections.abc import Iterable, Sequence
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 
+from layerlab.errors import UserError
 from layerlab.ledger.campaign import Campaign, CampaignTerms, IdeaTrial, IdeaVerdict, replay
-from layerlab.ledger.chain import hold_ledger, read_chain
+from layerlab.ledger.chain import read_chain, wait_for_writer
 from layerlab.ledger.declare import begin_campaign, declare_trial
+from layerlab.ledger.table import list_facts
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.campaign import save_campaign
 from layerlab.system.files import File
+from layerlab.version import VERSION
+
+# Options that decide what is judged, which nobody may choose once there are runs.
+_TERMS = re.compile(r"--(at|last|loss)\b")
 
 
 def create_ledger(
@@ -115,19 +126,50 @@ def judge_idea(
     loss = campaign.terms.loss
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
-    found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
-    return judge_trial(place, idea, found, columns)
+    with _explain_terms():
+        found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
+        return judge_trial(place, idea, found, columns)
 
 
-def read_ledger(folder: File) -> Campaign:
-    """Read a ledger: ideas tried, adopted, refuted and undecided, and what is left to spend.
+@contextmanager
+def _explain_terms() -> Iterator[None]:
+    """Say of options that a message names and judging has not where they are given.
 
     Raises:
-        UserError: there is no ledger, or a line of it was changed, removed or moved.
+        UserError: with that.
     """
+    try:
+        yield
+    except UserError as error:
+        if (named := _TERMS.search(str(error))) is None:
+            raise
+        raise UserError(
+            f"{error}; {named[0]} is given to layerlab ledger new and holds for a whole campaign: "
+            "begin another one with it, or give logs that fit this one"
+        ) from None
+
+
+def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -> Campaign:
+    """Read a ledger: ideas tried, adopted, refuted and undecided, and what is left to spend.
+
+    Args:
+        folder: of the ledger.
+        out: folder for a page of it, campaign.json and pictures; none is written without it.
+        lang: language of the page.
+
+    Raises:
+        UserError: there is no ledger, or a line of it was changed, removed or moved; the folder
+            for the page holds something else, or cannot be written.
+    """
+    language(lang)  # an unknown one is refused before the work is done
     place = Path(folder)
     chain = read_chain(place)
     if chain.cut:  # another process may be writing this line
-        with hold_ledger(place):
-            chain = read_chain(place)
-    return replay(chain)
+        wait_for_writer(place)
+        chain = read_chain(place)
+    campaign = replay(chain)
+    if out is not None:
+        words = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
+        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": shlex.join(words)}
+        save_campaign({**campaign.to_json(), **beside}, Path(out), lang)
+    return campaign

@@ -39,7 +39,11 @@ def judge(
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Test, too, whether arms are within it of the baseline."),
+        typer.Option(
+            metavar="X",
+            help="Test, too, whether arms are within it of the baseline; of evaluations in units "
+            "of the score: 0.01 is a percentage point.",
+        ),
     ] = None,
     target_loss: Annotated[
         float | None, typer.Option(metavar="X", help="Judge, too, the steps to this loss.")

@@ -8,13 +8,14 @@ import typer
 from layerlab.cli.options import (
     ArmOption,
     AsJson,
+    Lang,
     LineOption,
     NameOption,
     SeedOption,
     StepOption,
 )
 from layerlab.console.help_group import HelpGroup
-from layerlab.console.tables import say_wrapped, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
@@ -143,15 +144,24 @@ def judge(
 
 
 @ledger.command()
-def status(folder: Folder, as_json: AsJson = False) -> None:
+def status(
+    folder: Folder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a page and its numbers there.")
+    ] = None,
+    lang: Lang = "en",
+    as_json: AsJson = False,
+) -> None:
     """Say what was tried, what came of it, and what is left to spend."""
     from layerlab.api.ledger import read_ledger
     from layerlab.ledger.table import describe_campaign, draw_ideas
 
-    found = read_ledger(folder)
+    found = read_ledger(folder, out=out, lang=lang)
     if as_json:
         show_json(found.to_json())
         return
     say_wrapped(describe_campaign(found))
     if found.trials:
         show(draw_ideas(found))
+    if out is not None:
+        say(f"The page: {out / 'report.html'}")

@@ -22,7 +22,7 @@ from layerlab.experiments.log_values import (
     list_arms,
     make_records,
 )
-from layerlab.experiments.statistics.differences import check_confidence
+from layerlab.experiments.statistics.differences import check_confidence, check_margin
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
@@ -223,8 +223,7 @@ def check_request(asked: JudgeRequest) -> None:
     """
     if asked.judged.last < 1:
         raise UserError(f"--last is {asked.judged.last}; expected 1 or more readings")
-    if asked.margin is not None and not 0 < asked.margin < math.inf:
-        raise UserError(f"--margin is {asked.margin:g}; expected a number above 0")
+    check_margin(asked.margin)
     target = asked.judged.target
     if target is not None and not 0 < target < math.inf:
         raise UserError(f"--target-loss is {target:g}; expected a finite loss above 0")

@@ -160,7 +160,8 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
             near = lacking[0].steps[np.argmin(np.abs(lacking[0].steps - at))]
             raise UserError(
                 f"{lacking[0].name} ({lacking[0].place}) has no reading at step {at:g}, and "
-                f"{len(lacking)} of {len(logs)} runs have none; its nearest is at {near:g}"
+                f"{len(lacking)} of {len(logs)} runs have none; its nearest is at {near:g}; name "
+                "another with --at"
             )
         return at
     ends = Counter(float(one.steps[-1]) for one in logs)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from layerlab.errors import UserError
+from layerlab.experiments.statistics.differences import Level, required_seeds
 from layerlab.experiments.statistics.online_levels import fallback_level, lord_level
 from layerlab.ledger.chain import Chain, Line
 from layerlab.validation import short_repr, suggest
@@ -111,6 +112,23 @@ class IdeaTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WealthStep:
+    """What a line of the ledger left to spend.
+
+    Attributes:
+        tried: ideas that were written down by then.
+        idea: that the line is about.
+        kind: a confirmation takes its level, an adoption brings something back.
+        wealth: left after it.
+    """
+
+    tried: int
+    idea: str
+    kind: Literal["confirmation", "adopted"]
+    wealth: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Campaign:
     """A ledger, read.
 
@@ -121,6 +139,7 @@ class Campaign:
         tests: confirmations that were written down.
         found: of the adopted, how many confirmations had been written down when each was known.
         kept: levels of the adopted that no later confirmation has taken over.
+        spending: what each confirmation and adoption left to spend, in their order.
         digest: of the last line, which stands for all.
         remark: what is wrong with the file and loses nothing; empty where all is well.
     """
@@ -131,6 +150,7 @@ class Campaign:
     tests: int
     found: tuple[int, ...]
     kept: float
+    spending: tuple[WealthStep, ...]
     digest: str
     remark: str = ""
 
@@ -160,16 +180,14 @@ class Campaign:
         return lord_level(number, self.found, rate=self.terms.fdr, first=self.terms.alpha)
 
     @property
+    def needed_seeds(self) -> tuple[int | None, int | None]:
+        """Seeds that find a gain of one standard deviation: first ones, and the next fresh ones."""
+        return count_seeds(SCREEN), count_seeds(self.next_level)
+
+    @property
     def wealth(self) -> float:
         """What is left to spend on later confirmations."""
-        confirmed = [one for one in self.trials if one.stage == "confirmation"]
-        spent = sum(one.level for one in confirmed)
-        if self.terms.never:
-            back = sum(one.level for one in confirmed if find_word([one]) == "adopted")
-            return self.terms.alpha - spent + back
-        first, rate = self.terms.alpha, self.terms.fdr
-        earned = rate * len(self.found) - (first if self.found else 0.0)
-        return first + earned - spent
+        return self.spending[-1].wealth if self.spending else self.terms.alpha
 
     def find(self, idea: str) -> list[IdeaTrial]:
         """Return the trials of an idea.
@@ -201,6 +219,8 @@ class Campaign:
             "confirmations": self.tests,
             "wealth": self.wealth,
             "next_level": self.next_level,
+            "needed_seeds": dict(zip(("first", "fresh"), self.needed_seeds, strict=True)),
+            "spending": [asdict(one) for one in self.spending],
             "digest": self.digest,
             "remark": self.remark,
             "ideas": [
@@ -209,6 +229,21 @@ class Campaign:
                 for name, trials in self.ideas.items()
             ],
         }
+
+
+def count_seeds(level: float, effect: float = 1.0) -> int | None:
+    """Return how many seeds find a gain with a probability of 80 %; None beyond a million.
+
+    Args:
+        level: that p has to reach, one-sided.
+        effect: the gain, in standard deviations of the differences.
+
+    Example:
+        >>> count_seeds(0.1), count_seeds(0.0219)
+        (6, 11)
+    """
+    one_sided = Level(confidence=1 - 2 * level)
+    return required_seeds(effect, lambda n: (n**-0.5, n - 1), one_sided)
 
 
 def find_word(trials: Sequence[IdeaTrial]) -> IdeaWord:
@@ -242,21 +277,34 @@ def _replay(chain: Chain) -> Campaign:
     rest: Iterator[Line] = iter(chain.lines)
     terms = CampaignTerms(**next(rest)["terms"])
     trials: list[IdeaTrial] = []
-    tests, kept = 0, 0.0
+    tests, kept, wealth = 0, 0.0, terms.alpha
     found: list[int] = []
+    spending: list[WealthStep] = []
+    ideas: set[str] = set()
     for line in rest:
         if line["kind"] == "trial":
-            trials.append(_read_trial(line))
-            if trials[-1].stage == "confirmation":
-                tests, kept = tests + 1, 0.0
+            trial = _read_trial(line)
+            trials.append(trial)
+            ideas.add(trial.idea)
+            if trial.stage == "confirmation":
+                tests, kept, wealth = tests + 1, 0.0, wealth - trial.level
+                spending.append(
+                    WealthStep(
+                        tried=len(ideas), idea=trial.idea, kind="confirmation", wealth=wealth
+                    )
+                )
             continue
         verdict = _read_verdict(line["verdict"])
         place = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
         judged = trials[place]
         trials[place] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
         if verdict.verdict == "adopted":
+            wealth += _bring_back(terms, judged.level, first=not found)
             found.append(tests)
             kept += judged.level
+            spending.append(
+                WealthStep(tried=len(ideas), idea=verdict.idea, kind="adopted", wealth=wealth)
+            )
     cut = f"the last line was cut off while it was written ({len(chain.cut)} characters)"
     return Campaign(
         folder=str(chain.folder),
@@ -265,9 +313,17 @@ def _replay(chain: Chain) -> Campaign:
         tests=tests,
         found=tuple(found),
         kept=kept,
+        spending=tuple(spending),
         digest=chain.digest,
         remark=f"{cut}; it does not count, and the next one goes on after it" if chain.cut else "",
     )
+
+
+def _bring_back(terms: CampaignTerms, level: float, *, first: bool) -> float:
+    """Return what an adoption brings back: its level, or the rate of LORD++."""
+    if terms.never:
+        return level
+    return terms.fdr - (terms.alpha if first else 0.0)
 
 
 def _fields(trial: IdeaTrial) -> dict[str, Any]:

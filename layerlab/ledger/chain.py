@@ -7,6 +7,7 @@ ledger status` prints where others see it.
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.system.files import check_link, force_to_disk, read_whole, resolve, write_file
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import is_locked, lock_folder
 from layerlab.system.write_errors import explain_write
 from layerlab.validation import short_repr
 
@@ -53,8 +54,15 @@ class Chain:
 @contextmanager
 def hold_ledger(folder: Path) -> Iterator[None]:
     """Let no other process add to a ledger meanwhile; wait for one that does."""
-    with lock_folder(folder, WAIT):
+    with lock_folder(folder, WAIT, "name another folder"):
         yield
+
+
+def wait_for_writer(folder: Path) -> None:
+    """Wait while another process adds to a ledger, and write nothing."""
+    end = time.monotonic() + WAIT
+    while is_locked(folder) and time.monotonic() < end:
+        time.sleep(WAIT / 1000)
 
 
 def begin_chain(folder: Path, content: Mapping[str, Any]) -> Chain:

@@ -38,7 +38,10 @@ def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
         return csv.read_csv(
             io.BytesIO(raw),
             # A column may be empty for longer than one of the usual blocks, and is of one kind.
-            read_options=csv.ReadOptions(block_size=min(len(raw) + 1, 2**31 - 1)),
+            # Threads gain nothing in one block, and abort the process at its end beside torch.
+            read_options=csv.ReadOptions(
+                block_size=min(len(raw) + 1, 2**31 - 1), use_threads=False
+            ),
             parse_options=csv.ParseOptions(delimiter=between),
             convert_options=csv.ConvertOptions(
                 null_values=[""], strings_can_be_null=True, column_types=kinds

@@ -53,7 +53,7 @@ def _lock_file(target: Path) -> Path:
     return target.with_name(f".{target.name[:80]}.lock")
 
 
-def _refuse_others(file: Path) -> None:
+def _refuse_others(file: Path, way: str) -> None:
     """Refuse a file of the user's with the name of a lock, which is removed in the end."""
     try:
         found = file.lstat()
@@ -61,17 +61,19 @@ def _refuse_others(file: Path) -> None:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_size:
         raise UserError(
-            f"{file} is no lock of layerlab, which would have its name; move it away, or type "
-            "another --out"
+            f"{file} is no lock of layerlab, which would have its name; move it away, or {way}"
         )
 
 
 @contextmanager
-def lock_folder(folder: Path, wait: float = TIMEOUT) -> Iterator[None]:
+def lock_folder(
+    folder: Path, wait: float = TIMEOUT, way: str = "type another --out"
+) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
 
     Args:
         wait: seconds for whoever holds it.
+        way: what to do where it cannot be had.
 
     Raises:
         UserError: another run holds it, it cannot be written there, or it holds a link.
@@ -81,19 +83,17 @@ def lock_folder(folder: Path, wait: float = TIMEOUT) -> Iterator[None]:
         check_links(target)
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_others(file)
+        _refuse_others(file, way)
         lock = FileLock(file, timeout=wait, poll_interval=TIMEOUT / 4, mode=0o600)
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"another run is writing to {folder}; wait until it has ended, or type another --out"
+            f"another run is writing to {folder}; wait until it has ended, or {way}"
         ) from None
     except (OSError, RuntimeError) as error:  # the latter of links that lead to themselves
         if getattr(error, "errno", None) not in LOCKLESS:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(
-                f"cannot lock {folder}: {reason}; type another --out, which is writable"
-            ) from error
+            raise UserError(f"cannot lock {folder}: {reason}; {way}, which is writable") from error
     try:
         yield
     finally:

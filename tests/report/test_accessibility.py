@@ -9,6 +9,7 @@ import pytest
 from layerlab.records.parse import read_json
 from layerlab.report.pages import (
     adaptation,
+    campaign,
     claims,
     comparison,
     evaluation,
@@ -19,6 +20,7 @@ from layerlab.report.pages import (
     vocabulary,
 )
 from tests.evaluation.paired.written_samples import judged_sample
+from tests.ledger.written_campaign import campaign_sample
 from tests.report.clouded import clouded
 from tests.report.looked import looked
 from tests.report.pages.test_evaluation import scored
@@ -60,6 +62,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "vocabulary": lambda: vocabulary.render(proved()),
     "evaluate": lambda: evaluation.render(scored()),
     "judge": lambda: paired.render(judged_sample()),
+    "ledger": lambda: campaign.render(campaign_sample()),
     "study": lambda: study.render(stored("backward")),
     "claims": lambda: claims.render(judged()),
     "runs": lambda: runs.render(indexed(Path("work"), ENTRY, remarks=["a remark"]), Path("work")),

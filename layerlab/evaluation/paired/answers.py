@@ -22,9 +22,12 @@ from layerlab.system.files import check_regular
 ASKED = (
     "it is another question",
     "its prompt is another",
-    "its options or settings are others",
+    "its options are others",
     "its right answer is another",
+    "its settings are others",
 )
+SETTINGS = 4  # which two programs tell in ways of their own
+LM_EVAL, OWN = "lm-eval", "layerlab evaluate"
 # Of a line, what is no metric; earlier versions of lm-eval list none.
 BESIDE = {
     *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
@@ -38,7 +41,7 @@ class ModelAnswer:
     """What a model said to one question.
 
     Attributes:
-        asked: digests of the question, its prompt, its options or settings, its right answer.
+        asked: digests of the question, its prompt, its options, its right answer, its settings.
         scores: by metric, those that are numbers.
         documents: digests of what stands in the fields that questions may share.
         text: the end of the prompt.
@@ -63,12 +66,14 @@ class TaskAnswers:
         answers: by the number of the question.
         higher: whether more is better, by metric, where that is known.
         fields: of the first question, for a message that lists them.
+        program: that asked.
     """
 
     place: Path
     answers: Mapping[str, ModelAnswer]
     higher: Mapping[str, bool] = field(default_factory=dict)
     fields: Sequence[str] = ()
+    program: str = LM_EVAL
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Record]]:
@@ -163,7 +168,7 @@ def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> M
     doc = row.get("doc")
     prompt, options, beside = _requests(row)
     target = row.get("target")
-    parts = (_dump(doc), prompt, _dump([options, beside, settings]), str(target))
+    parts = (_dump(doc), prompt, _dump(options), str(target), _dump([beside, settings]))
     return ModelAnswer(
         asked=tuple(map(_digest, parts)),
         scores={},

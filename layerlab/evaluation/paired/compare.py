@@ -1,6 +1,6 @@
 """Judges models that answered the same questions, each against a baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from layerlab.evaluation.paired.question_statistics import (
     compare_tasks,
 )
 from layerlab.evaluation.paired.sentences import (
+    GROUP,
     SUITE,
     TASK,
     TASKS,
@@ -46,6 +47,8 @@ class PairedRequest:
         baseline: model that others are judged against; the first where it is None.
         metric: that is compared; each task's usual one where it is None.
         documents: fields of a question that say what document it is about.
+        margin: within which two models count as alike, in units of the score, which is then
+            tested too.
         allowed: what may differ: prompts, questions, tasks.
         confidence: of the intervals.
         name: of the comparison.
@@ -54,6 +57,7 @@ class PairedRequest:
     baseline: str | None = None
     metric: str | None = None
     documents: Sequence[str] = ()
+    margin: float | None = None
     allowed: Sequence[str] = ()
     confidence: float = 0.95
     name: str = "judge"
@@ -67,6 +71,7 @@ class _Contest:
     against: str
     scope: str
     pairs: Sequence[QuestionPairs] = field(repr=False)
+    name: str = ""
 
     def judge(self, level: Level) -> QuestionTest:
         """Test whether the two differ."""
@@ -136,8 +141,9 @@ def judge_models(models: Sequence[AnsweredModel], asked: PairedRequest) -> dict[
             f"no task has a score of each question ({', '.join(unscored[:6])}); such metrics as "
             "perplexity and BLEU are of all questions together"
         )
+    groups = {name: tasks for one in models for name, tasks in one.groups.items()}
     for name, pairs in by_arm.items():
-        contests += _list_contests(name, base.name, pairs)
+        contests += _list_contests(name, base.name, pairs, groups)
     return _tabulate(models, base, contests, unscored, asked)
 
 
@@ -172,12 +178,24 @@ def _pick_baseline(models: Sequence[AnsweredModel], wanted: str | None) -> Answe
     )
 
 
-def _list_contests(arm: str, against: str, pairs: Sequence[QuestionPairs]) -> Iterator[_Contest]:
-    """Yield the tests of a model: over all questions, over tasks, and of each task."""
+def _list_contests(
+    arm: str,
+    against: str,
+    pairs: Sequence[QuestionPairs],
+    groups: Mapping[str, Collection[str]],
+) -> Iterator[_Contest]:
+    """Yield the tests of a model: over all questions, tasks, each group, and of each task."""
     shares = [one for one in pairs if one.share]
     if len(shares) > 1:
         yield _Contest(arm=arm, against=against, scope=SUITE, pairs=shares)
         yield _Contest(arm=arm, against=against, scope=TASKS, pairs=shares)
+    seen = {frozenset(one.task for one in shares)}
+    for name, tasks in groups.items():
+        inside = [one for one in shares if one.task in tasks]
+        members = frozenset(one.task for one in inside)
+        if len(inside) > 1 and members not in seen:  # another name of the same is no other test
+            seen.add(members)
+            yield _Contest(arm=arm, against=against, scope=GROUP, pairs=inside, name=name)
     for one in pairs:
         yield _Contest(arm=arm, against=against, scope=TASK, pairs=[one])
 
@@ -190,13 +208,12 @@ def _tabulate(
     asked: PairedRequest,
 ) -> dict[str, Any]:
     level = Level(confidence=asked.confidence)
-    raw = [one.judge(level).p for one in contests]
-    tested = [p for p in raw if p is not None]
-    level = replace(level, comparisons=len(tested))
-    corrected = iter(holm(tested))
+    raw = [_list_ps(one.judge(level), asked.margin) for one in contests]
+    level = replace(level, comparisons=sum(map(len, raw)))
+    corrected = iter(holm([p for each in raw for p in each]))
     rows = [
-        _row(one, one.judge(level), None if p is None else next(corrected), level)
-        for one, p in zip(contests, raw, strict=True)
+        _row(one, one.judge(level), [next(corrected) for _ in each], level, asked.margin)
+        for one, each in zip(contests, raw, strict=True)
     ]
     pairs = [one.pairs[0] for one in contests if one.scope == TASK]
     flipped = [flip for one in contests if one.scope == TASK for flip in _list_flips(one)]
@@ -220,21 +237,56 @@ def _tabulate(
     return found
 
 
+def _list_ps(found: QuestionTest, margin: float | None) -> list[float]:
+    """Return p of no difference and, where a margin is asked for, of a difference at each end."""
+    if found.p is None:
+        return []
+    ends = [] if margin is None else [found.found.p_at(-margin), found.found.p_at(margin)]
+    return [found.p, *(one for one in ends if one is not None)]
+
+
+def _judge_margin(
+    found: QuestionTest, corrected: Sequence[float], level: Level, margin: float | None
+) -> tuple[str | None, float | None]:
+    """Return whether two models are surely within a margin, or surely not, and p of that."""
+    mean = found.found.mean
+    if margin is None or mean is None or len(corrected) != 3:
+        return None, None
+    inside = [p if side * (mean - side * margin) < 0 else 1.0 for side, p in _ends(corrected)]
+    beyond = [p if side * (mean - side * margin) > 0 else 1.0 for side, p in _ends(corrected)]
+    if min(beyond) < level.alpha:
+        return "fails", min(beyond)
+    return ("holds" if max(inside) < level.alpha else "not decided"), max(inside)
+
+
+def _ends(corrected: Sequence[float]) -> Iterator[tuple[int, float]]:
+    return zip((-1, 1), corrected[1:], strict=True)
+
+
 def _row(
-    contest: _Contest, found: QuestionTest, corrected: float | None, level: Level
+    contest: _Contest,
+    found: QuestionTest,
+    corrected: Sequence[float],
+    level: Level,
+    margin: float | None,
 ) -> dict[str, Any]:
     first, share = contest.pairs[0], all(p.share for p in contest.pairs)
+    if share and margin is not None and margin >= 1:
+        raise UserError(
+            f"--margin is {margin:g}, and scores between 0 and 1 differ by no more than 1; "
+            "a percentage point is 0.01"
+        )
+    within, within_p = _judge_margin(found, corrected, level, margin)
     interval = found.found.interval
     if interval and share:  # which differ by no more
         interval = max(-1.0, interval[0]), min(1.0, interval[1])
-    several = contest.scope != TASK
     score, against = contest.scores()
     gained, lost = (found.gained, found.lost) if first.higher else (found.lost, found.gained)
     row = {
         "arm": contest.arm,
         "against": contest.against,
         "scope": contest.scope,
-        "task": contest.scope if several else first.task,
+        "task": {TASK: first.task, GROUP: contest.name}.get(contest.scope, contest.scope),
         "tasks": len(contest.pairs),
         "metric": ", ".join(dict.fromkeys(p.metric for p in contest.pairs)),
         "higher": first.higher,
@@ -248,9 +300,12 @@ def _row(
         "low": interval[0] if interval else None,
         "high": interval[1] if interval else None,
         "p": found.p,
-        "holm": corrected,
+        "holm": corrected[0] if corrected else None,
         "detectable": found.found.detectable,
         "test": found.test,
+        "margin": margin,
+        "within": within,
+        "within_p": within_p,
         "gained": gained,
         "lost": lost,
     }

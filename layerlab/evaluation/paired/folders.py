@@ -6,7 +6,7 @@ samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.task_result import is_number
 from layerlab.evaluation.paired.answers import (
     BESIDE,
+    OWN,
     TaskAnswers,
     explain_line,
     parse_answer,
@@ -47,6 +48,8 @@ class AnsweredModel:
         files: of lm-eval, the latest of each task.
         again: tasks of which there are several dates.
         records: of `layerlab evaluate`, by task.
+        groups: tasks of each group that was asked for, whatever lies between.
+        higher: whether more is better, by task and metric, where lm-eval says it.
     """
 
     name: str
@@ -55,6 +58,8 @@ class AnsweredModel:
     files: Mapping[str, Path] = field(default_factory=dict)
     again: Sequence[str] = ()
     records: Mapping[str, Record] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    higher: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -69,7 +74,7 @@ class AnsweredModel:
         """
         if task in self.files:
             path = self.files[task]
-            return read_samples(path, documents, _read_directions(path, task))
+            return read_samples(path, documents, self.higher.get(task))
         return _read_own(self.folder, self.records[task], documents)
 
 
@@ -135,13 +140,56 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         fits = SAMPLES.fullmatch(file.name)
         assert fits is not None
         dated.setdefault(fits["task"], []).append((fits["date"] or "", file))
+    results = _read_results(folder, {date for each in dated.values() for date, _ in each})
+    latest = {task: max(each) for task, each in dated.items()}
     return AnsweredModel(
         name=name,
         given=given,
         folder=folder,
-        files={task: max(each)[1] for task, each in dated.items()},
+        files={task: file for task, (_, file) in latest.items()},
         again=[task for task, each in dated.items() if len(each) > 1],
+        groups=_list_groups(results.values()),
+        higher={
+            task: _pick_directions(results[date], task)
+            for task, (date, _) in latest.items()
+            if date in results
+        },
     )
+
+
+def _read_results(folder: Path, dates: Collection[str]) -> dict[str, Record]:
+    """Return the results of lm-eval that lie beside answers, by their dates, where they do."""
+    found = {}
+    for date in sorted(dates):
+        try:
+            content = read_json(folder / f"results_{date}.json")
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict):
+            found[date] = content
+    return found
+
+
+def _list_groups(results: Iterable[Record]) -> dict[str, frozenset[str]]:
+    """Return the tasks of each group, as results name them."""
+    parts: dict[str, list[str]] = {}
+    for one in results:
+        told = one.get("group_subtasks")
+        for name, own in told.items() if isinstance(told, dict) else ():
+            if isinstance(own, list) and own:
+                parts[str(name)] = list(map(str, own))
+    return {name: frozenset(_list_leaves(name, parts, set())) for name in parts}
+
+
+def _list_leaves(name: str, parts: Mapping[str, Sequence[str]], seen: set[str]) -> Iterator[str]:
+    """Yield the tasks of a group and of the groups in it, each once."""
+    if name in seen:
+        return
+    seen.add(name)
+    if name not in parts:
+        yield name
+    for one in parts.get(name, ()):
+        yield from _list_leaves(one, parts, seen)
 
 
 def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
@@ -159,18 +207,25 @@ def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
             records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
     for arm, own in records.items():
         name = folder.resolve().name if len(records) == 1 else arm
-        yield AnsweredModel(name=name, given=given, folder=folder, records=own)
+        yield AnsweredModel(
+            name=name, given=given, folder=folder, records=own, groups=_own_groups(own)
+        )
 
 
-def _read_directions(path: Path, task: str) -> dict[str, bool]:
-    """Return whether more is better, by metric, where the results of the same date say it."""
-    fits = SAMPLES.fullmatch(path.name)
-    try:
-        found = read_json(path.parent / f"results_{fits['date']}.json") if fits else {}
-        told = found["higher_is_better"][task]
-        return {str(name): one for name, one in told.items() if isinstance(one, bool)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+def _own_groups(records: Mapping[str, Record]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for task, one in records.items():
+        for group in one.get("groups") or ():
+            found.setdefault(str(group), set()).add(task)
+    return {name: frozenset(tasks) for name, tasks in found.items()}
+
+
+def _pick_directions(result: Record, task: str) -> dict[str, bool]:
+    """Return whether more is better, by metric, where the results say it."""
+    told = result.get("higher_is_better")
+    own = told.get(task) if isinstance(told, dict) else None
+    pairs = own.items() if isinstance(own, dict) else ()
+    return {str(name): one for name, one in pairs if isinstance(one, bool)}
 
 
 def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAnswers:
@@ -205,4 +260,5 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         answers=answers,
         higher={name: one for name, one in higher.items() if isinstance(one, bool)},
         fields=fields,
+        program=OWN,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.task_result import WORTHS
-from layerlab.evaluation.paired.answers import ASKED, ModelAnswer, TaskAnswers
+from layerlab.evaluation.paired.answers import ASKED, SETTINGS, ModelAnswer, TaskAnswers
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.validation import short_repr, suggest
 
@@ -40,6 +40,7 @@ class QuestionPairs:
         answers: of both to each.
         unlike: questions whose prompts are not the same, which was allowed.
         left: questions that only one has, which was allowed.
+        mixed: whether two programs asked, so that settings were not compared.
     """
 
     task: str
@@ -53,6 +54,7 @@ class QuestionPairs:
     answers: Sequence[tuple[ModelAnswer, ModelAnswer]] = field(repr=False)
     unlike: int = 0
     left: int = 0
+    mixed: bool = False
 
     @property
     def binary(self) -> bool:
@@ -146,6 +148,7 @@ def pair_questions(
         answers=pairs,
         unlike=unlike,
         left=left,
+        mixed=one.program != its.program,
     )
 
 
@@ -192,8 +195,10 @@ def _count_unlike(
     """
     (name, one), (other, its) = ours, theirs
     unlike: dict[str, list[int]] = {}
+    compared = len(ASKED) if one.program == its.program else SETTINGS
     for key in keys:
-        both = zip(one.answers[key].asked, its.answers[key].asked, strict=True)
+        sides = (one.answers[key].asked, its.answers[key].asked)
+        both = zip(*(each[:compared] for each in sides), strict=True)
         if places := [at for at, (mine, other_one) in enumerate(both) if mine != other_one]:
             unlike[key] = places
     never = _NEVER if "prompts" in allowed else range(len(ASKED))

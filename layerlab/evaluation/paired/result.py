@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from layerlab.errors import UserError
 from layerlab.evaluation.paired.table import render_pairs
 from layerlab.system.files import write_file
-from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.system.own_page import check_own_files
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -71,13 +71,4 @@ def check_paired_folder(folder: Path) -> None:
     Raises:
         UserError: it holds something that would be replaced.
     """
-    page, numbers = folder / PAGE, folder / PAIRED
-    own = is_own_page(page, mark_of(MARK))
-    foreign = (
-        page if page.exists() and not own else numbers if numbers.exists() and not own else None
-    )
-    if foreign is not None:
-        raise UserError(
-            f"{folder} holds something other than paired evaluations: {foreign.name}; move it "
-            "away, or name another folder with --out"
-        )
+    check_own_files(folder, MARK, PAGE, PAIRED, "paired evaluations")

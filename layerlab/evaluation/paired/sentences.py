@@ -7,14 +7,17 @@ from layerlab.evaluation.paired.pair_questions import QuestionPairs
 from layerlab.experiments.statistics.differences import Level
 from layerlab.records.json_values import Record
 
-# What a test is over: one task, all questions of a suite, or its tasks.
-TASK, SUITE, TASKS = "task", "all questions", "mean of tasks"
+# What a test is over: one task, all questions of a suite or of a group of tasks, or its tasks.
+TASK, SUITE, GROUP, TASKS = "task", "all questions", "group", "mean of tasks"
 LISTED = 6
 
 
 def say_row(row: Record, level: Level) -> str:
     """Return the verdict of a test in a sentence, with its scale."""
-    parts = [_say_verdict(row, level), _where(row), _describe_flips(row), _describe_scale(row)]
+    parts = [
+        *(_say_verdict(row, level), _where(row), _describe_flips(row), _describe_margin(row)),
+        _describe_scale(row),
+    ]
     return "; ".join(part for part in parts if part) + "."
 
 
@@ -81,6 +84,12 @@ def _describe(
     if lower := [one.task for one in pairs if not one.share]:
         tasks = list_names(lower)
         yield f"not in the means over tasks, as their scores are no shares: {tasks}"
+    if mixed := [one.task for one in pairs if one.mixed]:
+        yield (
+            "asked by lm-eval and by layerlab evaluate: questions, prompts, options and right "
+            "answers are the same; settings, which each tells in its own way, were not compared: "
+            f"{list_names(mixed)}"
+        )
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"
@@ -116,6 +125,8 @@ def _where(row: Record) -> str:
     task, tasks = row["task"], row["tasks"]
     if row["scope"] == SUITE:
         return f"over all questions of {tasks} tasks together"
+    if row["scope"] == GROUP:
+        return f"over all questions of the {tasks} tasks of {task}"
     return f"in the mean of {tasks} tasks" if row["scope"] == TASKS else f"over the task {task}"
 
 
@@ -137,6 +148,16 @@ def _describe_flips(row: Record) -> str:
         return ""
     gained, lost = row["gained"], row["lost"]
     return f"{gained:,} questions were gained and {lost:,} lost"
+
+
+def _describe_margin(row: Record) -> str:
+    if row["within"] is None:
+        return ""
+    size = format_size(row, row["margin"])
+    unit = "percentage points" if row["share"] else "units of the metric"
+    word = "is not decided" if row["within"] == "not decided" else row["within"]
+    p = f"{row['within_p']:.2g}"
+    return f"that they are within {size} {unit} of each other {word} (p = {p} of that)"
 
 
 def _describe_edge(row: Record, level: Level) -> str:

@@ -31,8 +31,10 @@ def _parts(content: Record, width: int) -> "Iterator[RenderableType]":
     for arm in dict.fromkeys(row["arm"] for row in content["rows"]):
         rows = [row for row in content["rows"] if row["arm"] == arm]
         yield plain(f"{arm} against {content['baseline']}, question by question", "bold")
-        cells = [_cells(row) for row in rows]
-        yield grids(_HEAD, cells, {"over", "verdict"}, width)
+        margined = any(row["within"] is not None for row in rows)
+        cells = [[*_cells(row), *([row["within"] or "-"] if margined else [])] for row in rows]
+        head = (*_HEAD, *(["within margin"] if margined else []))
+        yield grids(head, cells, {"over", "verdict", "within margin"}, width)
         yield Text()
         told = [row for row in rows if row["scope"] != TASK or len(rows) == 1]
         told += [row for row in rows if row not in told and row["verdict"] in STYLES]

@@ -67,6 +67,16 @@ def check_confidence(confidence: float) -> None:
         raise UserError(f"--confidence is {confidence:g}; expected one between 0.5 and 1")
 
 
+def check_margin(margin: float | None) -> None:
+    """Refuse a margin within which nothing, or everything, lies.
+
+    Raises:
+        UserError: it is not above 0, or not finite.
+    """
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin is {margin:g}; expected a number above 0")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """The difference of an arm to the baseline.

@@ -19,6 +19,7 @@ PAGE = "report.html"
 # What tests are over, and their names.
 SCOPES = (label("all questions"), label("mean of tasks"))
 TESTS = (label("exact McNemar test"), label("exact test over clusters"), label("paired t-test"))
+MARGINS = (label("holds"), label("fails"), label("not decided"), label("is not decided"))
 VERDICTS = (*WORDS, label("no verdict"))
 HEAD = (
     *("", label("verdict"), label("difference"), label("95 % interval"), label("p (Holm)")),
@@ -95,7 +96,11 @@ def _arms(content: Record) -> Iterator[Json]:
 def _tests(number: int, content: Record, rows: Iterable[Record]) -> Json:
     percent = f"{100 * content['confidence']:g} %"
     head = tuple(Label(f"{percent} interval") if "interval" in one else one for one in HEAD)
-    return table(f"tests-{number}", label("Tests"), head, map(_cells, rows), HINT)
+    rows = list(rows)
+    if all(row.get("within") is None for row in rows):
+        return table(f"tests-{number}", label("Tests"), head, map(_cells, rows), HINT)
+    cells = [[*_cells(row), Label(row["within"]) if row["within"] else None] for row in rows]
+    return table(f"tests-{number}", label("Tests"), (*head, label("within margin")), cells, HINT)
 
 
 def _cells(row: Record) -> list[Any]:
@@ -105,7 +110,7 @@ def _cells(row: Record) -> list[Any]:
     if low is not None and high is not None:
         interval = Label(f"{format_signed(scale * low)} to {format_signed(scale * high)}")
     return [
-        row["task"] if row["scope"] == "task" else Label(row["task"]),
+        row["task"] if row["scope"] in ("task", "group") else Label(row["task"]),
         Label(row["verdict"]),
         format_signed(scale * row["difference"]),
         interval,

@@ -15,7 +15,13 @@ import layerlab
 from layerlab import UserError
 from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
-from tests.evaluation.paired.written_samples import judged_sample, sample, write, write_scores
+from tests.evaluation.paired.written_samples import (
+    DATE,
+    judged_sample,
+    sample,
+    write,
+    write_scores,
+)
 
 # What stands in a sentence and is no English: names, and options to type.
 NAMES = {*("base", "tuned", "other", "law", "length", "passages", "passage"), "cluster", "none"} | {
@@ -192,3 +198,81 @@ def test_what_answers_hold_is_no_markup(tmp_path: Path) -> None:
     with console.capture() as caught:
         console.print(found.table(100))
     assert "\x1b" not in caught.get() and "[bold]x" in caught.get()
+
+
+def grouped(folder: Path, shift: int = 0) -> Path:
+    """A model's answers to four tasks of two groups, which are a group, and one beside them."""
+    for at, task in enumerate(("algebra", "anatomy", "history", "law", "beside")):
+        scores = [int((n * 7 + at) % 10 > 4 - shift * (at < 2)) for n in range(40)]
+        write_scores(folder, scores, task)
+    told = {
+        "mmlu": ["stem", "other"],
+        "stem": ["algebra", "anatomy"],
+        "other": ["history", "law"],
+        "same": ["stem"],  # another name of the same tasks
+        "circle": ["circle", "algebra"],
+        "beside": [],
+    }
+    (folder / f"results_{DATE}.json").write_text(json.dumps({"group_subtasks": told}))
+    return folder
+
+
+def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path: Path) -> None:
+    found = layerlab.judge([grouped(tmp_path / "a"), grouped(tmp_path / "b", 2)])
+    rows = {row["task"]: row for row in found.rows}
+    names = {"all questions", "mean of tasks", "mmlu", "stem", "other"}
+    assert set(rows) == {*names, "algebra", "anatomy", "history", "law", "beside"}
+    tasks = [rows["algebra"], rows["anatomy"]]
+    stem = rows["stem"]
+    assert (stem["scope"], stem["n"], stem["tasks"]) == ("group", 80, 2)
+    assert stem["gained"] == sum(one["gained"] for one in tasks) > 8
+    assert stem["difference"] == pytest.approx(np.mean([one["difference"] for one in tasks]))
+    exact = stats.binomtest(stem["gained"], stem["gained"] + stem["lost"]).pvalue
+    assert stem["p"] == pytest.approx(exact)
+    assert stem["verdict"] == "better" and rows["other"]["verdict"] == "identical"
+    assert rows["mmlu"]["n"] == 160 and found.content["tests"] == 10
+    assert "over all questions of the 2 tasks of stem; " in stem["said"]
+
+
+def test_a_margin_tests_whether_two_models_are_alike(tmp_path: Path) -> None:
+    """Against two one-sided tests at each end, here by scipy on the same scores."""
+    draw = np.random.default_rng(1)
+    theirs = draw.random(200)
+    for name, shift in (("base", 0.0), ("like", 0.001), ("off", 0.2)):
+        noise = 0 if name == "base" else draw.normal(shift, 0.02, 200)
+        write_scores(tmp_path / name, (theirs + noise).tolist(), metric="score")
+    places = [tmp_path / name for name in ("base", "like", "off")]
+    found = layerlab.judge(places, margin=0.01, out=tmp_path / "out")
+    like, off = found.rows
+    assert (like["within"], off["within"]) == ("holds", "fails") and found.content["tests"] == 6
+    assert "within 0.01 units of the metric of each other holds (p = " in like["said"]
+    lines = next(places[1].glob("*.jsonl")).read_text().splitlines()
+    gaps = np.array([json.loads(one)["score"] for one in lines]) - theirs
+    ends = [stats.ttest_1samp(gaps, end).pvalue for end in (-0.01, 0.01)]
+    assert like["within_p"] >= max(ends) and like["within_p"] <= 6 * max(ends)
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    for word in ("holds", "fails", "is not decided"):
+        told = like["said"].replace(" holds ", f" {word} ")
+        words = set(re.findall(r"[a-z]{2,}", language("zh").translate(told)))
+        assert words <= {*NAMES, "like", "own"}, language("zh").translate(told)
+    assert "within margin" in page and "--margin 0.01" in page
+    few = layerlab.judge([*places[:2]], margin=0.0011).rows[0]
+    assert few["within"] == "not decided" and "is not decided (p = " in few["said"]
+    assert layerlab.judge(places).rows[0]["within"] is None
+    for margin, said in ((0, "expected a number above 0"), (float("nan"), "is nan; expected")):
+        with pytest.raises(UserError, match=said):
+            layerlab.judge(places, margin=margin)
+
+
+def test_a_margin_of_shares_is_a_share(tmp_path: Path) -> None:
+    for name, shift in (("a", 0), ("b", 1)):
+        scores = [int(n % 10 > 4) for n in range(4000)]
+        scores[0] += shift
+        write_scores(tmp_path / name, scores)
+    places = [tmp_path / "a", tmp_path / "b"]
+    assert layerlab.judge(places, margin=0.01).rows[0]["within"] == "holds"
+    assert layerlab.judge(places, margin=1e-5).rows[0]["within"] == "not decided"
+    with pytest.raises(
+        UserError, match=r"--margin is 2, and scores .* a percentage point is 0\.01"
+    ):
+        layerlab.judge(places, margin=2)

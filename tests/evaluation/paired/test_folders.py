@@ -137,13 +137,15 @@ def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
     write_task(tmp_path / "tasks", "own_choice", CHOICE, 12)
     write_task(tmp_path / "tasks", "own_written", WRITTEN, 5)
+    group = "group: own_both\ntask:\n  - own_choice\n  - own_written\n"
+    (tmp_path / "tasks" / "own_both.yaml").write_text(group)
     manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False)
     scores = {}
     for name, width in (("small", 32), ("wide", 64)):
         tracker = EvaluationTracker(output_path=str(tmp_path / name))
         found = lm_eval.simple_evaluate(
             HFLM(candidate(512, hidden_size=width).model, tokenizer=tokenizer(), batch_size=4),
-            tasks=["own_choice", "own_written"],
+            tasks=["own_both"],
             task_manager=manager,
             bootstrap_iters=0,
             log_samples=True,
@@ -162,6 +164,26 @@ def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert row["n"] == 12 and row["metric"] == "acc"
     assert rows["own_written"]["metric"] == "exact_match,strict"
     assert "Which number comes after" in "".join(one["text"] for one in result.content["flipped"])
+    for one in find_evaluations([str(tmp_path / "small"), str(tmp_path / "wide")]):
+        assert one.groups == {"own_both": {"own_choice", "own_written"}}
+    _judge_beside_ours(tmp_path)
+
+
+def _judge_beside_ours(tmp_path: Path) -> None:
+    """What lm-eval asked and what layerlab evaluate asked are the same questions."""
+    from tests.evaluation.candidate import candidate, tokenizer
+
+    tasks = ",".join(
+        str(tmp_path / "tasks" / f"{name}.yaml") for name in ("own_choice", "own_written")
+    )
+    model = candidate(512, hidden_size=32).model
+    layerlab.evaluate(
+        model, tasks=tasks, tokenizer=tokenizer(), out=tmp_path / "ours", progress=False
+    )
+    found = judged(tmp_path / "small", tmp_path / "ours", metric=None)
+    assert all(row["n"] for row in found.rows) and len(found.rows) == 4
+    said = "settings, which each tells in its own way, were not compared: own_choice, own_written"
+    assert any(said in one for one in found.content["remarks"])
 
 
 def change(path: Path, do: Callable[[list[str]], list[str]]) -> None:
@@ -193,7 +215,7 @@ BAD: dict[str, Callable[[list[str]], list[str]]] = {
     "question 2 of own: its prompt is another": in_row(
         arguments=other_arguments("arg_0", "Say it again.")
     ),
-    "question 2 of own: its options or settings are others": in_row(
+    "question 2 of own: its options are others": in_row(
         arguments=other_arguments("arg_1", " maybe")
     ),
     "question 2 of own: its right answer is another": in_row(target="1"),
