@@ -25,6 +25,7 @@ from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     carry_over,
     change_each,
@@ -85,8 +86,7 @@ class SideBySide(Emulation):
 
     Attributes:
         forwards: how many forward passes of one run all of them took together, by products.
-        chosen: how often the blocks chose among values that differ, as a router does for a token.
-        changed: how often the second run alone would have chosen otherwise.
+        choices: of the blocks among values that differ, as a router makes for each token.
 
     Args:
         model: the model; it is not changed.
@@ -101,7 +101,7 @@ class SideBySide(Emulation):
         self.index = index
         self.layers = count_layers(model)
         self.forwards = 0.0
-        self.chosen = self.changed = 0
+        self.choices = ExpertChoices()
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
         self._begun = False
@@ -111,7 +111,8 @@ class SideBySide(Emulation):
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self._begun = False
         self._counts.clear()
-        self._products = self._computed = self.chosen = self.changed = 0
+        self._products = self._computed = 0
+        self.choices = ExpertChoices()
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
         self.forwards += self._computed / max(self._products, 1)
@@ -202,11 +203,10 @@ class SideBySide(Emulation):
         places = at.unsqueeze(axis) if dropped else at
         read = [one.gather(axis, places) for one in self.values(args[0])]
         self._others = [[one.squeeze(axis) if dropped else one] for one in read]
-        if self._place.layer is not None:
-            mine, theirs = (one[1].sort(axis).values for one in results[:2])
-            differs = (mine != theirs) if dropped else (mine != theirs).any(axis)
-            self.chosen += differs.numel()
-            self.changed += int(differs.sum())
+        if self._place.layer is not None and not dropped:
+            pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
+            chosen = [one[1].movedim(axis, -1) for one in results[:2]]
+            self.choices.add(compare_choices((pair[0], pair[1]), (chosen[0], chosen[1])))
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]

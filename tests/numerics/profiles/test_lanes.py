@@ -89,8 +89,8 @@ def test_experts_are_chosen_by_the_first_run_and_others_are_counted() -> None:
     run = SideBySide(model, [Lane(profile=EAGER), Lane(profile=coarse)], index)
     with run.running():
         model(input_ids=IDS, use_cache=False)
-    assert run.chosen == IDS.numel() * model.config.num_hidden_layers
-    assert 0 < run.changed < run.chosen
+    assert run.choices.total == IDS.numel() * model.config.num_hidden_layers
+    assert 0 < run.choices.changed < run.choices.total
 
 
 class Writer(nn.Module):
