@@ -1,12 +1,14 @@
 """Writing in place while several runs share a tensor: each gets one of its own, and its views."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from weakref import ref
 
 import torch
 from torch import Tensor
 
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
+from layerlab.numerics.profiles.lane_values import change_each
 
 Values = Callable[[EmulatedTensor], Sequence[Tensor]]
 
@@ -54,7 +56,7 @@ def keep_apart(
     for each in root.views:
         view = each()
         if view is not None:
-            _replace(view, [_see(view.held, base) for base in parted])
+            _replace(view, change_each(partial(_see, view.held), parted))
     return list(values(target))
 
 
