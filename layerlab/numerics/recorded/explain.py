@@ -79,7 +79,7 @@ def explain_record(
         if real:
             step(f"{profile.name} by torch itself")
             try:
-                own = read_real(model, pieces, profile, call)
+                own = read_real(model, pieces, profile, call, [one.start for one in records])
             except NotApplicable as reason:
                 row = replace(row, missing=str(reason))
             else:
