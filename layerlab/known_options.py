@@ -61,6 +61,7 @@ MEASURES: Mapping[str, KnownOptions] = {
         "tokens": (128, _PAIR),
         "cross": (False, _SWITCH),
     },
+    "gap": {"a": ("torch-eager", _TEXT), "b": ("torch-sdpa", _TEXT), "tokens": (128, _PAIR)},
     "gradients": {"formats": _FORMATS, "tokens": (128, _PAIR)},
     "condition": {"tokens": (64, _PAIR)},
     "saliency": {

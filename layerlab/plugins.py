@@ -58,6 +58,7 @@ ORDER = (
     "rounding",
     "logits",
     "attribution",
+    "gap",
     "gradients",
     "condition",
     "saliency",

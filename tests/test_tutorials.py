@@ -49,6 +49,8 @@ PROMISED = {
         "closure",
         "autocast-bf16: float32 weights",
         "cache: as in a it turns",
+        "a bug, not rounding",
+        "temperature 0.8",
         "'attention_weights'",
     ),
     "tutorials/law.md": ("no replay", "general", "adapted/law/report.html"),

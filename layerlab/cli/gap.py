@@ -1,13 +1,16 @@
 """`layerlab gap`; heavy imports only inside."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from layerlab.cli.early_checks import check_loads
-from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption
+from layerlab.cli.inspect import SAMPLES, Context, TextOption
 from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.console.tables import say_wrapped, show_json
+from layerlab.errors import UserError
 
 
 def gap(
@@ -22,16 +25,29 @@ def gap(
         ),
     ] = "torch-eager",
     b: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--b", metavar="PROFILE", help="How the engine computes that drew the tokens."
+            "--b",
+            metavar="PROFILE",
+            help="How the engine computes that drew the tokens.  [default: torch-sdpa, or all "
+            "with --logprobs]",
         ),
-    ] = "torch-sdpa",
+    ] = None,
+    logprobs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What an engine recorded in place of b: JSON lines of token ids and "
+            "log-probabilities, or what vLLM and OpenAI-type servers return.",
+        ),
+    ] = None,
     profiles: Annotated[
         bool, typer.Option("--profiles", help="List the profiles that layerlab knows.")
     ] = False,
     text: TextOption = None,
-    samples: Samples = SAMPLES,
+    samples: Annotated[
+        int | None, typer.Option(help=f"Samples cut from the text.  [default: {SAMPLES}]")
+    ] = None,
     context: Context = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -51,10 +67,12 @@ def gap(
         else:
             say_wrapped("\n".join(f"{one.name:<16}  {one.described}" for one in known))
         return
-    pair = load_profile(a), load_profile(b)
+    pair = load_profile(a), None if b is None else load_profile(b)
+    if logprobs is not None:
+        check_record(logprobs, {"text": text, "samples": samples, "context": context})
     check_loads(load)
     check_found([] if model is None else [model])
-    sizes = {"samples": samples, "context": context}
+    sizes = {"samples": SAMPLES if samples is None else samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
@@ -64,10 +82,24 @@ def gap(
     from layerlab.builtin import DEFAULT
 
     asked: dict[str, Any] = {"a": pair[0], "b": pair[1], "device": device, "dtype": dtype}
-    found = answer_gap(
-        GapRequest(model=model or DEFAULT, passage=passage, **asked), progress=not quiet
-    )
+    asked |= {"logprobs": logprobs, "passage": passage if logprobs is None else None}
+    found = answer_gap(GapRequest(model=model or DEFAULT, **asked), progress=not quiet)
     if as_json:
         show_json(found.to_json())
     else:
         say_wrapped(str(found))
+
+
+def check_record(path: Path, given: Mapping[str, Any]) -> None:
+    """Refuse a record that is not there, or one with another text.
+
+    Raises:
+        UserError: so it is.
+    """
+    names = [f"--{name}" for name, value in given.items() if value is not None]
+    if names:
+        raise UserError(
+            f"--logprobs brings the tokens that it was recorded of; leave {names[0]} out"
+        )
+    if not path.is_file():
+        raise UserError(f"--logprobs {path}: no such file; name one with a record a line")

@@ -79,6 +79,8 @@ MISTAKES = [
     ("gap --a torch-eagr", "no profile is called 'torch-eagr'"),
     ("gap --b nofile.toml", "no profile is called 'nofile.toml', and as a file it cannot be read"),
     ("gap --text nofile.txt", "--text nofile.txt: no such file or directory"),
+    ("gap --logprobs nofile.jsonl", "--logprobs nofile.jsonl: no such file"),
+    ("gap --logprobs nofile.jsonl --samples 3", "leave --samples out"),
     ("gap --context 1", "context is 1; expected a whole number, at least 2"),
     ("precision nosuch", "'nosuch' is neither a folder, nor a built-in model"),
     ("precision --text nofile.txt", "--text nofile.txt: no such file or directory"),

@@ -26,12 +26,12 @@ from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, 
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lane_values import (
+    carry_over,
     change_each,
     find_carriers,
     find_floats,
     flatten,
     map_carriers,
-    move,
     narrows,
     take_lane,
 )
@@ -226,7 +226,7 @@ class SideBySide(Emulation):
             else:
                 values = [one[index] for one in self._others]
             if moved:
-                values = move(func, given, values)
+                values = carry_over(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
                 layer = self._find_layer(self._place, not self._begun)
                 values = self._settle(values, OperationResult(found, layer), output.dtype == LOW)

@@ -76,7 +76,7 @@ def prepare_model(model: nn.Module, runs: str) -> nn.Module:
     own.set_attn_implementation("eager" if runs == "eager" else "sdpa")
     if runs == "compile":
         own = torch.compile(own, dynamic=False)
-    return own  # type: ignore[no-any-return]
+    return own
 
 
 def _run_whole(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:
