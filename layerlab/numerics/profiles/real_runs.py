@@ -16,7 +16,7 @@ from layerlab.system.torch_settings import evaluation_mode
 
 COMPILERS = ("g++", "clang++")
 WIDE = ("float32", "autocast")
-Run = Callable[[nn.Module, Tensor, RunModel, int], Tensor]
+RealRun = Callable[[nn.Module, Tensor, RunModel, int], Tensor]
 
 
 def read_real(
@@ -108,7 +108,7 @@ def read_in_chunks(model: nn.Module, ids: Tensor, sizes: Sequence[int]) -> Tenso
     return torch.cat(found, dim=1)
 
 
-RUNS: Mapping[str, Run] = {
+RUNS: Mapping[str, RealRun] = {
     "float32": _run_whole,
     "eager": _run_whole,
     "sdpa": _run_whole,

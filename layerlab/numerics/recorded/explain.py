@@ -19,8 +19,8 @@ from layerlab.numerics.recorded.mistakes import (
     try_shifts,
     try_temperature,
 )
-from layerlab.numerics.recorded.record import Record
-from layerlab.numerics.recorded.recorded_gap import Candidate, Cause, RecordedGap
+from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.recorded_gap import Cause, ProfileFit, RecordedGap
 
 EXACT = NumericsProfile(name="float32", format=KEPT)
 # Rounding makes no more than so many times the RMS, or the bias, of the profile that makes most;
@@ -33,7 +33,7 @@ FITTING = 0.5
 
 def explain_record(
     model: nn.Module,
-    records: Sequence[Record],
+    records: Sequence[TokenRecord],
     a: NumericsProfile,
     profiles: Sequence[NumericsProfile] = (),
     *,
@@ -71,7 +71,7 @@ def explain_record(
     error = whole - exact[known]
     rows = []
     for profile, read in zip(candidates, emulated, strict=True):
-        row = Candidate(
+        row = ProfileFit(
             name=profile.name,
             emulated=_explain(whole, read[known], exact[known]),
             rms=rms(read[known] - exact[known]),
@@ -110,7 +110,7 @@ def explain_record(
     )
 
 
-def _values(record: Record, device: torch.device) -> Tensor:
+def _values(record: TokenRecord, device: torch.device) -> Tensor:
     """Return what was recorded of each token but the first; NaN where nothing was."""
     values = [float("nan") if one is None else one for one in record.logprobs[1:]]
     return torch.tensor(values, dtype=torch.float64, device=device)

@@ -13,7 +13,7 @@ from layerlab.api.gap import run_model
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.numerics.recorded.explain import explain_record
 from layerlab.numerics.recorded.mistakes import turning
-from layerlab.numerics.recorded.record import Record
+from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
 
 NAMES = ("torch-eager", "torch-sdpa", "autocast-bf16", "hf-generate", "vllm", "float32")
@@ -42,10 +42,10 @@ def score(logits: Tensor, ids: Tensor) -> list[float]:
     return logits[:-1].float().log_softmax(-1).gather(-1, ids[1:, None])[:, 0].tolist()
 
 
-def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[Record]:
+def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[TokenRecord]:
     with torch.no_grad():
         return [
-            Record(token_ids=tuple(ids.tolist()), logprobs=(None, *score(read(ids), ids)))
+            TokenRecord(token_ids=tuple(ids.tolist()), logprobs=(None, *score(read(ids), ids)))
             for ids in pieces
         ]
 
@@ -57,7 +57,10 @@ def load(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
 
 
 def find(
-    model: nn.Module, records: list[Record], profiles: list[NumericsProfile], real: bool = False
+    model: nn.Module,
+    records: list[TokenRecord],
+    profiles: list[NumericsProfile],
+    real: bool = False,
 ) -> RecordedGap:
     return explain_record(model, records, EAGER, profiles, call=run_model, real=real)
 
@@ -111,7 +114,7 @@ def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
         return torch.cat(found, dim=1)[0]
 
     records = [
-        Record(token_ids=one.token_ids, logprobs=(*[None] * prompt, *one.logprobs[prompt:]))
+        TokenRecord(token_ids=one.token_ids, logprobs=(*[None] * prompt, *one.logprobs[prompt:]))
         for one in record(pieces, read)
     ]
     found = find(model, records, CANDIDATES, real=True)

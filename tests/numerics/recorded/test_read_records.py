@@ -9,10 +9,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from layerlab import UserError, builtin
 from layerlab.numerics.recorded.read_records import read_records
-from layerlab.numerics.recorded.record import Record, check_tokens
+from layerlab.numerics.recorded.record import TokenRecord, check_tokens
 
 VOCABULARY = 500
-WANTED = Record(token_ids=(5, 7, 9), logprobs=(None, -0.5, -2.0))
+WANTED = TokenRecord(token_ids=(5, 7, 9), logprobs=(None, -0.5, -2.0))
 PLAIN = {"token_ids": [5, 7, 9], "logprobs": [None, -0.5, -2.0]}
 PLACES = [
     None,
@@ -75,7 +75,9 @@ def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
 def test_an_answer_alone_is_compared_from_its_first_token(tmp_path: Path) -> None:
     row = {"prompt_token_ids": [5, 7], "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}]}
     (found,) = read_records(write(tmp_path, row), VOCABULARY)
-    assert found == Record(token_ids=(5, 7, 9), logprobs=(None, None, -2.0)) and found.start == 2
+    assert (
+        found == TokenRecord(token_ids=(5, 7, 9), logprobs=(None, None, -2.0)) and found.start == 2
+    )
 
 
 def test_tokens_as_texts_become_those_of_the_tokenizer(
@@ -179,5 +181,7 @@ def test_records_of_other_tokens_than_the_text_are_refused() -> None:
         check_tokens([WANTED], [[5, 8, 9]], "it")
     with pytest.raises(UserError, match="has 3 tokens, the text that was given has 2"):
         check_tokens([WANTED], [[5, 7]], "it")
-    with pytest.raises(UserError, match="it records 1 texts, and 2 were given"):
+    with pytest.raises(
+        UserError, match="records 1 texts, and 2 were given; give the texts that were recorded"
+    ):
         check_tokens([WANTED], [[5], [6]], "it")
