@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.profiles.lane_values import change_each
 
-Values = Callable[[EmulatedTensor], Sequence[Tensor]]
+LaneValues = Callable[[EmulatedTensor], Sequence[Tensor]]
 
 
 def note_views(source: EmulatedTensor, views: Iterable[EmulatedTensor]) -> None:
@@ -22,7 +22,7 @@ def note_views(source: EmulatedTensor, views: Iterable[EmulatedTensor]) -> None:
 
 
 def keep_apart(
-    target: EmulatedTensor, carriers: Iterable[EmulatedTensor], values: Values
+    target: EmulatedTensor, carriers: Iterable[EmulatedTensor], values: LaneValues
 ) -> list[Tensor] | None:
     """Give each run that writes something else into a shared tensor one of its own.
 
