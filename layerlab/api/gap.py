@@ -21,7 +21,7 @@ from layerlab.numerics.profiles.gap import RunGap, find_gap
 from layerlab.numerics.profiles.profile import RUNS, NumericsProfile, load_profile
 from layerlab.numerics.recorded.explain import explain_record
 from layerlab.numerics.recorded.read_records import read_records
-from layerlab.numerics.recorded.record import Record, check_tokens
+from layerlab.numerics.recorded.record import TokenRecord, check_tokens
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
 from layerlab.plugins import load_files
 from layerlab.system.files import File
@@ -142,7 +142,7 @@ def answer_gap(question: GapRequest, *, progress: bool = True) -> RunGap | Recor
     """
     asked = question
     patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    records: list[Record] = []
+    records: list[TokenRecord] = []
     if asked.logprobs is not None:
         records = read_records(asked.logprobs, patient.entries, patient.tokenizer)
     pieces = _pieces(asked, patient, records)
@@ -161,7 +161,9 @@ def answer_gap(question: GapRequest, *, progress: bool = True) -> RunGap | Recor
         return find_gap(patient.model, pieces, asked.a, b, **run)
 
 
-def _pieces(asked: GapRequest, patient: LoadedModel, records: Sequence[Record]) -> list[Tensor]:
+def _pieces(
+    asked: GapRequest, patient: LoadedModel, records: Sequence[TokenRecord]
+) -> list[Tensor]:
     """Return the tokens of each text, which those of the record have to be."""
     if asked.passage is not None:
         pieces = sequences(asked.passage, patient)

@@ -16,11 +16,15 @@ from layerlab.system.torch_settings import evaluation_mode
 
 COMPILERS = ("g++", "clang++")
 WIDE = ("float32", "autocast")
-Run = Callable[[nn.Module, Tensor, RunModel], Tensor]
+RealRun = Callable[[nn.Module, Tensor, RunModel, int], Tensor]
 
 
 def read_real(
-    model: nn.Module, pieces: Sequence[Tensor], profile: NumericsProfile, call: RunModel
+    model: nn.Module,
+    pieces: Sequence[Tensor],
+    profile: NumericsProfile,
+    call: RunModel,
+    prompts: Sequence[int] = (),
 ) -> Tensor:
     """Return the log-probabilities of all tokens but the first of each text, by torch itself.
 
@@ -31,6 +35,8 @@ def read_real(
         pieces: token ids of each text.
         profile: one that says how it is run.
         call: runs a model on the ids of one text.
+        prompts: how many tokens of each text a run with a cache reads at once, before it goes on
+            token by token; one if left out.
 
     Raises:
         NotApplicable: nothing here runs as the profile says, or not this model.
@@ -45,9 +51,9 @@ def read_real(
     found = []
     with evaluation_mode(model), torch.no_grad():
         own = prepare_model(model, profile.runs)
-        for ids in pieces:
+        for ids, prompt in zip(pieces, prompts or [1] * len(pieces), strict=True):
             try:
-                logits = run(own, ids, call)[0, :-1].double()
+                logits = run(own, ids, call, prompt)[0, :-1].double()
             except RuntimeError as error:
                 said = str(error).partition("\n")[0]
                 raise NotApplicable(f"torch refuses to run it so: {said}") from None
@@ -73,36 +79,36 @@ def prepare_model(model: nn.Module, runs: str) -> nn.Module:
     return own
 
 
-def _run_whole(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
+def _run_whole(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:
     found: Tensor = call(model, ids)
     return found
 
 
-def _run_autocast(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
+def _run_autocast(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:
     with torch.autocast(running_device(model).type, torch.bfloat16):
-        return _run_whole(model, ids, call)
+        return _run_whole(model, ids, call, prompt)
 
 
-def _run_cached(model: nn.Module, ids: Tensor, call: RunModel) -> Tensor:
-    """Return logits that were computed one token at a time, as `generate` does."""
-    return read_in_chunks(model, ids, 1)
+def _run_cached(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:
+    """Return logits as `generate` computes them."""
+    return read_in_chunks(model, ids, [prompt, *[1] * (len(ids) - prompt)])
 
 
-def read_in_chunks(model: nn.Module, ids: Tensor, size: int) -> Tensor:
+def read_in_chunks(model: nn.Module, ids: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the logits of a text that is read piece by piece with a cache of keys and values.
 
     Args:
-        size: tokens that are read at once.
+        sizes: of the pieces in tokens.
     """
     known, found = None, []
-    for part in ids.split(size):
+    for part in ids.split(list(sizes)):
         read: Any = model(input_ids=part[None], past_key_values=known, use_cache=True)
         known = read.past_key_values
         found.append(read.logits)
     return torch.cat(found, dim=1)
 
 
-RUNS: Mapping[str, Run] = {
+RUNS: Mapping[str, RealRun] = {
     "float32": _run_whole,
     "eager": _run_whole,
     "sdpa": _run_whole,

@@ -52,7 +52,7 @@ def try_temperature(
         ids: the tokens.
     """
 
-    def left(power: float) -> float:
+    def measure_left(power: float) -> float:
         found = []
         for one, rows, tokens in zip(recorded, logits, ids, strict=True):
             scaled = (rows.double() / exp(power)).log_softmax(-1)
@@ -61,16 +61,16 @@ def try_temperature(
 
     low, high = log(COLDEST), log(HOTTEST)
     inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
-    values = [left(one) for one in inner]
+    values = [measure_left(one) for one in inner]
     while high - low > PRECISE:
         if values[0] < values[1]:
             high, inner[1], values[1] = inner[1], inner[0], values[0]
             inner[0] = high - GOLDEN * (high - low)
-            values[0] = left(inner[0])
+            values[0] = measure_left(inner[0])
         else:
             low, inner[0], values[0] = inner[0], inner[1], values[1]
             inner[1] = low + GOLDEN * (high - low)
-            values[1] = left(inner[1])
+            values[1] = measure_left(inner[1])
     best = min(zip(values, inner, strict=True))
     return Cause(name=f"temperature {exp(best[1]):.4g} applied", left=best[0])
 

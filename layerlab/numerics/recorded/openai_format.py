@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.numerics.recorded.plain_format import Found
+from layerlab.numerics.recorded.plain_format import TokensRead
 
 ID = "token_id:"  # how some servers spell tokens on request
 PROMPT = "prompt_token_ids"
 
 
-def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> Found | None:
+def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> TokensRead | None:
     """Return token ids and log-probabilities; None where a row is something else.
 
     Completions have `logprobs: {tokens, token_logprobs}`, chats

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-Found = tuple[Any, Any]
+TokensRead = tuple[Any, Any]
 
 
-def read_plain(row: Mapping[str, Any]) -> Found | None:
+def read_plain(row: Mapping[str, Any]) -> TokensRead | None:
     """Return token ids and log-probabilities; None where a row is something else.
 
     Example:

@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.numerics.recorded.openai_format import read_openai
 from layerlab.numerics.recorded.plain_format import read_plain
-from layerlab.numerics.recorded.record import Record, make_record
+from layerlab.numerics.recorded.record import TokenRecord, make_record
 from layerlab.numerics.recorded.vllm_format import read_vllm
 from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
@@ -19,7 +19,7 @@ KNOWN = (
 )
 
 
-def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[Record]:
+def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[TokenRecord]:
     """Return the texts that an engine recorded, one a line, or one JSON of all of them.
 
     Args:
@@ -66,7 +66,7 @@ def _parse(text: str, path: Path) -> list[Any]:
     return rows
 
 
-def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> Record:
+def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> TokenRecord:
     if not isinstance(row, Mapping):
         raise UserError(f"{holder} is {short_repr(row)}; expected {KNOWN}")
     found = read_plain(row) or read_vllm(row, holder) or read_openai(row, tokenizer, holder)

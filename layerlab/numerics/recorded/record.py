@@ -10,7 +10,7 @@ from layerlab.validation import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class TokenRecord:
     """The tokens of one text.
 
     Attributes:
@@ -32,7 +32,7 @@ class Record:
         return max(next(known), 1)
 
 
-def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> Record:
+def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> TokenRecord:
     """Check what was read of a text.
 
     Args:
@@ -70,7 +70,7 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
         _check_logprob(one, f"log-probability {place} of {holder}")
     if not begun or len(token_ids) < 2:
         raise UserError(f"{holder} has no log-probability of a token that follows another")
-    return Record(
+    return TokenRecord(
         token_ids=tuple(token_ids),
         logprobs=tuple(None if one is None else float(one) for one in logprobs),
     )
@@ -86,7 +86,9 @@ def _check_logprob(given: Any, holder: str) -> None:
         )
 
 
-def check_tokens(records: Sequence[Record], pieces: Sequence[Sequence[int]], name: str) -> None:
+def check_tokens(
+    records: Sequence[TokenRecord], pieces: Sequence[Sequence[int]], name: str
+) -> None:
     """Refuse records of other tokens than those of a text.
 
     Args:

@@ -14,7 +14,7 @@ SHOWN = 5  # candidates and causes in a text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class ProfileFit:
     """A profile beside the record.
 
     Attributes:
@@ -72,7 +72,7 @@ class RecordedGap:
     difference: TokenDifferences
     rms: float
     bias: float
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ProfileFit, ...]
     most_rms: float
     most_bias: float
     is_bug: bool
@@ -80,7 +80,7 @@ class RecordedGap:
     forwards: float = 0.0
 
     @property
-    def best(self) -> tuple[Candidate, ...]:
+    def best(self) -> tuple[ProfileFit, ...]:
         """Return the profiles that explain most: one, or several that round alike."""
         most = self.candidates[0].explained
         return tuple(one for one in self.candidates if one.explained == most)

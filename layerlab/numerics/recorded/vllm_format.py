@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.numerics.recorded.plain_format import Found
+from layerlab.numerics.recorded.plain_format import TokensRead
 from layerlab.validation import short_repr
 
 
-def read_vllm(row: Mapping[str, Any], holder: str) -> Found | None:
+def read_vllm(row: Mapping[str, Any], holder: str) -> TokensRead | None:
     """Return token ids and log-probabilities; None where a row is something else.
 
     A place is null or `{"ID": {"logprob": ..., "rank": ..., "decoded_token": ...}, ...}`, and

@@ -129,11 +129,11 @@ def test_the_sum_before_the_blocks_belongs_to_the_embedding() -> None:
     assert index.find(OpSite("transformer", "add"), weighted=False) == "embedding"
 
 
-@pytest.mark.parametrize("size", [1, 3, 200])
-def test_chunks_read_what_the_whole_text_says(size: int) -> None:
+@pytest.mark.parametrize("sizes", [[1] * 128, [100, 28], [128]])
+def test_chunks_read_what_the_whole_text_says(sizes: list[int]) -> None:
     model, ids = build("llama", NARROW, 2), draw(1)[0]
     with torch.no_grad():
-        torch.testing.assert_close(read_in_chunks(model, ids, size), call(model, ids))
+        torch.testing.assert_close(read_in_chunks(model, ids, sizes), call(model, ids))
 
 
 def test_the_model_stays_as_it_is() -> None:

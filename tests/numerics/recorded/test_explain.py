@@ -1,0 +1,212 @@
+"""Records of real runs are taken for what they are, and mistakes for mistakes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from layerlab import builtin
+from layerlab.api.gap import run_model
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from layerlab.numerics.recorded.explain import explain_record
+from layerlab.numerics.recorded.mistakes import turning
+from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.recorded_gap import RecordedGap
+
+NAMES = ("torch-eager", "torch-sdpa", "autocast-bf16", "hf-generate", "vllm", "float32")
+CANDIDATES = [load_profile(name) for name in NAMES]
+EAGER = load_profile("torch-eager")
+BEGINNING = 1
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
+    return found
+
+
+@pytest.fixture(scope="module")
+def pieces(model: Any) -> list[Tensor]:
+    """Texts that the model writes."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        start = torch.tensor([[7], [19]])
+        text = model.generate(start, max_new_tokens=96, min_new_tokens=96, do_sample=True)
+    return list(text)
+
+
+def score(logits: Tensor, ids: Tensor) -> list[float]:
+    return logits[:-1].float().log_softmax(-1).gather(-1, ids[1:, None])[:, 0].tolist()
+
+
+def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[TokenRecord]:
+    with torch.no_grad():
+        return [
+            TokenRecord(token_ids=tuple(ids.tolist()), logprobs=(None, *score(read(ids), ids)))
+            for ids in pieces
+        ]
+
+
+def load(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
+        builtin.path("llama"), dtype=dtype, attn_implementation=attention
+    ).eval()
+
+
+def find(
+    model: nn.Module,
+    records: list[TokenRecord],
+    profiles: list[NumericsProfile],
+    real: bool = False,
+) -> RecordedGap:
+    return explain_record(model, records, EAGER, profiles, call=run_model, real=real)
+
+
+def read_autocast(ids: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        logits: Tensor = load("sdpa", torch.float32)(input_ids=ids[None]).logits[0]
+    return logits
+
+
+RUNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch-eager": lambda ids: load("eager")(input_ids=ids[None]).logits[0],
+    "torch-sdpa": lambda ids: load("sdpa")(input_ids=ids[None]).logits[0],
+    "autocast-bf16": read_autocast,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor], name: str) -> None:
+    found = find(model, record(pieces, RUNS[name]), CANDIDATES, real=True)
+    assert found.best[0].name == name and found.candidates[0].real == pytest.approx(1, abs=1e-6)
+    assert not found.is_bug and found.unexplained == pytest.approx(0, abs=1e-6)
+    assert found.difference.tokens == sum(len(ids) - 1 for ids in pieces)
+    missing = {one.name: one.missing for one in found.candidates}
+    assert missing["vllm"] == "nothing here runs as vllm does"
+    others = [one for one in found.candidates if one.name not in (name, "vllm")]
+    # Nothing is run once it is known, as compiling would take minutes.
+    assert any(one.missing == f"{name} is what was recorded" for one in others)
+    assert f"rounding: {name} explains 100%" in str(found)
+
+
+def test_by_emulation_alone_runs_that_round_alike_are_named_together(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    found = find(model, record(pieces, RUNS["torch-sdpa"]), CANDIDATES)
+    assert {one.name for one in found.best} == {"torch-sdpa", "hf-generate"}
+    assert "hf-generate or torch-sdpa" in str(found) or "torch-sdpa or hf-generate" in str(found)
+    assert all(one.real is None for one in found.candidates)
+    written = found.to_json()
+    assert written["is_bug"] is False and len(written["candidates"]) == len(CANDIDATES)
+    assert written["best"] == [one.name for one in found.best]
+
+
+def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    other, prompt = load("sdpa"), 24
+
+    def read(ids: Tensor) -> Tensor:
+        first = other(input_ids=ids[None, :prompt], use_cache=True)
+        found, known = [first.logits], first.past_key_values
+        for token in ids[prompt:]:
+            found.append(other(input_ids=token[None, None], past_key_values=known).logits)
+        return torch.cat(found, dim=1)[0]
+
+    records = [
+        TokenRecord(token_ids=one.token_ids, logprobs=(*[None] * prompt, *one.logprobs[prompt:]))
+        for one in record(pieces, read)
+    ]
+    found = find(model, records, CANDIDATES, real=True)
+    assert [one.name for one in found.best] == ["hf-generate"]
+    assert found.difference.tokens == sum(len(ids) - prompt for ids in pieces)
+
+
+def shift(model: Any, ids: Tensor) -> Tensor:
+    """Logits of which each says the log-probability of the token behind its own."""
+    logits: Tensor = model(input_ids=ids[None]).logits[0]
+    wrong = torch.full_like(logits, -100.0)
+    right = logits[:-1].float().log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+    later = torch.cat([right[1:], right[-1:]])
+    for place, value in enumerate(later):
+        # The token's own, and another that takes what is left.
+        wrong[place, ids[place + 1]] = value
+        wrong[place, ids[place + 1] - 1] = torch.log1p(-value.exp())
+    return wrong
+
+
+def begin(model: Any, ids: Tensor) -> Tensor:
+    logits: Tensor = model(input_ids=torch.cat([torch.tensor([BEGINNING]), ids])[None]).logits[
+        0, 1:
+    ]
+    return logits
+
+
+def turn(model: Any, ids: Tensor) -> Tensor:
+    with turning(model, 1.0, 4.0):
+        logits: Tensor = model(input_ids=ids[None]).logits[0]
+    return logits
+
+
+MISTAKES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "shift": (shift, "each recorded a token too early"),
+    "temperature": (
+        lambda model, ids: model(input_ids=ids[None]).logits[0] / 0.8,
+        "temperature 0.8",
+    ),
+    "beginning": (begin, "the token of the beginning added"),
+    "rotation": (turn, "rotations at positions divided by 4"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if name in ("shift", "beginning") else [])
+        for name in MISTAKES
+    ],
+)
+def test_a_mistake_is_called_a_bug_and_named(
+    model: Any, pieces: list[Tensor], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, cause = MISTAKES[name]
+    monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
+    before = {key: one.clone() for key, one in model.named_buffers()}
+    engine = load("sdpa")
+    found = find(model, record(pieces, lambda ids: make(engine, ids).float()), CANDIDATES[:2])
+    assert found.is_bug and found.cause is not None and found.cause.name.startswith(cause)
+    assert found.cause.left < found.most_rms < found.rms and found.forwards <= 30
+    assert "a bug, not rounding" in str(found) and found.to_json()["cause"] == found.cause.name
+    torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+
+
+@pytest.mark.full
+def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    other = load("sdpa")
+    with torch.no_grad():
+        for one in other.parameters():
+            one.mul_(1.1)
+    read = record(pieces, lambda ids: other(input_ids=ids[None]).logits[0])
+    found = find(model, read, CANDIDATES[:2])
+    assert found.is_bug and found.cause is None
+    assert "none that was tried explains it: another checkpoint" in str(found)
+
+
+def test_a_beginning_left_out_is_named(pieces: list[Tensor]) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=500, num_attention_heads=4, **sizes, initializer_range=0.2)  # type: ignore[arg-type]
+    own = LlamaForCausalLM(config).eval()
+    texts = [torch.cat([torch.tensor([BEGINNING]), torch.randint(3, 500, (64,))]) for _ in range(2)]
+
+    def read(ids: Tensor) -> Tensor:
+        logits: Tensor = own(input_ids=ids[None, 1:]).logits[0]
+        return torch.cat([logits[:1], logits])
+
+    found = find(own, record(texts, read), CANDIDATES[:2])
+    assert found.cause is not None and found.cause.name == "the token of the beginning missing"

@@ -1,0 +1,187 @@
+"""Records in every form that is known, and what is wrong with one told in a line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from layerlab import UserError, builtin
+from layerlab.numerics.recorded.read_records import read_records
+from layerlab.numerics.recorded.record import TokenRecord, check_tokens
+
+VOCABULARY = 500
+WANTED = TokenRecord(token_ids=(5, 7, 9), logprobs=(None, -0.5, -2.0))
+PLAIN = {"token_ids": [5, 7, 9], "logprobs": [None, -0.5, -2.0]}
+PLACES = [
+    None,
+    {
+        "7": {"logprob": -0.5, "rank": 2, "decoded_token": "b"},
+        "3": {"logprob": -0.4, "rank": 1, "decoded_token": "c"},
+    },
+    {"9": {"logprob": -2.0, "rank": 1, "decoded_token": "d"}},
+]
+NAMED = {"tokens": ["token_id:5", "token_id:7", "token_id:9"], "token_logprobs": [None, -0.5, -2.0]}
+FORMS: dict[str, Any] = {
+    "plain": PLAIN,
+    "vllm": {"prompt_token_ids": [5, 7, 9], "prompt_logprobs": PLACES},
+    "vllm of old": {
+        "prompt_token_ids": [5, 7, 9],
+        "prompt_logprobs": [None, {"7": -0.5}, {"9": -2}],
+    },
+    "vllm as a server": {"choices": [{"prompt_token_ids": [5, 7, 9], "prompt_logprobs": PLACES}]},
+    "vllm with an answer": {
+        "prompt_token_ids": [5, 7],
+        "prompt_logprobs": PLACES[:2],
+        "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}],
+    },
+    "a completion": {"choices": [{"text": "bcd", "logprobs": NAMED}]},
+    "a choice": {"logprobs": NAMED},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(builtin.path("llama"))
+    return found
+
+
+def write(folder: Path, *rows: Any) -> Path:
+    path = folder / "record.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read(form: str, tmp_path: Path) -> None:
+    assert read_records(write(tmp_path, FORMS[form]), VOCABULARY) == [WANTED]
+
+
+def test_the_ids_of_places_with_one_token_each_are_those_tokens(tmp_path: Path) -> None:
+    places = [{"5": -1.0}, {"7": -0.5}, {"9": -2.0}]
+    (found,) = read_records(write(tmp_path, {"prompt_logprobs": places}), VOCABULARY)
+    assert found.token_ids == (5, 7, 9) and found.start == 1
+
+
+def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
+    lines = read_records(write(tmp_path, PLAIN, *FORMS.values()), VOCABULARY)
+    assert lines == [WANTED] * (1 + len(FORMS))
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([PLAIN, PLAIN], indent=1))
+    assert read_records(path, VOCABULARY) == [WANTED] * 2
+
+
+def test_an_answer_alone_is_compared_from_its_first_token(tmp_path: Path) -> None:
+    row = {"prompt_token_ids": [5, 7], "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}]}
+    (found,) = read_records(write(tmp_path, row), VOCABULARY)
+    assert (
+        found == TokenRecord(token_ids=(5, 7, 9), logprobs=(None, None, -2.0)) and found.start == 2
+    )
+
+
+def test_tokens_as_texts_become_those_of_the_tokenizer(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    text = "A small house stands here."
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    spelled = [tokenizer.decode([token]) for token in ids]
+    logprobs = [None, *[-1.0] * (len(ids) - 1)]
+    chat = [
+        {"token": one, "logprob": logprob, "bytes": None}
+        for one, logprob in zip(spelled, logprobs, strict=True)
+    ]
+    assert "".join(spelled) == text and len(ids) > 4
+    rows: list[Any] = [
+        {"logprobs": {"tokens": spelled, "token_logprobs": logprobs}},
+        {"choices": [{"logprobs": {"content": chat}}]},
+    ]
+    for found in read_records(write(tmp_path, *rows), len(tokenizer), tokenizer):
+        assert list(found.token_ids) == ids
+    answer = {
+        "prompt_token_ids": [5, 7],
+        "logprobs": {"content": [{"token": "A", "logprob": -1.0}]},
+    }
+    (found,) = read_records(write(tmp_path, answer), len(tokenizer), tokenizer)
+    assert found.token_ids == (5, 7, tokenizer.convert_tokens_to_ids("A"))
+    assert found.logprobs == (None, None, -1.0)
+
+
+def change(**given: Any) -> dict[str, Any]:
+    return {**PLAIN, **given}
+
+
+def places(second: Any) -> dict[str, Any]:
+    return {"prompt_token_ids": [5, 7], "prompt_logprobs": [None, second]}
+
+
+WRONG: list[tuple[Any, str]] = [
+    (change(logprobs=[None, 0.5, -2.0]), "is 0.5, above 0: expected natural logarithms"),
+    (change(logprobs=[None, float("nan"), -2.0]), "log-probability 1 of text 1"),
+    (change(logprobs=[None, float("-inf"), -2.0]), "is -inf; expected a number"),
+    (change(logprobs=[None, -1.0, None]), "is None; expected a number"),
+    (change(logprobs=[None, -1.0]), "has 3 tokens and 2 log-probabilities; expected one of each"),
+    (change(logprobs=[None, None, None]), "has no log-probability of a token that follows another"),
+    (change(logprobs="no"), "are 'no'; expected a list"),
+    (change(token_ids=[5, 7, 500]), "has token 500, the model knows 500 from 0"),
+    (change(token_ids=[5, "7", 9]), "has the token id '7'; expected whole numbers"),
+    ([[1]], 'is [1]; expected {"token_ids"'),
+    ({"text": "a"}, "has the keys text; expected"),
+    (places({"8": -1.0}), "has no log-probability of its own token 7 in"),
+    ({"prompt_logprobs": [None, {"7": -1.0}]}, "does not say which token stands at 0; ask the"),
+    (
+        {"logprobs": {"tokens": ["token_id:5"], "token_logprobs": [-1.0]}},
+        "without those of its prompt",
+    ),
+    (
+        {"logprobs": {"tokens": ["a", "b"], "token_logprobs": [None, -1.0]}},
+        "and the model no tokenizer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_what_is_wrong_is_told_in_a_line(row: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read_records(write(tmp_path, row), VOCABULARY)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_other_tokens_than_the_tokenizer_makes_are_refused(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    row = {"logprobs": {"tokens": list("house"), "token_logprobs": [None, *[-1.0] * 4]}}
+    with pytest.raises(UserError, match="5 tokens whose text the model's tokenizer cuts into"):
+        read_records(write(tmp_path, row), len(tokenizer), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty; expected"),
+        (b"\n \n", "is empty; expected"),
+        (b'{"token_ids": [5]}\nno\n', "line 2 of the record"),
+        (b"\xff\xfe", "is no text in UTF-8; expected JSON"),
+    ],
+)
+def test_what_is_no_record_at_all(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read_records(path, VOCABULARY)
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        read_records(tmp_path / "none", VOCABULARY)
+
+
+def test_records_of_other_tokens_than_the_text_are_refused() -> None:
+    check_tokens([WANTED], [[5, 7, 9]], "it")
+    with pytest.raises(
+        UserError, match="text 1 of it has token 7 at 1, the text that was given has 8"
+    ):
+        check_tokens([WANTED], [[5, 8, 9]], "it")
+    with pytest.raises(UserError, match="has 3 tokens, the text that was given has 2"):
+        check_tokens([WANTED], [[5, 7]], "it")
+    with pytest.raises(
+        UserError, match="records 1 texts, and 2 were given; give the texts that were recorded"
+    ):
+        check_tokens([WANTED], [[5], [6]], "it")
