@@ -36,7 +36,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 @pytest.mark.parametrize("number", [np.mean, np.median])
 def test_rounds_that_are_computed_together_are_those_one_after_the_other(number):
     """To the bit, however the draws lie in memory."""
-    draws = np.random.default_rng(1).lognormal(size=(30, 4, 9))
+    draws = np.random.default_rng(1).standard_normal((7, 33, 3))
     whole = np.random.default_rng(2).standard_normal(700)
     transposed = np.asfortranarray(draws), draws.transpose(0, 2, 1)
     for values in (draws, draws[:, 1, 2], draws[..., 0], *transposed, draws < 1, whole):
