@@ -6,6 +6,7 @@
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make wheel    the wheel in an empty environment, as a user installs it (brings 400 MB)
 # make house    style, types, import rule, docstring rule
+# make style    of it what is no test: style and types
 # make studies  every study in its fast mode, held against the stored verdicts
 # make docs     write docs/measures, docs/families.md and the tables of other pages anew
 # make site     the documentation as pages to read in a browser, in ./site
@@ -25,7 +26,7 @@ KERNEL_TESTS ?= 'full or not full'
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu triton oldest sweeps studies wheel house docs site clean distclean
+.PHONY: help setup demo test gpu triton oldest sweeps studies wheel house style docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -88,10 +89,12 @@ wheel: $(READY)
 	  python -c 'import layerlab; assert "site-packages" in layerlab.__file__, layerlab.__file__'
 	@echo "the wheel installs and runs"
 
-house: $(READY)
+style: $(READY)
 	$(BIN) -m ruff check .
 	$(BIN) -m ruff format --check .
 	$(BIN) -m mypy
+
+house: style
 	$(BIN) -m pytest -q tests/test_house.py tests/test_imports.py
 
 docs: $(READY)

@@ -33,6 +33,17 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
 
 
+@pytest.mark.parametrize("number", [np.mean, np.median])
+def test_rounds_that_are_computed_together_are_those_one_after_the_other(number):
+    """To the bit, however the draws lie in memory."""
+    draws = np.random.default_rng(1).standard_normal((7, 33, 3))
+    whole = np.random.default_rng(2).standard_normal(700)
+    transposed = np.asfortranarray(draws), draws.transpose(0, 2, 1)
+    for values in (draws, draws[:, 1, 2], draws[..., 0], *transposed, draws < 1, whole):
+        together = bootstrap(values, number, 5, comparisons=2)
+        assert together == bootstrap(values, lambda one: number(one), 5, comparisons=2)
+
+
 def test_intervals_that_are_right_together_are_wider():
     values = np.random.default_rng(0).standard_normal(200)
     alone, ten = (bootstrap(values, np.mean, comparisons=count) for count in (1, 10))
