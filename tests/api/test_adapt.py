@@ -128,6 +128,10 @@ def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) ->
     tokens = {row.title: row.tokens for row in fresh.rows}
     assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512
     assert fresh.left > 0 and not any(row.finished for row in fresh.rows)
+    for row in fresh.rows:
+        if row.title.startswith(("pretrain", "tune")):
+            assert row.parts is not None and min(vars(row.parts).values()) > 0
+            assert row.seconds == row.parts.total
     console = Console(width=120)
     with console.capture() as caught:
         console.print(fresh.table())

@@ -1,10 +1,11 @@
 """What a stage takes beside updates and readings: files read, hashed and written, and trials."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
@@ -19,7 +20,7 @@ from layerlab.loading.folders import input_files
 from layerlab.recipes.adaptation_sections import SftSection, StepSection
 from layerlab.records.file_digests import hash_file
 
-TRIED = 32 << 20  # bytes of the file that is tried
+TRIED, TURNS = 32 << 20, 3  # bytes of the files that are tried, and how many they are
 # Passes over a few tokens before the first update: whether answers may share a pass, and whether
 # packed ones are kept apart.
 BATCHED, PACKED = 2, 6
@@ -60,17 +61,17 @@ class BaseFiles:
 
 
 def measure_rates() -> FileRates:
-    """Return what files take here, on one of 32 MiB."""
+    """Return what files of 32 MiB take here."""
     with TemporaryDirectory() as folder:
-        file, packed = Path(folder, "weights.safetensors"), Path(folder, "moments.pt")
+        places = [Path(folder, f"{number}.safetensors") for number in range(TURNS)]
+        packed = [Path(folder, f"{number}.pt") for number in range(TURNS)]
         weights = {"weights": torch.randn(TRIED // 4)}
-        fill = _time(lambda: weights["weights"].clone())
         return FileRates(
-            save=_time(lambda: save_file(weights, file)),
-            load=_time(lambda: load_file(file)) + fill,
-            pack=_time(lambda: torch.save(weights, packed)),
-            seal=_time(lambda: hash_file(file)),
-            know=_time(lambda: fingerprint(file)),
+            save=_time(lambda file: save_file(weights, file), places),
+            load=_time(_load, places),
+            pack=_time(lambda file: torch.save(weights, file), packed),
+            seal=_time(hash_file, places),
+            know=_time(fingerprint, places),
         )
 
 
@@ -116,11 +117,17 @@ def stage_seconds(
     return seconds + ceil(amount.updates / every) * kept + whole * (rates.save + 2 * rates.seal)
 
 
-def _time(work: Callable[[], object]) -> float:
-    """Return the seconds of a byte, of the faster of two turns."""
+def _load(file: Path) -> None:
+    """Load weights and copy them, as a model is filled."""
+    for one in load_file(file).values():
+        one.clone()
+
+
+def _time(work: Callable[[Path], object], files: Sequence[Path]) -> float:
+    """Return the seconds of a byte, in the middle of several turns, each with a file of its own."""
     times = []
-    for _ in range(2):
+    for file in files:
         begun = time.process_time()
-        work()
+        work(file)
         times.append(time.process_time() - begun)
-    return min(times) / TRIED
+    return median(times) / TRIED

@@ -15,13 +15,13 @@ from layerlab.adaptation.sft.dataset import Packed, prepare_dataset
 from layerlab.recipes.adaptation import AdaptationRecipe, make_recipe
 from layerlab.tokenization.convert import load_or_convert
 
-BLOCK = 64
+BLOCK = 128
 
 
 def tuning(folder: Path, **settings: Any) -> tuple[AdaptationRecipe, Stage]:
     """A recipe that tunes a built-in model on rows of two lengths."""
     sources = []
-    for name, length in (("short", 4), ("long", 12)):
+    for name, length in (("short", 2), ("long", 6)):
         rows = [
             {"instruction": f"what is {number}?", "output": "a number " * length}
             for number in range(90)
@@ -75,7 +75,7 @@ def test_texts_are_counted_by_their_beginning(tmp_path: Path) -> None:
     found = measure_amount(recipe, stage, count_tokens(recipe, stage), BLOCK)
     words = load_or_convert("llama")
     tokens = len(words(file.read_text(), add_special_tokens=False).input_ids)
-    assert found is not None and found.updates == 16 and found.row == BLOCK
+    assert found is not None and found.updates == 8 and found.row == BLOCK
     assert found.held == pytest.approx(0.1 * tokens, rel=0.02)
     assert found.held_passes == pytest.approx(0.1 * tokens / BLOCK / 4, rel=0.02)
     capped = recipe.change({"pretrain.max_eval_blocks": 8})

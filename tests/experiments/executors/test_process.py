@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,19 @@ def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"
+
+
+@pytest.mark.parametrize(("count", "own", "expected"), [(2, None, str(4 << 20)), (2, "5", "5")])
+def test_buffers_of_several_processes_are_given_back(
+    count: int, own: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "MALLOC_MMAP_THRESHOLD_"
+    monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv(name, own)
+    program = f"import os, sys; sys.exit(os.environ.get({name!r}) != sys.argv[1])"
+    command = [sys.executable, "-c", program, expected]
+    work = RunProcess(tmp_path, [RunSlot(threads=1)] * count, command)
+    while work.running():
+        time.sleep(0.01)
+    assert work.code() == 0
