@@ -107,6 +107,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
             *_describe_again(logs),
+            *_describe_cut(logs),
             *_describe_copies(logs),
         ],
     }
@@ -132,6 +133,7 @@ def weigh_pair(
         _describe_judged(logs, asked.judged),
         *describe_unlike(find_unlike(logs, names, asked.allowed), names),
         *_describe_again(logs),
+        *_describe_cut(logs),
     ]
     return stages[-1].evidence(test), records, remarks
 
@@ -196,6 +198,16 @@ def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
     return [
         f"{total:,} readings of {len(again)} runs are of steps that were logged again; the last "
         "of each counts"
+    ]
+
+
+def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
+    cut = [f"{one.name} ({one.place})" for one in logs if one.cut]
+    if not cut:
+        return []
+    return [
+        "files whose end is cut off, as where they are still written or their run was killed; what "
+        f"stands before it counts: {', '.join(cut)}"
     ]
 
 

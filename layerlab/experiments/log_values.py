@@ -169,7 +169,11 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
         return next(iter(ends))
     shared = set.intersection(*(set(one.steps.tolist()) for one in logs))
     short = min(logs, key=lambda one: float(one.steps[-1]))
-    way = f"type --at {max(shared):g}, the last that all have" if shared else "no step is in all"
+    way = (
+        f"type --at {max(shared):g}, the last that all have"
+        if shared
+        else "no step is in all: log the same steps, or leave the logs of one end out"
+    )
     raise UserError(
         f"runs end at different steps, from {min(ends):g} ({short.name}) to {max(ends):g}, and "
         f"are not comparable there; {way}"
