@@ -105,7 +105,7 @@ def read_jsonl(path: Path) -> "pa.Table":
         if not line.strip():
             continue
         try:
-            row = json_of(line.decode("utf-8-sig"))
+            row = json_of(line.removeprefix(codecs.BOM_UTF8).decode())
         except ValueError as error:
             raise _unreadable(path, f"JSON object a line (line {number})", error) from None
         if not isinstance(row, dict):

@@ -240,7 +240,7 @@ def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> 
 
 
 def test_an_idea_of_a_campaign_is_judged_by_a_loss_alone() -> None:
-    with pytest.raises(UserError, match="'f1' .* is better the higher it is, and what is judged"):
+    with pytest.raises(UserError, match=r"'f1' .* is better the higher it is, and what is judged"):
         weigh_pair(named(pair(), "f1"), JudgeRequest())
 
 
