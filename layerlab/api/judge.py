@@ -39,6 +39,7 @@ def judge(
     nan_diverged: bool = False,
     allow: Sequence[str] = (),
     strict: bool = False,
+    higher_is_better: bool = False,
     confidence: float = CONFIDENCE,
     out: File | None = None,
     lang: str = ENGLISH,
@@ -58,7 +59,7 @@ def judge(
         logs: files and folders.
         arm: column that says what a run tries; its path where no column does.
         seed: column that tells the runs of an arm apart, as for `arm`.
-        loss: column that is judged, lower is better; found by its usual names if left out.
+        loss: column that is judged: a loss, found by its usual names if left out, or a score.
         step: column that readings are ordered by, as for `loss`.
         line: regular expression of a line of plain text, with groups named step and loss.
         name: regular expression of a path, with groups named arm and seed.
@@ -76,6 +77,8 @@ def judge(
         allow: settings in which arms may differ, with * for any part of a name; of evaluations
             "prompts", "questions" and "tasks".
         strict: refuse arms that differ in others, or of whose settings nothing is known.
+        higher_is_better: whether more of what is judged is better; so it is, too, where its column
+            is called accuracy, f1, reward or the like.
         confidence: of the intervals.
         out: folder for the page, comparison.json, tables and pictures; none is written without it.
         lang: language of the page.
@@ -92,6 +95,7 @@ def judge(
         **{"arm": arm, "seed": seed, "loss": loss, "step": step, "line": line, "name": name},
         **{"target-loss": target_loss, "last": None if last == 1 else last},
         **{"at": at, "nan-diverged": nan_diverged or None, "strict": strict or None},
+        "higher-is-better": higher_is_better or None,
     }
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
     _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
@@ -120,7 +124,7 @@ def judge(
         given,
         LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name),
         judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
-        asked={**asked, "strict": strict},
+        asked={**asked, "strict": strict, "higher": higher_is_better},
         place=place,
         lang=lang,
         command=command,

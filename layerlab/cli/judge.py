@@ -29,7 +29,7 @@ def judge(
     arm: ArmOption = None,
     seed: SeedOption = None,
     loss: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What is judged; lower is better.")
+        str | None, typer.Option(metavar="COLUMN", help="What is judged: a loss, or a score.")
     ] = None,
     step: StepOption = None,
     line: LineOption = None,
@@ -75,6 +75,12 @@ def judge(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse arms that differ in other settings.")
     ] = False,
+    higher_is_better: Annotated[
+        bool,
+        typer.Option(
+            "--higher-is-better", help="More of what is judged is better, as of an accuracy."
+        ),
+    ] = False,
     confidence: Annotated[
         float, typer.Option(metavar="P", help="Confidence of the intervals.")
     ] = 0.95,
@@ -110,6 +116,7 @@ def judge(
         nan_diverged=nan_diverged,
         allow=allow or (),
         strict=strict,
+        higher_is_better=higher_is_better,
         confidence=confidence,
         out=out,
         lang=lang,

@@ -18,6 +18,7 @@ from layerlab.experiments.log_values import (
     LOSS,
     JudgedStep,
     find_end,
+    is_score,
     leave_unfinished,
     list_arms,
     make_records,
@@ -41,6 +42,7 @@ class JudgeRequest:
         margin: within which an arm counts as alike, which is then tested too.
         allowed: settings in which arms may differ.
         strict: refuse arms that differ in others.
+        higher: whether more is better in what is judged; its name tells where it is False.
         confidence: of the intervals.
         name: of the comparison.
     """
@@ -50,6 +52,7 @@ class JudgeRequest:
     margin: float | None = None
     allowed: Sequence[str] = ()
     strict: bool = False
+    higher: bool = False
     confidence: float = 0.95
     name: str = "judge"
 
@@ -66,8 +69,10 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     unlike = find_unlike(logs, names, asked.allowed)
     if asked.strict:
         refuse_unlike(unlike, names)
-    records = make_records(logs, asked.judged)
-    section = _section(names, [one.seed for one in records], asked)
+    higher = asked.higher or all(is_score(one.loss_name) for one in logs)
+    records = make_records(logs, asked.judged, higher=higher)
+    section = _section(names, [one.seed for one in records], asked, higher=higher)
+    unit = name_unit(logs[0].loss_name if higher else LOSS)
     baselines = dict.fromkeys(names, names[0])
     tests = measure_tests(section, baselines)
     stages, family = look_at_runs(section, baselines, records, LOSS, tests)
@@ -79,6 +84,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         family,
         baselines,
         declared={**dict.fromkeys(names, ()), **unlike},
+        unit=unit,
         more_seeds="run two or more of each arm",
     )
     content = {
@@ -90,6 +96,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         "baseline": names[0],
         "arms": names,
         "metric": LOSS,
+        "higher_is_better": higher,
         "confidence": section.confidence,
         "power": section.power,
         "seeds": sorted({one.seed for one in records}),
@@ -97,16 +104,17 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         "rows": [{**row, "rate": None, "rates": [], "edge": None} for row in rows],
         "measures": judge_measures(baselines, stages, family),
         "tests": len(family),
-        "claims": judge_claims(free, baselines, stages, family, name_unit(LOSS)),
+        "claims": judge_claims(free, baselines, stages, family, unit),
         "runs": [{**run_row(one, stages[-1].sides, ()), "rate": None} for one in records],
         "curves": [{**curves(one, True), "rate": None} for one in records],
         "paired": paired_curves(stages[-1], baselines, "update"),
         "remarks": [
-            _describe_judged(logs, asked.judged),
+            _describe_judged(logs, asked.judged, higher=higher),
             *unfinished,
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
             *_describe_again(logs),
+            *_describe_cut(logs),
             *_describe_copies(logs),
         ],
     }
@@ -132,11 +140,28 @@ def weigh_pair(
         _describe_judged(logs, asked.judged),
         *describe_unlike(find_unlike(logs, names, asked.allowed), names),
         *_describe_again(logs),
+        *_describe_cut(logs),
     ]
     return stages[-1].evidence(test), records, remarks
 
 
-def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) -> CompareSection:
+class _LogSection(CompareSection):
+    """What is asked of logs, where more of what is judged may be better.
+
+    Attributes:
+        higher: whether it is.
+    """
+
+    higher: bool = False
+
+    def is_higher_better(self, measure: str) -> bool:
+        """Tell whether more is better in a measure."""
+        return self.higher if measure == LOSS else super().is_higher_better(measure)
+
+
+def _section(
+    names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest, *, higher: bool = False
+) -> CompareSection:
     target = asked.judged.target
     claims = [
         Claim(
@@ -149,7 +174,8 @@ def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) ->
         for name in names[1:]
         if asked.margin is not None
     ]
-    return CompareSection(
+    return _LogSection(
+        higher=higher,
         arms=tuple(names),
         baseline=names[0],
         seeds=tuple(sorted(set(seeds))),
@@ -159,10 +185,14 @@ def _section(names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest) ->
     )
 
 
-def _describe_judged(logs: Sequence[TrainingLog], judged: JudgedStep) -> str:
+def _describe_judged(
+    logs: Sequence[TrainingLog], judged: JudgedStep, *, higher: bool = False
+) -> str:
     columns = ", ".join(dict.fromkeys(one.loss_name for one in logs))
     step = f"{find_end(logs, judged):g}" + (", the last" if judged.at is None else "")
     mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
+    if higher:
+        return f"the score is {columns}, of which more is better, {mean} step {step}"
     return f"the loss is {columns}, {mean} step {step}"
 
 
@@ -196,6 +226,16 @@ def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
     return [
         f"{total:,} readings of {len(again)} runs are of steps that were logged again; the last "
         "of each counts"
+    ]
+
+
+def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
+    cut = [f"{one.name} ({one.place})" for one in logs if one.cut]
+    if not cut:
+        return []
+    return [
+        "files whose end is cut off, as where they are still written or their run was killed; what "
+        f"stands before it counts: {', '.join(cut)}"
     ]
 
 

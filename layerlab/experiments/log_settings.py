@@ -15,6 +15,8 @@ NAMES = (
     *("*output_dir", "*out_dir", "*logging_dir", "*log_dir", "*save_dir", "*run_dir"),
     *("*checkpoint_dir", "*work_dir", "*cache_dir"),
 )
+# Of runs of layerlab: what an arm is, and what follows from that where nobody sets it.
+VARIANT, FOLLOWING = "model.variant", "model.inner"
 MOST = 6  # settings that a verdict names
 
 
@@ -33,12 +35,22 @@ def find_unlike(
             path
             for path in {**base, **values[name]}
             if values[name].get(path) != base.get(path)
-            and not matches(path, [*NAMES, *allowed])
+            and not matches(path, [*NAMES, *allowed, *_follow(logs, base, values[name])])
             and not _names_runs(logs, path)
         ]
         for name in names
         if all(one.config for one in logs if one.arm in (names[0], name))
     }
+
+
+def _follow(
+    logs: Sequence[TrainingLog],
+    base: Mapping[str, frozenset[str]],
+    own: Mapping[str, frozenset[str]],
+) -> tuple[str, ...]:
+    """Return settings of runs of layerlab in which an arm differs as it is another variant."""
+    ours = all(one.finished is not None for one in logs)
+    return (VARIANT, FOLLOWING) if ours and own.get(VARIANT) != base.get(VARIANT) else ()
 
 
 def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:

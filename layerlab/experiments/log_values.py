@@ -23,6 +23,7 @@ HIGHER = re.compile(
     r"(?![a-z])",
     re.I,
 )
+LOWER = re.compile(r"loss|err|nats|bits|perplexity|ppl", re.I)
 # Trackers write one number in several ways: eval_loss, val/loss.
 HELD_OUT = re.compile(r"(eval|val|valid|validation)[/_ ]loss|nats", re.I)
 TRAINING = re.compile(r"((train|training)[/_ ])?(train_)?loss", re.I)
@@ -49,8 +50,13 @@ class JudgedStep:
     target: float | None = None
 
 
-def make_records(logs: Sequence[TrainingLog], judged: JudgedStep) -> list[RunRecord]:
+def make_records(
+    logs: Sequence[TrainingLog], judged: JudgedStep, *, higher: bool = False
+) -> list[RunRecord]:
     """Return runs as those of a comparison, with one number and a thinned curve each.
+
+    Args:
+        higher: whether more is better in what is judged, which is then no loss.
 
     Raises:
         UserError: two logs are one run, runs end at different steps, or one has no finite number
@@ -58,7 +64,10 @@ def make_records(logs: Sequence[TrainingLog], judged: JudgedStep) -> list[RunRec
     """
     numbers = number_seeds(logs)
     _refuse_twice(logs, numbers)
-    _refuse_unlike_losses(logs)
+    if higher:
+        _refuse_unlike_scores(logs, judged)
+    else:
+        _refuse_unlike_losses(logs)
     end = find_end(logs, judged)
     _refuse_unlike_means(logs, end, judged)
     return [_record(one, numbers[id(one)], end, judged) for one in logs]
@@ -84,6 +93,16 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
     return found
 
 
+def is_score(name: str) -> bool:
+    """Tell by its name whether more of a column is better.
+
+    Example:
+        >>> is_score("eval/accuracy"), is_score("eval_loss"), is_score("accuracy_loss")
+        (True, False, False)
+    """
+    return HIGHER.search(name) is not None and LOWER.search(name) is None
+
+
 def _is_whole(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 16
 
@@ -92,7 +111,7 @@ def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
     seen: dict[str, TrainingLog] = {}
     for one in logs:
         name = one.loss_name
-        if HIGHER.search(name) and not re.search("loss|err", name, re.I):
+        if is_score(name):
             raise UserError(
                 f"{short_repr(name)} ({one.place}) is better the higher it is, and what is judged "
                 "is better the lower it is; name a loss, or an error rate"
@@ -105,6 +124,29 @@ def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
             f"{other.name} has {short_repr(other.loss_name)} ({other.place}) and {first.name} "
             f"{short_repr(first.loss_name)} ({first.place}), which are not comparable; name one "
             "that all have with --loss COLUMN, or --line REGEX for lines of text"
+        )
+
+
+def _refuse_unlike_scores(logs: Sequence[TrainingLog], judged: JudgedStep) -> None:
+    seen: dict[str, TrainingLog] = {}
+    for one in logs:
+        seen.setdefault(one.loss_name, one)
+        if LOWER.search(one.loss_name):
+            raise UserError(
+                f"{short_repr(one.loss_name)} ({one.place}) is better the lower it is; leave "
+                "--higher-is-better out, or name a score with --loss COLUMN"
+            )
+    if len(seen) > 1:
+        first, other, *_ = seen.values()
+        raise UserError(
+            f"{other.name} has {short_repr(other.loss_name)} ({other.place}) and {first.name} "
+            f"{short_repr(first.loss_name)} ({first.place}), which are not comparable; name one "
+            "that all have with --loss COLUMN"
+        )
+    if judged.target is not None:
+        raise UserError(
+            f"--target-loss is for what is better the lower it is, and {next(iter(seen))} is not; "
+            "leave it out"
         )
 
 
@@ -169,7 +211,11 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
         return next(iter(ends))
     shared = set.intersection(*(set(one.steps.tolist()) for one in logs))
     short = min(logs, key=lambda one: float(one.steps[-1]))
-    way = f"type --at {max(shared):g}, the last that all have" if shared else "no step is in all"
+    way = (
+        f"type --at {max(shared):g}, the last that all have"
+        if shared
+        else "no step is in all: log the same steps, or leave the logs of one end out"
+    )
     raise UserError(
         f"runs end at different steps, from {min(ends):g} ({short.name}) to {max(ends):g}, and "
         f"are not comparable there; {way}"

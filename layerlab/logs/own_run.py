@@ -13,7 +13,7 @@ from layerlab.records.settings import flatten, matches
 
 MANIFEST = "manifest.json"
 # What an arm is, what follows from that (the account of the model), and what names a run.
-ARM = ("recipe.model.variant", "recipe.model.options", "recipe.model.load", "model", "match", "arm")
+ARM = ("recipe.model.options", "recipe.model.load", "model", "match", "arm")
 NAMES = ("run", "recipe.train.seed", "data.notes", "sittings")
 # It leaves the tokens of an update; what they are rounded to only where they are rounded.
 MICRO = ("micro_batch", "recipe.train.micro_batch_size")

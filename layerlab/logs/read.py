@@ -122,10 +122,10 @@ def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:
 
 
 def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
-    path = group[0]
+    path, cut = group[0], False
     suffix = path.suffix.lower()
     if path.match(tensorboard.PATTERN):
-        table = tensorboard.read_events(group)
+        table, cut = tensorboard.read_events(group)
         if all(one.startswith(tensorboard.SUMMARY) for one in table.column_names if one != "step"):
             return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
@@ -137,4 +137,5 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
         table = text_log.read_text(path, columns.line)
     else:
         raise UserError(f"{short_repr(str(path))} is of no kind that is known; expected {EXPECTED}")
-    yield from split_runs(table, path, columns)
+    for run in split_runs(table, path, columns):
+        yield replace(run, cut=cut)

@@ -1,5 +1,6 @@
 """Reads tables of readings: CSV, JSONL and Parquet, also as W&B and MLflow export them."""
 
+import codecs
 import io
 from collections.abc import Collection
 from pathlib import Path
@@ -31,6 +32,11 @@ def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
     from pyarrow import csv
 
     raw = read_whole(path)
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as spreadsheets save texts
+        try:
+            raw = raw.decode("utf-16").encode()
+        except UnicodeError as error:
+            raise _unreadable(path, "table in UTF-16", error) from None
     head = raw.partition(b"\n")[0]
     between = max((b",", b"\t", b";"), key=head.count).decode()
 
@@ -99,7 +105,7 @@ def read_jsonl(path: Path) -> "pa.Table":
         if not line.strip():
             continue
         try:
-            row = json_of(line.decode("utf-8-sig"))
+            row = json_of(line.removeprefix(codecs.BOM_UTF8).decode())
         except ValueError as error:
             raise _unreadable(path, f"JSON object a line (line {number})", error) from None
         if not isinstance(row, dict):
@@ -145,4 +151,7 @@ def _check_names(table: "pa.Table", path: Path) -> "pa.Table":
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UserError:
-    return UserError(f"{path} cannot be read as a {what}: {' '.join(str(error).split())[:200]}")
+    return UserError(
+        f"{path} cannot be read as a {what}: {' '.join(str(error).split())[:200]}; "
+        "mend it there, or copy the file anew"
+    )

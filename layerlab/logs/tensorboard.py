@@ -18,11 +18,15 @@ SUM = struct.Struct("<I")  # behind it
 SUMMARY = "hparam/"  # tags of what a run came to, which add_hparams writes to a folder of its own
 
 
-def read_events(paths: Sequence[Path]) -> "pa.Table":
+def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
     """Read the scalars of a run, a row for each step and a column for each tag.
 
     Args:
         paths: its files in the order of their writing: a resumed run writes another, which counts.
+
+    Returns:
+        The scalars of all whole records, and whether the end of a file is cut off: it is still
+        being written, or its run was killed.
 
     Raises:
         UserError: tensorboard is not installed, a file is damaged, or no scalar is there.
@@ -35,8 +39,9 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
         ) from None
     every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     rows: dict[int, dict[str, object]] = {}
+    cut = False
     for path in paths:
-        _check_records(path)
+        cut |= _check_records(path)
         read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
         read.Reload()
         for tag in read.Tags()[event_accumulator.SCALARS]:
@@ -48,11 +53,14 @@ def read_events(paths: Sequence[Path]) -> "pa.Table":
                     rows.setdefault(one.step, {"step": one.step})[tag] = told[0]
     if not rows:
         raise UserError(f"{paths[0]} holds no scalars")
-    return table_of([rows[step] for step in sorted(rows)], paths[0])
+    return table_of([rows[step] for step in sorted(rows)], paths[0]), cut
 
 
-def _check_records(path: Path) -> None:
-    """Refuse a file with a flipped bit or a cut: tensorboard reads up to there, and says nothing.
+def _check_records(path: Path) -> bool:
+    """Refuse a file with a flipped bit: tensorboard reads up to there, and says nothing.
+
+    Returns:
+        Whether its last record is cut off.
 
     Raises:
         UserError: it is damaged, or no such file.
@@ -62,18 +70,22 @@ def _check_records(path: Path) -> None:
     check_regular(path)
     left, number = path.stat().st_size, 0
     with path.open("rb") as file:
-        while left:
+        while left > 0:
             head = file.read(HEAD.size)
-            whole = len(head) == HEAD.size
-            length, told = HEAD.unpack(head) if whole else (0, 0)
+            if len(head) < HEAD.size:
+                return True
+            length, told = HEAD.unpack(head)
             left -= HEAD.size + length + SUM.size
-            whole = whole and told == masked_crc32c(head[:8]) and left >= 0
+            whole = told == masked_crc32c(head[:8])
+            if whole and left < 0:
+                return True
             if whole:
                 data = file.read(length)
                 whole = file.read(SUM.size) == SUM.pack(masked_crc32c(data))
             if not whole:
                 raise UserError(
-                    f"{path} is damaged, or cut, behind its first {number} records; copy it anew, "
-                    "or leave it out"
+                    f"{path} is damaged behind its first {number} records; copy it anew, or leave "
+                    "it out"
                 )
             number += 1
+    return False

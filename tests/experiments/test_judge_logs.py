@@ -1,6 +1,7 @@
 """Verdicts on somebody's logs: those that the tests of the textbook give."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 from scipy import stats
 
 from layerlab import UserError
-from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs
+from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs, weigh_pair
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.logs.training_log import TrainingLog
+from layerlab.report.figures.comparison_svg import pictures
+from layerlab.report.pages.comparison import render
 
 STEPS = np.arange(10.0, 101.0, 10.0)
 
@@ -192,10 +195,63 @@ def test_losses_of_different_kinds_are_not_compared() -> None:
     assert judged(logs)["rows"][1]["difference"] == pytest.approx(-1.0)
 
 
+def named(logs: list[TrainingLog], name: str) -> list[TrainingLog]:
+    return [replace(one, loss_name=name) for one in logs]
+
+
 @pytest.mark.parametrize("name", ["eval_accuracy", "accuracy", "metrics.f1", "BLEU"])
-def test_what_is_better_the_higher_it_is_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="is better the higher it is"):
-        judged([log("plain", 1, 3.0, loss_name=name), log("wide", 1, 2.0, loss_name=name)])
+def test_more_is_better_of_what_is_called_a_score(name: str) -> None:
+    """The same numbers as of a loss, and the other word."""
+    logs = pair()
+    asked = JudgeRequest(margin=0.01)
+    lower, higher = (judge_logs(given, asked).content for given in (logs, named(logs, name)))
+    (_, less), (_, more) = lower["rows"], higher["rows"]
+    assert (less["verdict"], more["verdict"]) == ("better", "worse")
+    numbers = ("difference", "low", "high", "holm", "detectable")
+    assert [less[one] for one in numbers] == [more[one] for one in numbers]
+    assert f"wide is worse than plain by 0.1000 in {name} (" in more["said"]
+    assert higher["higher_is_better"] and not lower["higher_is_better"]
+    assert higher["remarks"][0].startswith(f"the score is {name}, of which more is better, ")
+    assert f"in {name}, with a margin of 0.01" in higher["claims"][0]["said"]
+    assert [one["verdict"] for one in higher["claims"]] == [
+        one["verdict"] for one in lower["claims"]
+    ]
+
+
+def test_more_is_better_where_that_is_said() -> None:
+    found = judged(named(pair(), "win"), higher=True)
+    assert found["rows"][1]["verdict"] == "worse"
+    assert judged(named(pair(), "win"))["rows"][1]["verdict"] == "better"
+    with pytest.raises(UserError, match=r"'loss' .* is better the lower it is; leave --higher-is"):
+        judged(pair(), higher=True)
+    with pytest.raises(UserError, match="--target-loss is for what is better the lower it is, and"):
+        judged(named(pair(), "f1"), JudgedStep(target=3.0))
+    logs = pair()
+    with pytest.raises(UserError, match=r"'f1' .* 'accuracy' .* not comparable; name one"):
+        judged([*named(logs[:4], "accuracy"), *named(logs[4:], "f1")])
+
+
+def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> None:
+    logs = [log("plain", n, 0.5, loss_name="f1") for n in range(8)]
+    lost = np.full(len(STEPS), math.nan)
+    logs += [log("wide", n, 0.5, losses=lost, loss_name="f1") for n in range(8)]
+    (_, row) = judged(logs, JudgedStep(nan_diverged=True))["rows"]
+    assert row["verdict"] == "worse"
+
+
+def test_an_idea_of_a_campaign_is_judged_by_a_loss_alone() -> None:
+    with pytest.raises(UserError, match=r"'f1' .* is better the higher it is, and what is judged"):
+        weigh_pair(named(pair(), "f1"), JudgeRequest())
+
+
+def test_the_page_of_a_score_says_so() -> None:
+    content = judged(named(pair(), "accuracy"))
+    page, english = render(content), render(judged(pair()))
+    assert 'class="rising"' in page and "Score less that of plain" in page
+    assert 'class="rising"' not in english and "Loss less that of plain" in english
+    assert "与 plain 同一种子的得分之差" in render(content, "zh")
+    (drawn, *_) = pictures(content).values()
+    assert "left of zero is a lower score, which is worse" in drawn
 
 
 def test_means_of_the_last_readings_are_over_the_same_steps() -> None:

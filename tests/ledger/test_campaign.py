@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.stats.power import TTestPower
 
 import layerlab
 from layerlab import UserError
 from layerlab.experiments.statistics.online_levels import fallback_level, lord_level
-from layerlab.ledger.campaign import SCREEN
 from layerlab.ledger.chain import FILE
-from layerlab.ledger.table import describe_trial
 
 NOISE = np.random.default_rng(5).normal(0, 0.01, (4, 60))
 GAIN = {"plain": 0.0, "wide": -0.04, "same": 0.0, "worse": 0.04}
@@ -308,30 +305,6 @@ def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(
     logs = table(tmp_path / "a.csv", {"plain": FIRST, "wide": FIRST})
     with pytest.raises(UserError, match=f"{message}.*; --{name} is given to layerlab ledger new"):
         layerlab.judge_idea(tmp_path / "own", "wide", logs)
-
-
-def test_what_a_gain_of_one_deviation_needs_is_told(folder: Path) -> None:
-    """Against the power that statsmodels gives a paired test of one side."""
-    power = TTestPower()
-    state = layerlab.read_ledger(folder)
-    for level, seeds in zip((SCREEN, state.next_level), state.needed_seeds, strict=True):
-        assert seeds is not None
-        found = [
-            power.power(1.0, n, 2 * level, alternative="two-sided") for n in (seeds - 1, seeds)
-        ]
-        assert found[0] < 0.8 <= found[1]
-    trial = layerlab.add_idea(folder, "wide", says="wider", seeds=[1, 2])
-    assert "probability of 80 %; 6 find one of 1" in describe_trial(trial)
-    trial = layerlab.add_idea(folder, "deep", says="deeper", seeds=range(1, 9))
-    assert describe_trial(trial).endswith("probability of 80 %")
-
-
-def test_a_ledger_that_was_cut_off_is_read_where_nothing_can_be_written(screened: Path) -> None:
-    with (screened / FILE).open("ab") as stream:
-        stream.write(b'{"line":4,"bef')
-    before = [one.stat().st_mtime_ns for one in (screened, screened.parent)]
-    assert layerlab.read_ledger(screened).remark.startswith("the last line was cut off")
-    assert [one.stat().st_mtime_ns for one in (screened, screened.parent)] == before
 
 
 def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:

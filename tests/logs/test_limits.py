@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import layerlab
 from layerlab import UserError
 from tests.logs.written import ROWS, put, read, write_csv
 
@@ -26,26 +27,44 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path)
         read(log)
 
 
-@pytest.mark.parametrize("kind", ["a bit", "a length", "a cut record", "a cut checksum"])
-def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
+def write_events(folder: Path) -> tuple[Path, bytearray, int]:
+    """A run's event file, its bytes, and where its last record is."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(tmp_path)) as writer:
+    with SummaryWriter(str(folder)) as writer:
         for row in ROWS:
             writer.add_scalar("val/loss", row["loss"], row["step"])
-    (file,) = tmp_path.iterdir()
+    (file,) = folder.iterdir()
     raw = bytearray(file.read_bytes())
-    record = raw.rindex(b"val/loss")
-    if kind == "a bit":
-        raw[record] ^= 1
-    elif kind == "a length":
-        raw[6] ^= 1
-    else:
-        del raw[record if kind == "a cut record" else -3 :]
+    return file, raw, raw.rindex(b"val/loss")
+
+
+@pytest.mark.parametrize("kind", ["a bit", "a length"])
+def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
+    file, raw, record = write_events(tmp_path)
+    raw[record if kind == "a bit" else 6] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(UserError, match="is damaged, or cut, behind its first") as told:
+    with pytest.raises(UserError, match="is damaged behind its first") as told:
         read(file)
     assert file.name in str(told.value)
+
+
+@pytest.mark.parametrize("kind", ["a record", "a checksum", "a head"])
+def test_event_files_that_are_still_written_count_up_to_the_last_whole_record(
+    kind: str, tmp_path: Path
+) -> None:
+    for name in ("plain", "wide"):
+        file, raw, _ = write_events(tmp_path / name)
+        if name == "wide":
+            extra = {"a record": -9, "a checksum": -3, "a head": 5}[kind]
+            file.write_bytes(raw[:extra] if extra < 0 else raw + raw[:extra])
+    plain, wide = read(tmp_path / "plain", tmp_path / "wide")
+    lost = 0 if kind == "a head" else 1
+    assert (plain.cut, wide.cut) == (False, True)
+    assert wide.steps.tolist() == plain.steps[: len(plain.steps) - lost].tolist()
+    found = layerlab.judge(tmp_path, at=float(wide.steps[-1]))
+    (said,) = [one for one in found.content["remarks"] if "whose end is cut off" in one]
+    assert "wide (" in said and "plain (" not in said
 
 
 def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:

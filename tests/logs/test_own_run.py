@@ -45,6 +45,7 @@ def test_arms_on_equal_terms_are_judged_strictly(place: Path) -> None:
     shutil.rmtree(next(place.glob("runs/gpt2-s3*")))  # and its order of the text
     change(place, "gpt2*", "micro_batch", lambda: 2)
     change(place, "gpt2*", "model.parameters", lambda: 1000)
+    change(place, "gpt2*", "recipe.model.inner", lambda: 99)  # which its variant has by itself
     assert "also differ" not in said(layerlab.judge(place, strict=True))
 
 
@@ -71,6 +72,12 @@ def test_what_else_differs_is_named(
     with pytest.raises(UserError, match=f"differs from .* in {named}; type --allow {named}"):
         layerlab.judge(place, strict=True)
     assert "also differ" not in said(layerlab.judge(place, strict=True, allow=[named]))
+
+
+def test_another_width_of_one_variant_is_named(place: Path) -> None:
+    change(place, "*", "recipe.model.variant", lambda: "one")
+    change(place, "gpt2*", "recipe.model.inner", lambda: 99)
+    assert "arms also differ in model.inner, so" in said(layerlab.judge(place))
 
 
 def test_a_micro_batch_is_named_where_numbers_are_rounded(place: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
         with SummaryWriter(str(tmp_path / "plain"), filename_suffix=f".{number}") as writer:
             for row in rows:
                 writer.add_scalar("loss", row["loss"], row["step"])
-    files = sorted((tmp_path / "plain").iterdir())
+    files = sorted((tmp_path / "plain").iterdir(), key=lambda one: one.suffix)
     # Files of one second have equal times in their names.
     for number, file in enumerate(files):
         file.rename(file.with_name(f"events.out.tfevents.{number}.host"))
@@ -347,6 +347,18 @@ def diverged(at: Path) -> Path:
 def beside(at: Path) -> Path:
     put(at / "config.json", "{")
     return put(at / "x.csv", "step,loss\n1,2\n")
+
+
+@pytest.mark.parametrize("order", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_table_that_a_spreadsheet_saved_in_utf16_is_read(order: str, tmp_path: Path) -> None:
+    text = "arm\tseed\tstep\tloss\ngröße\t1\t10\t3.5\n"
+    mark = "" if order == "utf-16" else "\ufeff"
+    (tmp_path / "x.tsv").write_bytes(f"{mark}{text}".encode(order))
+    (found,) = read(tmp_path / "x.tsv")
+    assert (found.arm, found.seed, found.losses.tolist()) == ("größe", "1", [3.5])
+    (tmp_path / "x.tsv").write_bytes(f"\ufeff{text}".encode("utf-16-le")[:-1])
+    with pytest.raises(UserError, match=r"cannot be read as a table in UTF-16: .* copy the"):
+        read(tmp_path / "x.tsv")
 
 
 @pytest.mark.parametrize("said", BAD)

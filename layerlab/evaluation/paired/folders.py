@@ -159,7 +159,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
 
 def _read_results(folder: Path, dates: Collection[str]) -> dict[str, Record]:
     """Return the results of lm-eval that lie beside answers, by their dates, where they do."""
-    found = {}
+    found: dict[str, Record] = {}
     for date in sorted(dates):
         try:
             content = read_json(folder / f"results_{date}.json")

@@ -16,7 +16,7 @@ from layerlab.experiments.analysis.evidence import (
 )
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
-from layerlab.experiments.analysis.interim import Look
+from layerlab.experiments.analysis.interim import LOSS, Look
 from layerlab.experiments.analysis.judged_measures import judge_measures
 from layerlab.experiments.analysis.run_readings import name_unit
 from layerlab.experiments.analysis.verdict import (
@@ -135,6 +135,7 @@ def tabulate_rows(
     *,
     declared: Mapping[str, Sequence[str]],
     together: Mapping[str, str] | None = None,
+    unit: str | None = None,
     **beside: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each arm, with its verdict, as plain values.
@@ -145,6 +146,7 @@ def tabulate_rows(
         baselines: of each arm.
         declared: settings in which each arm differs from its baseline.
         together: what is said of an arm that more than one part of differs.
+        unit: of the differences; that of the metric where it is None.
         beside: what a case is told beside.
     """
     rows = []
@@ -154,7 +156,7 @@ def tabulate_rows(
         row = _figures(section, side, base)
         if name == baseline:
             none = Difference(kind="paired", n=len(side.values))
-            rows.append({**row, **_test(none), **_baseline(side)})
+            rows.append({**row, **_test(none), **_baseline(side, unit)})
             continue
         test = PairTest(name, baseline)
         judged = stages[family[test].look]
@@ -168,7 +170,8 @@ def tabulate_rows(
             differ=declared[name],
             together=(together or {}).get(name, ""),
             scale=describe_scale(side),
-            unit=name_unit(side.metric),
+            unit=unit or name_unit(side.metric),
+            words=("worse", "better") if section.is_higher_better(LOSS) else ("better", "worse"),
             **beside,
         )
         verdict = judge(case)
@@ -278,7 +281,7 @@ def _count(side: ArmResults, name: str) -> float | None:
     return next((run.count(name) for run in side.runs.values()), None)
 
 
-def _baseline(side: ArmResults) -> dict[str, str]:
+def _baseline(side: ArmResults, unit: str | None) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     sentence = f"{side.name} is the baseline"
     if side.uncounted:
@@ -287,7 +290,7 @@ def _baseline(side: ArmResults) -> dict[str, str]:
         sentence += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
-        unit, n = name_unit(side.metric), len(side.values)
+        unit, n = unit or name_unit(side.metric), len(side.values)
         sentence = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
     return {"verdict": "baseline", "said": f"{sentence}."}
 

@@ -98,6 +98,8 @@ def _legend(content: Mapping[str, Any], shown: Collection[str]) -> str:
 
 
 def _loss(content: Mapping[str, Any]) -> str:
+    if content.get("higher_is_better"):
+        return "score"
     return "loss" if content["metric"] == LOGGED else "held-out loss"
 
 
@@ -202,7 +204,8 @@ def _above(content: Mapping[str, Any]) -> Iterator[Text]:
         str(content["metric"]), "nats on held-out text"
     )
     baselines = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
-    head = f"{content['name']}: {unit}, lower is better; differences to {baselines}"
+    unit, side = ("score", "higher") if content.get("higher_is_better") else (unit, "lower")
+    head = f"{content['name']}: {unit}, {side} is better; differences to {baselines}"
     yield plain(head, "bold")
     if content["about"]:
         yield plain(content["about"], "dim")

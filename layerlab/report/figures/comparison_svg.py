@@ -61,7 +61,7 @@ def forest_picture(content: Json) -> str:
     lane = (left, WIDTH - 190.0)
     top, bottom = 64.0, 64.0 + LINE * len(rows)
     parts = [
-        *_heading(content, f"difference in {_unit(content)}; left of zero is a lower loss"),
+        *_heading(content, f"difference in {_unit(content)}; left of zero is {_left(content)}"),
         *_scale(found, lane, top, bottom),
     ]
     for number, line in enumerate(found["lines"]):
@@ -272,8 +272,12 @@ def _name(content: Json) -> str:
     return text.prose(str(content.get("name") or "comparison"), 2 * NAME)
 
 
+def _left(content: Json) -> str:
+    return "a lower score, which is worse" if content.get("higher_is_better") else "a lower loss"
+
+
 def _unit(content: Json) -> str:
-    metric = str(content.get("metric") or "nats")
+    metric = "score" if content.get("higher_is_better") else str(content.get("metric") or "nats")
     return UNITS.get(metric, text.prose(metric, NAME))
 
 

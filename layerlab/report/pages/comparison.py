@@ -177,6 +177,7 @@ def view(content: Mapping[str, Any]) -> Json:
         "aligned": False,
         "baseline": names.index(content["baseline"]) if content["baseline"] in names else None,
         "metric": metric,
+        "higher": content.get("higher_is_better", False),
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
         "runs": runs,
         "several": any(not run["judged"] for run in runs),
@@ -278,6 +279,7 @@ def _check(content: Mapping[str, Any]) -> Json:
         whole[name] = found
     whole["ladder"] = check_ladder(whole.get("ladder"))
     whole["metric"] = whole["metric"] or "nats"
+    whole["higher_is_better"] = whole.get("higher_is_better") is True
     whole["arms"] = [str(name) for name in whole["arms"]]
     for part, key in (("rows", "arm"), ("runs", "run")):
         for row in whole[part]:
