@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.compare import run_row, tabulate_rows
@@ -241,18 +243,24 @@ def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
 
 def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
     """Return a remark on runs of an arm that are one: a copied log, or a seed that does nothing."""
+    return [
+        f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
+        "so that they are no two runs: a log was copied, or the seed was not used"
+        for one, other in find_copies(logs)
+    ]
+
+
+def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
+    """Return runs that have the readings of an earlier one of their arm, each with that one."""
     seen: dict[tuple[str, bytes], TrainingLog] = {}
-    told = []
+    found = []
     for one in logs:
-        if len(one.losses) < 2:
+        if np.isfinite(one.losses).sum() < 2:
             continue  # rounded numbers may be equal by chance
         other = seen.setdefault((one.arm, one.steps.tobytes() + one.losses.tobytes()), one)
         if other is not one:
-            told.append(
-                f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
-                "so that they are no two runs: a log was copied, or the seed was not used"
-            )
-    return told
+            found.append((one, other))
+    return found
 
 
 def check_request(asked: JudgeRequest) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.judge_logs import JudgeRequest, weigh_pair
+from layerlab.experiments.judge_logs import JudgeRequest, find_copies, weigh_pair
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
 from layerlab.ledger.campaign import LOSS, Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
@@ -40,6 +40,7 @@ def judge_trial(
     campaign = replay(read_chain(folder))
     trial = campaign.find(idea)[-1]
     kept = _pick_runs(campaign, trial, logs)
+    _refuse_copies(campaign, trial, logs)
     found = _judge(campaign, trial, kept)
     with hold_ledger(folder):
         chain = read_chain(folder)
@@ -116,6 +117,23 @@ def _pick_runs(
     return [
         one for name in (base, idea) for one in logs if one.arm == name and _spell(one) in wanted
     ]
+
+
+def _refuse_copies(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) -> None:
+    """Refuse runs that have the readings of another one: what they say, one run has said.
+
+    Raises:
+        UserError: a run that a trial is about has.
+    """
+    names = (campaign.terms.baseline, trial.idea)
+    wanted = [str(seed) for seed in trial.seeds]
+    for one, other in find_copies([one for one in logs if one.arm in names]):
+        if {_spell(one), _spell(other)}.intersection(wanted):
+            raise UserError(
+                f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
+                "so that they are no two runs: a log was copied, or the seed was not used; give "
+                f"the log of each seed ({list_seeds(trial.seeds)}), or run it anew"
+            )
 
 
 def _spell(log: TrainingLog) -> str:

@@ -32,7 +32,7 @@ GAP = re.compile(r"(?<=\d)\.0$")
 def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[TrainingLog]:
     """Yield the runs of a table, each row of which is a reading.
 
-    Rows without a loss are of something else, and left out.
+    Rows without a loss are of something else, and left out; a run that has no others ends in NaN.
 
     Raises:
         UserError: a column is missing or holds no numbers, or readings of several runs cannot be
@@ -48,29 +48,40 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     step = _find(known, columns.step, STEPS, "--step", path)
     arm = _find(known, columns.arm, ARMS, "--arm", path)
     seed = _find(known, columns.seed, SEEDS, "--seed", path)
-    table = table.filter(table[loss].is_valid())
-    if step is not None:
-        table = table.filter(table[step].is_valid())
-    if not table.num_rows:
-        raise UserError(f"{path} has no reading of {loss!r}: the column is empty")
-    _refuse_parts(table, (arm, seed), path)
-    losses = _numbers(table[loss], loss, path)
-    steps = None if step is None else _numbers(table[step], step, path)
-    if steps is not None and not np.isfinite(steps).all():
+    read = table[loss].is_valid().to_numpy()
+    if not read.any():
+        raise UserError(
+            f"{path} has no reading of {loss!r}: the column is empty; write nan where a run "
+            "diverged, name another with --loss COLUMN, or leave it out"
+        )
+    _refuse_parts(table.filter(read), (arm, seed), path)
+    losses = _numbers(table[loss], loss, "--loss", path)
+    steps = None if step is None else _numbers(table[step], step, "--step", path)
+    timed = np.ones_like(read) if step is None else table[step].is_valid().to_numpy()
+    if steps is not None and not np.isfinite(steps[read & timed]).all():
         raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
     named, seeded = read_name(path, columns.name) if arm is None or seed is None else ("", None)
     arms = _words(table, arm, named)
-    if not all(arms):
-        raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
     # A table with gaps writes the seed 3 as 3.0; an arm is what it is written as.
     seeds = [one and GAP.sub("", one) for one in _words(table, seed, seeded)]
-    keys = list(zip(arms, seeds, strict=True))
     places: dict[tuple[Any, Any], list[int]] = {}
-    for row, key in enumerate(keys):
-        places.setdefault(key, []).append(row)
-    for (one, number), rows in places.items():
+    for row, (one, number) in enumerate(zip(arms, seeds, strict=True)):
+        if one:
+            places.setdefault((one, number), []).append(row)
+        elif read[row]:
+            raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
+    for (one, number), every in places.items():
+        # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
+        rows = [row for row in every if read[row] and timed[row]]
+        rows = rows or [row for row in every if timed[row]]
+        if not rows:
+            raise UserError(
+                f"no row of {_call(one, number)} in {path} has a step: the column {step!r} is "
+                "empty there; write its steps, name another with --step COLUMN, or leave it out"
+            )
         own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
         order, again = _order(own)
+        again = again if read[rows[0]] else 0
         tabled = arm is not None or seed is not None
         if len(rows) > 1 and steps is None and tabled:
             raise UserError(
@@ -161,8 +172,8 @@ def _list(known: Sequence[str]) -> str:
     return ", ".join(map(short_repr, known[:MOST])) + (", ..." if len(known) > MOST else "")
 
 
-def _numbers(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
-    """Return a column as float64.
+def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> np.ndarray:
+    """Return a column as float64, NaN where it is empty.
 
     Raises:
         UserError: it holds something else than numbers.
@@ -170,11 +181,13 @@ def _numbers(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
     import pyarrow as pa
 
     try:
+        if pa.types.is_boolean(column.type):
+            raise pa.ArrowInvalid("true and false")
         found: np.ndarray = column.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(
             f"the column {name!r} of {path} holds something else than numbers: "
-            f"{' '.join(str(error).split())}"
+            f"{' '.join(str(error).split())}; name another with {option} COLUMN"
         ) from None
     return found
 

@@ -42,7 +42,7 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
         parts.append(
             pa.table(
                 {
-                    step: table[step].cast(pa.float64()),
+                    step: table[step],
                     metric: table[name],
                     "arm": pa.array([arm] * rows, pa.string()),
                     "seed": pa.array([seed] * rows, pa.string()),
@@ -53,7 +53,11 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
 
 
 def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
-    """Return the readings of one metric of MLflow's history under its name; another as it is."""
+    """Return MLflow's history with one metric under its name; another table as it is.
+
+    Rows of other metrics stay, with nothing for this one: a run may have no others.
+    """
+    import pyarrow as pa
     from pyarrow import compute
 
     key = next((one for one in KEYS if one in table.column_names), None)
@@ -61,10 +65,11 @@ def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
         return table
     metrics = [str(one) for one in table[key].unique().to_pylist()]
     metric = _choose_metric(metrics, columns.loss)
-    own = table.filter(compute.equal(table[key].cast("string"), metric))
-    return own.drop_columns([key]).rename_columns(
-        [metric if one == VALUE else one for one in own.column_names if one != key]
-    )
+    values = table[VALUE]
+    ours = compute.equal(table[key].cast("string"), metric)
+    own = compute.if_else(ours, values, pa.scalar(None, values.type))
+    place = table.column_names.index(VALUE)
+    return table.set_column(place, metric, own).drop_columns([key])
 
 
 def _choose_metric(metrics: list[str], given: str | None) -> str:

@@ -3,11 +3,12 @@
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
 from layerlab.logs.tables import table_of
 from layerlab.system.files import check_regular
+from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ SUMMARY = "hparam/"  # tags of what a run came to, which add_hparams writes to a
 
 
 def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
-    """Read the scalars of a run, a row for each step and a column for each tag.
+    """Read the scalars of a run, a row for each step of a file and a column for each tag.
 
     Args:
         paths: its files in the order of their writing: a resumed run writes another, which counts.
@@ -29,31 +30,76 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
         being written, or its run was killed.
 
     Raises:
-        UserError: tensorboard is not installed, a file is damaged, or no scalar is there.
+        UserError: tensorboard is not installed, a file is damaged, no scalar is there, or files are
+            of several runs.
     """
-    try:
-        from tensorboard.backend.event_processing import event_accumulator
-    except ImportError:
-        raise UserError(
-            f"to read {paths[0]} needs tensorboard; type pip install 'layerlab[track]'"
-        ) from None
-    every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
-    rows: dict[int, dict[str, object]] = {}
+    every: list[dict[str, object]] = []
+    begun: dict[str, tuple[Path, list[int]]] = {}
     cut = False
     for path in paths:
         cut |= _check_records(path)
-        read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
-        read.Reload()
-        for tag in read.Tags()[event_accumulator.SCALARS]:
-            for one in read.Scalars(tag):
-                rows.setdefault(one.step, {"step": one.step})[tag] = one.value
-        for tag in read.Tags()[event_accumulator.TENSORS]:
-            for one in read.Tensors(tag):
-                if told := one.tensor_proto.float_val:
-                    rows.setdefault(one.step, {"step": one.step})[tag] = told[0]
-    if not rows:
+        rows: dict[int, dict[str, object]] = {}
+        for tag, points in _read_scalars(path).items():
+            for step, value in points:
+                rows.setdefault(step, {"step": step})[tag] = value
+            steps = sorted({step for step, _ in points})
+            if not steps:
+                continue
+            first, earlier = begun.setdefault(tag, (path, steps))
+            # A resumed run goes back to a step, and another begins where the first one did.
+            if first != path and len(earlier) > 1 and steps[0] <= earlier[0]:
+                raise UserError(
+                    f"{first} and {path.name} beside it both have {short_repr(tag)} from their "
+                    f"first step on, {earlier[0]} and {steps[0]}: they are of two runs; give each "
+                    "a folder of its own, or leave one out"
+                )
+        every += [rows[step] for step in sorted(rows)]
+    if not every:
         raise UserError(f"{paths[0]} holds no scalars")
-    return table_of([rows[step] for step in sorted(rows)], paths[0]), cut
+    return table_of(every, paths[0]), cut
+
+
+def _read_scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the step and the value of each reading, by tag.
+
+    Raises:
+        UserError: tensorboard is not installed, or a scalar has no number.
+    """
+    try:
+        from tensorboard.backend.event_processing import event_accumulator
+        from tensorboard.util.tensor_util import make_ndarray
+    except ImportError:
+        raise UserError(
+            f"to read {path} needs tensorboard; type pip install 'layerlab[track]'"
+        ) from None
+    every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
+    read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
+    read.Reload()
+    found = {
+        tag: [(one.step, one.value) for one in read.Scalars(tag)]
+        for tag in read.Tags()[event_accumulator.SCALARS]
+    }
+    for tag in read.Tags()[event_accumulator.TENSORS]:
+        # Texts, pictures and histograms are tensors as well.
+        scalars = [one for one in read.Tensors(tag) if _is_scalar(one.tensor_proto)]
+        try:
+            points = [(one.step, make_ndarray(one.tensor_proto).item()) for one in scalars]
+        except ValueError:
+            raise UserError(
+                f"{path} has {short_repr(tag)} without a number in it; expected one a reading: "
+                "write it anew, or leave it out"
+            ) from None
+        if points:
+            found[tag] = points
+    return found
+
+
+def _is_scalar(tensor: Any) -> bool:
+    from tensorboard.compat.proto import types_pb2
+
+    kinds = ("HALF", "FLOAT", "DOUBLE", "INT32", "INT64")
+    numbers = {getattr(types_pb2, f"DT_{kind}") for kind in kinds}
+    return tensor.dtype in numbers and all(one.size == 1 for one in tensor.tensor_shape.dim)
 
 
 def _check_records(path: Path) -> bool:

@@ -16,8 +16,8 @@ LONGEST = 2000  # characters of a line that is searched: an expression may take 
 # What nanoGPT and modded-nanogpt print at an evaluation.
 STEP = r":?\s*(?P<step>\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b"
 USUAL = {
-    "val_loss": rf"step{STEP}.*?\bval[ _]loss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
-    "loss": rf"(?:iter|step){STEP}.*?\bloss:?\s*(?P<loss>[-+.\deE]+|nan|inf)",
+    "val_loss": rf"step{STEP}.*?\bval[ _]loss:?\s*(?P<loss>[-+.\deE]+|(?i:nan|inf))",
+    "loss": rf"(?:iter|step){STEP}.*?\bloss:?\s*(?P<loss>[-+.\deE]+|(?i:nan|inf))",
 }
 
 

@@ -28,12 +28,40 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class _Design:
-    """Least squares of a table with missing cells, and the leverage of each cell."""
+    """Least squares of a table with missing cells, by the normal equations of its shorter side.
 
-    weights: np.ndarray
+    Attributes:
+        row, column: of each cell, its arm and its seed.
+        filled: 1 where an arm has a seed, an array of arms by seeds.
+        counts: cells of each arm, and of each seed.
+        inverse: generalised, of the equations of one side without the other.
+        by_arm: whether that side is the arms.
+        left: of each cell, what of its noise is left in its residual.
+    """
+
+    row: np.ndarray
+    column: np.ndarray
+    filled: np.ndarray
+    counts: tuple[np.ndarray, np.ndarray]
+    inverse: np.ndarray
+    by_arm: bool
     left: np.ndarray
-    project: np.ndarray
-    model: np.ndarray
+
+    def solve(self, arms: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """Return, by cell, the fit to sums of arms and of seeds."""
+        (of_arm, of_seed), filled = self.counts, self.filled
+        if self.by_arm:
+            first = self.inverse @ (arms - filled @ (seeds / of_seed))
+            second = (seeds - first @ filled) / of_seed
+        else:
+            second = self.inverse @ (seeds - (arms / of_arm) @ filled)
+            first = (arms - filled @ second) / of_arm
+        return first[self.row] + second[self.column]
+
+    def add(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sums of each arm and of each seed."""
+        first, second = (len(one) for one in self.counts)
+        return np.bincount(self.row, cells, first), np.bincount(self.column, cells, second)
 
 
 class Additive:
@@ -47,8 +75,9 @@ class Additive:
     def __init__(self, values: ArmValues, shared: Mapping[str, float] | None = None) -> None:
         self.values = {arm: dict(found) for arm, found in values.items() if found}
         # Arms that ended at the same numbers are one and the same, and tell of noise once.
+        alike: dict[frozenset[tuple[int, float]], str] = {}
         self._first = {
-            arm: next(one for one, other in self.values.items() if other == found)
+            arm: alike.setdefault(frozenset(found.items()), arm)
             for arm, found in self.values.items()
         }
         self.arms = tuple(dict.fromkeys(self._first.values()))
@@ -59,10 +88,12 @@ class Additive:
         seeds = sorted({seed for found in self.values.values() for seed in found})
         pattern = tuple(tuple(seed in self.values[arm] for seed in seeds) for arm in self.arms)
         self._design = _fit(pattern)
-        self._row = np.repeat(np.arange(len(self.arms)), [sum(row) for row in pattern])
+        self._row = self._design.row
         cells = [self.values[arm][s] for arm in self.arms for s in seeds if s in self.values[arm]]
         self._cells = np.array(cells)
-        self.residuals = self._design.project @ self._cells
+        # Less their mean, of which nothing is left but would be rounded.
+        centred = self._cells - (self._cells.mean() if cells else 0.0)
+        self.residuals = centred - self._design.solve(*self._design.add(centred))
 
     @property
     def usable(self) -> bool:
@@ -117,17 +148,18 @@ class Additive:
         own = contrast_of(self.values, signs, level)
         if own.n < 2 or own.identical or not self.usable:
             return own
-        wanted = np.zeros(self._design.model.shape[1])
+        wanted = np.zeros(len(self.arms))
         for arm, sign in signs.items():
-            wanted[self.arms.index(self._first[arm])] += sign
-        weights = wanted[: len(self.arms)] @ self._design.weights
+            wanted[self._places[self._first[arm]]] += sign
+        weights = self._design.solve(wanted, np.zeros(len(self._design.counts[1])))
         if not self._is_estimable(weights, wanted):
             return own
         shares = np.bincount(self._row, weights**2, len(self.arms))
         parts = [
-            (share * variance, freedom)
-            for share, (variance, freedom) in zip(shares, self.moderated, strict=True)
-            if share * variance > 0
+            (float(shares[place]) * variance, freedom)
+            for place in np.flatnonzero(shares).tolist()
+            for variance, freedom in [self.moderated[place]]
+            if shares[place] * variance > 0
         ]
         error, freedom = satterthwaite(parts)
         return Difference(
@@ -166,11 +198,16 @@ class Additive:
 
     def spread(self, arm: str) -> float:
         """Return the standard deviation of an arm's residuals."""
-        return math.sqrt(self.variances[self.arms.index(self._first[arm])])
+        return math.sqrt(self.variances[self._places[self._first[arm]]])
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {arm: place for place, arm in enumerate(self.arms)}
 
     def _is_estimable(self, weights: np.ndarray, wanted: np.ndarray) -> bool:
         """Return whether a sum of arms can be estimated: missing cells may cut the table in two."""
-        return bool(np.abs(weights @ self._design.model - wanted).max() < 1e-8)
+        arms, seeds = self._design.add(weights)
+        return bool(max(np.abs(arms - wanted).max(), np.abs(seeds).max()) < 1e-8)
 
 
 def presence(pairs: Collection[tuple[str, ...]]) -> dict[str, float]:
@@ -188,15 +225,34 @@ def presence(pairs: Collection[tuple[str, ...]]) -> dict[str, float]:
     return {arm: (count - 1) / max(1, len(distinct) - 1) for arm, count in counted.items()}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     """Fit arm + seed by least squares to the cells that a table has."""
-    arms, seeds = len(pattern), len(pattern[0]) if pattern else 0
-    places = [(a, s) for a in range(arms) for s in range(seeds) if pattern[a][s]]
-    model = np.zeros((len(places), arms + seeds))
-    for cell, (arm, seed) in enumerate(places):
-        model[cell, arm] = model[cell, arms + seed] = 1.0
-    inverse = np.linalg.pinv(model)
-    project = np.eye(len(places)) - model @ inverse
-    left = np.clip(np.diag(project), 0.0, 1.0)
-    return _Design(inverse[:arms], np.where(left < 1e-9, 0.0, left), project, model)
+    filled = np.array(pattern, float).reshape(len(pattern), len(pattern[0]) if pattern else 0)
+    row, column = np.nonzero(filled)
+    counts = filled.sum(1), filled.sum(0)
+    by_arm = len(counts[0]) <= len(counts[1])
+    # The shorter side first: of the other, each level is the mean of what the first leaves.
+    table, own, other = (filled, *counts) if by_arm else (filled.T, *reversed(counts))
+    place, level = (row, column) if by_arm else (column, row)
+    share = table / other
+    size = len(own)
+    if table.all():
+        inverse = (np.eye(size) - 1 / max(1, size)) / max(1, len(other))
+    else:
+        inverse = _invert(np.diag(own) - share @ table.T)
+    reach = inverse @ share
+    noise = inverse[place, place] - 2 * reach[place, level] + (share * reach).sum(0)[level]
+    left = np.clip(1 - 1 / other[level] - noise, 0.0, 1.0)
+    left = np.where(left < 1e-9, 0.0, left)
+    return _Design(row, column, filled, counts, inverse, by_arm, left)
+
+
+def _invert(equations: np.ndarray) -> np.ndarray:
+    """Return the pseudo-inverse of equations of which the levels of each part add up to nothing."""
+    from scipy.sparse.csgraph import connected_components
+
+    # With 1 / size in a part, its levels add up to one, and the rest stays as it is.
+    _, parts = connected_components(equations != 0, directed=False)
+    free = (parts[:, None] == parts) / np.bincount(parts)[parts]
+    return np.asarray(np.linalg.inv(equations + free) - free)
