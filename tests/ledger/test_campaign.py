@@ -345,7 +345,7 @@ def test_a_confirmation_that_was_added_meanwhile_is_told(
 def test_a_cut_off_line_is_told_and_gone_on_from(screened: Path, tmp_path: Path) -> None:
     whole = (screened / FILE).read_bytes()
     (screened / FILE).write_bytes(whole[:-30])
-    with pytest.raises(UserError, match="was removed from the end of .* or cut off after it was"):
+    with pytest.raises(UserError, match=r"was removed from the end of .* or cut off after it was"):
         layerlab.read_ledger(screened)
     *_, last, _ = whole.splitlines()  # the head of a process that is killed within the next line
     told = json.loads(last)

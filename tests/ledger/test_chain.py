@@ -114,7 +114,7 @@ def test_a_line_that_the_head_tells_of_was_not_cut_off_while_it_was_written(
 ) -> None:
     given = lines(folder)
     write(folder, [*given[:-1], given[-1].rstrip("\n")[:-cut]])
-    with pytest.raises(UserError, match="line 5 was removed from the end of .* or cut off after"):
+    with pytest.raises(UserError, match=r"line 5 was removed from the end of .* or cut off after"):
         read_chain(folder)
 
 
