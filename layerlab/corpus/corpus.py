@@ -14,7 +14,13 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.blocks import count_blocks
 from layerlab.corpus.extent import CorpusSize
-from layerlab.corpus.shards import SHARDS, describe_shards, open_shards, plan_shards
+from layerlab.corpus.shards import (
+    SHARDS,
+    TOKENS_OF,
+    describe_shards,
+    open_shards,
+    plan_shards,
+)
 from layerlab.corpus.stored import (
     SCHEMA,
     TOKENIZER,
@@ -169,7 +175,7 @@ def _attach_shards(corpus: Corpus, data: DataSection, read: Sequence[int]) -> Co
     """Return a corpus whose text goes on behind what was read of each source, in shards."""
     kind, folder = str(corpus.train[0].tokens.dtype), corpus.folder
     plan = plan_shards(data, read, kind=kind, separator=corpus.separator)
-    digest = _digest([TOKENS, SHARDS, corpus.digest, plan])
+    digest = _digest([TOKENS, TOKENS_OF, corpus.digest, plan])
     held = np.concatenate([stream.hashes for stream in corpus.validation])
     readers = open_shards(folder.parents[1] / SHARDS / digest, plan, folder / TOKENIZER, held)
     train = tuple(map(lambda one, its: replace(one, shards=its), corpus.train, readers))

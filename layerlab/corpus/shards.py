@@ -26,7 +26,9 @@ from layerlab.records.parse import read_json, unseal
 from layerlab.system.files import write_file
 
 # In the cache; and in a folder there, what its writer has to know, and what is held out.
-SHARDS, PLAN, HELD = "shards-2", "plan.json", "held.hashes"
+SHARDS, PLAN, HELD = "shards-3", "plan.json", "held.hashes"
+# In the digest of a corpus; it stays while the tokens do, and so do the names of runs.
+TOKENS_OF = "shards-2"
 # In the folder of a shard.
 TABLE, TOKENS = "shard.json", "shard.tokens"
 # Shards that are written beyond the furthest that anybody has asked for.
@@ -159,11 +161,19 @@ def read_shard_table(file: Path) -> dict[str, Any]:
     """Read the table of a shard.
 
     Raises:
-        OSError, ValueError, LookupError, TypeError: it cannot be read, or is not what was written.
+        OSError, ValueError, LookupError, TypeError: it cannot be read, is not what was written, or
+            is that of another shard.
     """
     table = unseal(read_json(file))
+    if table["place"] != name_place(file.parent):
+        raise ValueError(f"it is that of another shard, {table['place']}")
     names = ("last", "bytes", "tokens", "kind", "sha256", "left", "text")
     return {name: table[name] for name in names}
+
+
+def name_place(folder: Path) -> str:
+    """Return the place of a shard: the digest of its corpus, its source, and its number."""
+    return "/".join(folder.parts[-3:])
 
 
 def plan_shards(data: DataSection, read: Sequence[int], **tokens: Any) -> dict[str, Any]:

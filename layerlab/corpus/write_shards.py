@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.corpus.shards import AHEAD, HELD, PLAN, TABLE, TOKENS, read_shard_table
+from layerlab.corpus.shards import AHEAD, HELD, PLAN, TABLE, TOKENS, name_place, read_shard_table
 from layerlab.corpus.stored import lock_in_turn
 from layerlab.corpus.streams import drop_documents
 from layerlab.corpus.tokenize import TokenLayout, write_tokens
@@ -114,7 +114,7 @@ class ShardWriter:
         Raises:
             UserError: the text cannot be read, or was changed.
         """
-        write_folder(self.folder / f"{self.next:06}", self.fill, "shard", like=lambda _: True)
+        write_folder(self._place(self.next), self.fill, "shard", like=lambda _: True)
         self.next += 1
 
     def fill(self, place: Path) -> None:
@@ -134,7 +134,7 @@ class ShardWriter:
         self._check_unchanged()
         self.taken, self.done = self.taken + kept["bytes"], not self.cursor.more
         kept |= {"text": self.cursor.hash.hexdigest(), "kind": self.plan["kind"], "last": self.done}
-        table = seal(kept)
+        table = seal({"place": name_place(self._place(self.next)), **kept})
         (place / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
     def _write_tokens(self, place: Path, cursor: TextCursor) -> dict[str, Any]:
@@ -159,9 +159,12 @@ class ShardWriter:
             "sha256": hash_file(place / TOKENS),
         }
 
+    def _place(self, number: int) -> Path:
+        return self.folder / f"{number:06}"
+
     def _find(self, number: int) -> dict[str, Any] | None:
         """Return the table of a shard that is there as it was written, by its size."""
-        place = self.folder / f"{number:06}"
+        place = self._place(number)
         try:
             table = read_shard_table(place / TABLE)
             size = table["tokens"] * np.dtype(table["kind"]).itemsize

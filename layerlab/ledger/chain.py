@@ -1,8 +1,9 @@
 """The lines of a ledger: each carries the digest of the one before, and none is ever changed.
 
-`ledger.jsonl` only grows. `head.json` beside it says how many lines there are, so that a line taken
-off the end is missed too. Whoever rewrites both files can hide it: keep the digest that `layerlab
-ledger status` prints where others see it.
+`ledger.jsonl` only grows. `head.json` beside it says how many lines there are, and is written once
+they are on the disk, so that a line taken off the end, or cut off there, is missed too. Whoever
+rewrites both files can hide it: keep the digest that `layerlab ledger status` prints where others
+see it.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ def begin_chain(folder: Path, content: Mapping[str, Any]) -> Chain:
     chain = Chain(folder=resolve(folder))
     line = _follow(chain, content)
     left = _spell(line) + b"\n"
-    write_file(chain.folder / FILE, left)
+    force_to_disk(write_file(chain.folder / FILE, left))
     return _note(chain, line, len(left))
 
 
@@ -154,7 +155,7 @@ def read_chain(folder: Path) -> Chain:
             raise UserError(f"{_describe_gap(line, number, pieces)} in {path}; {_restore()}")
         lines.append(line)
         before = line["digest"]
-    _check_head(path, lines, head, bool(rest))
+    _check_head(path, lines, head)
     return Chain(
         folder=resolve(folder),
         lines=tuple(lines),
@@ -174,15 +175,18 @@ def _describe_gap(line: Line, number: int, pieces: Sequence[bytes]) -> str:
     return f"line {number} was removed"
 
 
-def _check_head(path: Path, lines: Sequence[Line], head: tuple[int, str], cut: bool) -> None:
-    """Compare what there is with how much there was, up to a line that was being written.
+def _check_head(path: Path, lines: Sequence[Line], head: tuple[int, str]) -> None:
+    """Compare what there is with how much there was, each line of which was on the disk by then.
 
     Raises:
         UserError: lines are missing at the end, or were rewritten.
     """
     count, digest = head
-    if count > len(lines) + cut:
-        raise UserError(f"line {len(lines) + 1} was removed from the end of {path}; {_restore()}")
+    if count > len(lines):
+        raise UserError(
+            f"line {len(lines) + 1} was removed from the end of {path}, or cut off after it was "
+            f"written; {_restore()}"
+        )
     if 0 < count <= len(lines) and lines[count - 1]["digest"] != digest:
         raise UserError(
             f"line {count} of {path} is not the one that {HEAD} tells of: it was rewritten; "

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from layerlab.studies.engine.study import Study, StudyVerdict
 
 
+# Passages that a model reads before a study, and the tokens of each where the study says none.
+TRIED, TOKENS = 8, 64
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GivenModel:
     """A model and all tokens of the text that it reads.
@@ -123,7 +127,8 @@ def load_given(
         loaded = _load(one, name, tokenizer, device, dtype)
         _check_weights(loaded)
         tokens = _tokens(loaded, read)
-        _check_reads(study, options, loaded, tokens, read)
+        length = _check_reads(study, options, loaded, tokens, read)
+        _check_outputs(loaded, tokens, length)
         found[loaded.name] = GivenModel(
             subject=loaded, tokens=tokens, text=read, device=device, dtype=dtype
         )
@@ -181,8 +186,11 @@ def _check_reads(
     loaded: "LoadedModel",
     tokens: "Tensor",
     read: TextInput,
-) -> None:
-    """Refuse a model or a text that is too short for a study, or a model that it cannot look at."""
+) -> int:
+    """Return how many tokens a study's passages have.
+
+    Refuse a model or a text that is too short for them, or a model that it cannot look at.
+    """
     if isinstance(loaded.stack, str):
         raise UserError(f"study {study.name} cannot look into {loaded.name}: {loaded.stack}")
     if study.attention and not loaded.stack.attentions:
@@ -211,6 +219,43 @@ def _check_reads(
             f"the text ({read.source}) has {len(tokens)} tokens for {loaded.name}, and study "
             f"{study.name} cuts passages of {needed} from it: give at least {needed + 1} tokens "
             "with --text FILE"
+        )
+    return needed or min(TOKENS, len(tokens), loaded.context or TOKENS)
+
+
+def _check_outputs(loaded: "LoadedModel", tokens: "Tensor", length: int) -> None:
+    """Refuse a model that overflows on the text: what is NaN would be left out of a verdict."""
+    # Late: the list of studies needs no torch.
+    import torch
+
+    from layerlab.observe.tracing.streams import read_streams
+    from layerlab.records.layer_names import EMBEDDING
+    from layerlab.system.hooks import temporary_hooks
+    from layerlab.system.torch_settings import evaluation_mode
+
+    assert not isinstance(loaded.stack, str), loaded.stack
+    wrong: list[str] = []
+
+    def read(layer: int, stream: "Tensor") -> None:
+        if not torch.isfinite(stream).all():
+            wrong.append("the embeddings" if layer == EMBEDDING else f"layer {layer}")
+
+    def read_logits(module: Any, given: Any, output: Any) -> None:
+        logits = getattr(output, "logits", None)
+        # Entries that no token has may be ruled out by -inf.
+        if logits is not None and not torch.isfinite(logits.amax(-1)).all():
+            wrong.append("the logits")
+
+    starts = torch.linspace(0, len(tokens) - length, TRIED).long().unique()
+    batch = torch.stack([tokens[start : start + length] for start in starts.tolist()])
+    model = loaded.model
+    with evaluation_mode(model), temporary_hooks([model.register_forward_hook(read_logits)]):
+        read_streams(model, loaded.stack, batch.to(loaded.device), read)
+    if wrong:
+        raise UserError(
+            f"what {loaded.name} makes of the text is NaN or infinite, first in {wrong[0]}, and no "
+            "study could judge it; expected a model whose numbers are all finite there: give "
+            "another with --model, or another --dtype"
         )
 
 

@@ -192,6 +192,34 @@ def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> N
     assert all(map(np.array_equal, everything(prepare(data(rows), tmp_path)), whole))
 
 
+@pytest.mark.parametrize("other", ["shard", "source", "corpus"])
+def test_a_shard_that_was_copied_over_another_is_named_and_made_anew(
+    rows: Path, tmp_path: Path, other: str
+) -> None:
+    """Whole as each is: its number, its source and its corpus are others."""
+    second = tmp_path / "second.jsonl"
+    second.write_text(rows.read_text().replace("cat", "dog"))
+    whole = everything(prepare(data(rows, second), tmp_path))
+    corpus = prepare(data(rows, second), tmp_path)
+    both = [one.shards for one in corpus.train]
+    first, its = (one for one in both if one is not None)
+    its.tokens(1)
+    taken = {"shard": first.folder / "000002", "source": its.folder / "000001"}
+    if other == "corpus":
+        longer = prepare(data(rows, second, shard_bytes=2 * SIZE), tmp_path)
+        everything(longer)
+        assert longer.train[0].shards is not None
+        taken[other] = longer.train[0].shards.folder / "000001"
+    copied = first.folder / "000001"
+    shutil.rmtree(copied)
+    shutil.copytree(taken[other], copied)
+    del corpus, both, first, its  # and their writer, which would mend it meanwhile
+    with pytest.raises(UserError, match=r"000001 in the cache is not what was written; delete"):
+        everything(prepare(data(rows, second), tmp_path))
+    shutil.rmtree(copied)
+    assert all(map(np.array_equal, everything(prepare(data(rows, second), tmp_path)), whole))
+
+
 def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     texts = [line(number) * 3 for number in range(200)]

@@ -382,6 +382,12 @@ def test_a_confirmation_that_was_added_meanwhile_is_told(
 def test_a_cut_off_line_is_told_and_gone_on_from(screened: Path, tmp_path: Path) -> None:
     whole = (screened / FILE).read_bytes()
     (screened / FILE).write_bytes(whole[:-30])
+    with pytest.raises(UserError, match=r"was removed from the end of .* or cut off after it was"):
+        layerlab.read_ledger(screened)
+    *_, last, _ = whole.splitlines()  # the head of a process that is killed within the next line
+    told = json.loads(last)
+    head = {"lines": told["line"], "digest": told["digest"]}
+    (screened / "head.json").write_text(json.dumps(head))
     state = layerlab.read_ledger(screened)
     assert "the last line was cut off while it was written" in state.remark
     assert state.find("wide")[-1].verdict is None

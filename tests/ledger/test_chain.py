@@ -102,11 +102,25 @@ def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
         read_chain(folder)
 
 
-@pytest.mark.parametrize("known", [LINES - 1, LINES])
-def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path, known: int) -> None:
-    given = lines(folder)
-    head = json.loads(given[known - 1])
+def tell_of(folder: Path, known: int) -> None:
+    """Set the head back to so many lines, as it is while the next is written."""
+    head = json.loads(lines(folder)[known - 1])
     (folder / HEAD).write_text(json.dumps({"lines": known, "digest": head["digest"]}))
+
+
+@pytest.mark.parametrize("cut", [1, 3, 40, 1_000])
+def test_a_line_that_the_head_tells_of_was_not_cut_off_while_it_was_written(
+    folder: Path, cut: int
+) -> None:
+    given = lines(folder)
+    write(folder, [*given[:-1], given[-1].rstrip("\n")[:-cut]])
+    with pytest.raises(UserError, match=r"line 5 was removed from the end of .* or cut off after"):
+        read_chain(folder)
+
+
+def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path) -> None:
+    given = lines(folder)
+    tell_of(folder, LINES - 1)
     write(folder, [*given[:-1], given[-1][:40]])
     chain = read_chain(folder)
     assert len(chain.lines) == LINES - 1 and chain.cut == given[-1][:40]

@@ -48,10 +48,7 @@ class Stage:
     @property
     def key(self) -> str:
         """The name of its folder, different for different settings."""
-        content = json.dumps(
-            [SCHEMA, self.kind, self.settings, self.needs], sort_keys=True, default=str
-        )
-        return f"{self.kind}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
+        return _key(self.kind, self.settings, self.needs)
 
     def title(self, every: int) -> str:
         """Return the title in words, with the arms where not all of them have the stage.
@@ -62,6 +59,11 @@ class Stage:
         title = f"{self.kind} after {self.after}" if self.after else self.kind
         title += "" if self.seed is None else f", seed {self.seed}"
         return title if len(self.arms) == every else f"{title} ({', '.join(self.arms)})"
+
+
+def _key(kind: str, settings: Mapping[str, Any], needs: Mapping[str, str]) -> str:
+    content = json.dumps([SCHEMA, kind, settings, needs], sort_keys=True, default=str)
+    return f"{kind}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,18 @@ class StageStore:
         """Read the result of a stage; None if it is not finished.
 
         Raises:
-            UserError: it is there, and is not what was written.
+            UserError: it is there, and is not what was written, or is that of another stage.
         """
         file = self.of(key) / FILE
         try:
             found = unseal(read_json(file))
             if found.get("schema") != SCHEMA:
                 raise ValueError("it is of an earlier version")
+            if (own := _key(found["kind"], found["settings"], found["needs"])) != key:
+                raise ValueError(f"it is that of another stage, {own}")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"cannot read {file}: {error}; delete it and type it again, which carries out this "
                 "stage anew"

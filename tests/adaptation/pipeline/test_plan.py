@@ -114,6 +114,28 @@ def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) ->
         store.check(stage.key)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"settings": {"seed": 1, "rate": 1e-4}},
+        {"kind": "tune"},
+        {"needs": {"model": "base-2", "text": "clean-1"}},
+    ],
+)
+def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    given = {"settings": {"seed": 2, "rate": 1e-4}, "needs": {"model": "base-1", "text": "clean-1"}}
+    store, stage = StageStore(tmp_path), Stage(**{"kind": "pretrain", **given})
+    another = Stage(**{"kind": "pretrain", **given, **other})
+    store.finish(another, {"model": "name"}, 1.0)
+    assert store.read(another.key) is not None and store.read(stage.key) is None
+    shutil.copytree(store.of(another.key), store.of(stage.key))
+    for read in (store.read, store.model, store.check):
+        with pytest.raises(UserError, match=f"that of another stage, {another.key}; delete it"):
+            read(stage.key)
+
+
 def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
     store, base = StageStore(tmp_path), Stage(kind="base", settings={"files": ["one"]})
     assert store.other_base([base]) == ""
