@@ -11,21 +11,6 @@ from layerlab.studies.engine.statistics import LOOKED
 from layerlab.studies.spectral25.path_decomposition import DEPTH
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-# Of few draws, too, by the place of their verdict.
-NUMBERS = {
-    "attention-gain": {0: pytest.approx(1.64, abs=0.01)},
-    "mlp-lipschitz": {0: pytest.approx(0.02, abs=0.02)},
-    "rank-collapse": {0: pytest.approx(3, abs=0.5)},
-    "series-exchange": {0: 0, 1: 0, 3: 3},
-}
-# What has to stand in the sentence of each verdict.
-ASKED = {
-    "deep-curve": ["above 0.1, the least that the source reads", *["above 0.1 was asked for"] * 2],
-    "unit-ball": ["above 0.5, which is most,", "above 0.1", "above 1.5", "below 3", "of 1.5 of 1"],
-    "where-noise": ["above 0.5", "intervals apart", "one name", "within 0.25 of 1"],
-}
-
-
 # What a sentence asks for, by study: the thresholds of its verdicts, in their order.
 ASKED = {
     "where-noise": [
