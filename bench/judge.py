@@ -109,7 +109,8 @@ def judge_logs() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"{kind}: {len(found.content['runs'])} logs of {READINGS:,} readings in {seconds:.1f} s"
-            f" ({seconds / MOST:.2f} of what is asked for; {own:.1f} s of the processor), {peak:,.0f} MiB at most"
+            f" ({seconds / MOST:.2f} of what is asked for; {own:.1f} s of the processor), "
+            f"{peak:,.0f} MiB at most"
         )
 
 

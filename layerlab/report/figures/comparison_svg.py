@@ -61,7 +61,9 @@ def forest_picture(content: Json) -> str:
     lane = (left, WIDTH - 190.0)
     top, bottom = 64.0, 64.0 + LINE * len(rows)
     parts = [
-        *_heading(content, f"difference in {_unit(content)}; left of zero is {_left(content)}"),
+        *_heading(
+            content, f"difference in {_unit(content)}; left of zero is {_name_side(content)}"
+        ),
         *_scale(found, lane, top, bottom),
     ]
     for number, line in enumerate(found["lines"]):
@@ -272,7 +274,7 @@ def _name(content: Json) -> str:
     return text.prose(str(content.get("name") or "comparison"), 2 * NAME)
 
 
-def _left(content: Json) -> str:
+def _name_side(content: Json) -> str:
     return "a lower score, which is worse" if content.get("higher_is_better") else "a lower loss"
 
 
