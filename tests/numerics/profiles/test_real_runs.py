@@ -24,6 +24,7 @@ from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
 from layerlab.numerics.profiles.real_runs import read_in_chunks, read_real
+from layerlab.numerics.profiles.rules import rounding
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.profiles.token_scores import TokenScores
 
@@ -161,3 +162,15 @@ def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
         read_real(
             model, [ids], load_profile("torch-eager"), lambda m, i: m(input_ids=i[None]).logits
         )
+
+
+def test_weights_of_a_kernel_are_rounded_before_they_are_divided() -> None:
+    torch.manual_seed(0)
+    scores = 3 * torch.randn(4, 50)
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    rounded = powers.bfloat16().float()
+    for name, whole in (("unnormalized", powers), ("renormalized", rounded)):
+        found = rounding(f"{name} bf16")(scores.softmax(-1))
+        wanted = rounded / whole.sum(-1, keepdim=True)
+        # Where a power lies beside the middle of two numbers, it may be rounded to the other.
+        assert float(((found - wanted).abs() < 1e-6).double().mean()) > 0.98, name
