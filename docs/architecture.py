@@ -22,6 +22,8 @@ CHANGES = {
     "many share: `blocks/`",
     "a model family that is read wrongly": "`observe/architecture/`",
     "a number format": "`numerics/formats/formats.py`, an entry",
+    "how an engine computes": "`numerics/profiles/shipped/`, a TOML file; a form in which engines "
+    "record: `numerics/recorded/`, a reader",
     "a key of a recipe": "`recipes/training_sections.py`, `comparison_sections.py` or "
     "`adaptation_sections.py`, a field",
     "a kind of file that texts come in": "`data/sources.py`, and a file with its reader beside it",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +39,14 @@ class EmulatedTensor(Tensor):
         spread: what a mode knows of the error of each value, None for none.
         whole: the integers that it was cast from, if that is how it was made.
         lanes: the values in each of several runs side by side, where they differ.
-        viewed: whether its values lie in the memory of another carrier, where a mode asks for it.
+        root: the carrier in whose memory its values lie, where a mode asks for it.
+        views: of a root, carriers whose values lie in its memory.
     """
 
     held: Tensor
     lanes: Sequence[Tensor] | None = None
-    viewed: bool = False
+    root: "EmulatedTensor | None" = None
+    views: Sequence[ref["EmulatedTensor"]] = ()
     weight: bool
     spread: Tensor | None
     whole: Tensor | None

@@ -64,7 +64,8 @@ def find_gap(
     mine, pinned, *parts = scores.read(
         [Lane(profile=a), Lane(profile=b), *(Lane(takes=one) for one in takes)]
     )
-    logits, changed, theirs = scores.logits, scores.changed_experts, pinned
+    logits, choices, theirs = scores.logits, scores.choices, pinned
+    changed = choices.changed > 0
     if changed:
         # Alone, the second run finds its own experts.
         theirs = scores.read([Lane(profile=b)] * 2)[0]
@@ -73,7 +74,7 @@ def find_gap(
         a=a,
         b=b,
         difference=compare_tokens(mine, theirs, **compare_distributions(*logits)),
-        changed_experts=changed,
+        choices=choices,
         forwards=scores.forwards,
     )
     whole = theirs - mine

@@ -1,10 +1,11 @@
 """The difference between two runs of one model: what it is made of, and how it is told."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import nan
 from typing import Any
 
+from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import CLIP, QUANTILES, TokenDifferences
 
@@ -76,7 +77,7 @@ class RunGap:
         pairs: the largest operations two by two, where the closure is off.
         remedies: one difference after another taken back, the largest share first.
         alone: each of the largest differences taken back alone.
-        changed_experts: share of the tokens that find other experts; None without a router.
+        choices: of experts, and how many of them change.
         forwards: forward passes, by products.
     """
 
@@ -88,7 +89,7 @@ class RunGap:
     pairs: tuple[JointShare, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     alone: tuple[Remedy, ...] = ()
-    changed_experts: float | None = None
+    choices: ExpertChoices = field(default_factory=ExpertChoices)
     forwards: float = 0.0
 
     @property
@@ -138,7 +139,7 @@ class RunGap:
 
 def describe(found: RunGap) -> str:
     """Return a page of text: the difference by token, where it comes from, what to change."""
-    blocks = [_lead(found), _tell_difference(found.difference, found.changed_experts)]
+    blocks = [_lead(found), _tell_difference(found.difference, found.choices)]
     if found.operations:
         blocks += [_table(found), _list_layers(found), _list_remedies(found)]
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -179,7 +180,7 @@ def _join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _tell_difference(found: TokenDifferences, changed: float | None) -> list[str]:
+def _tell_difference(found: TokenDifferences, choices: ExpertChoices) -> list[str]:
     low, middle, high = found.ratio_quantiles
     rows = [
         ("tokens", f"{found.tokens:,}"),
@@ -192,8 +193,10 @@ def _tell_difference(found: TokenDifferences, changed: float | None) -> list[str
     if found.argmax_changed is not None:
         rows.append(("most probable token", f"another at {found.argmax_changed:.2%}"))
         rows.append(("KL divergence", f"(a, b) {found.kl_ab:.2g}, (b, a) {found.kl_ba:.2g} nats"))
-    if changed is not None:
-        rows.append(("experts", f"others at {changed:.2%} of the choices"))
+    if choices.total:
+        share, expected = choices.changed / choices.total, choices.expected / choices.total
+        rows.append(("experts", f"others at {share:.2%} of {choices.total:,} choices"))
+        rows.append(("", f"{expected:.2%} by the margins of the router"))
     return [f"{name:<19}  {text}" for name, text in rows]
 
 

@@ -25,6 +25,7 @@ from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     carry_over,
     change_each,
@@ -35,6 +36,7 @@ from layerlab.numerics.profiles.lane_values import (
     narrows,
     take_lane,
 )
+from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
@@ -85,8 +87,7 @@ class SideBySide(Emulation):
 
     Attributes:
         forwards: how many forward passes of one run all of them took together, by products.
-        chosen: how often the blocks chose among values that differ, as a router does for a token.
-        changed: how often the second run alone would have chosen otherwise.
+        choices: of the blocks among values that differ, as a router makes for each token.
 
     Args:
         model: the model; it is not changed.
@@ -101,7 +102,7 @@ class SideBySide(Emulation):
         self.index = index
         self.layers = count_layers(model)
         self.forwards = 0.0
-        self.chosen = self.changed = 0
+        self.choices = ExpertChoices()
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
         self._begun = False
@@ -111,7 +112,8 @@ class SideBySide(Emulation):
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self._begun = False
         self._counts.clear()
-        self._products = self._computed = self.chosen = self.changed = 0
+        self._products = self._computed = 0
+        self.choices = ExpertChoices()
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
         self.forwards += self._computed / max(self._products, 1)
@@ -202,20 +204,18 @@ class SideBySide(Emulation):
         places = at.unsqueeze(axis) if dropped else at
         read = [one.gather(axis, places) for one in self.values(args[0])]
         self._others = [[one.squeeze(axis) if dropped else one] for one in read]
-        if self._place.layer is not None:
-            mine, theirs = (one[1].sort(axis).values for one in results[:2])
-            differs = (mine != theirs) if dropped else (mine != theirs).any(axis)
-            self.chosen += differs.numel()
-            self.changed += int(differs.sum())
+        if self._place.layer is not None and not dropped:
+            pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
+            chosen = [one[1].movedim(axis, -1) for one in results[:2]]
+            self.choices.add(compare_choices((pair[0], pair[1]), (chosen[0], chosen[1])))
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]
         if func._opname in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
-        if func.is_view and given:
-            for one in (given[0], *outputs):
-                one.viewed = True
+        if func.is_view and given and isinstance(given[0], EmulatedTensor):
+            note_views(given[0], outputs)
         narrowed = narrows(func, given, outputs[0], LOW)
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
@@ -349,22 +349,14 @@ class SideBySide(Emulation):
         differ = any(one.lanes is not None for one in find_carriers((args, kwargs)))
         if not differ:
             return super()._write(func, flat, args, kwargs)
-        if isinstance(target, EmulatedTensor):
-            own = self._keep_apart(target, args, kwargs)
-            apart = any(
-                one is not there for one, there in zip(own, self.values(target), strict=True)
-            )
-        if (
-            not isinstance(target, EmulatedTensor)
-            or isinstance(target, LayerWeight)
-            or (apart and target.viewed)
-        ):
+        own = None
+        if isinstance(target, EmulatedTensor) and not isinstance(target, LayerWeight):
+            own = keep_apart(target, find_carriers((args, kwargs)), self.values)
+        if own is None:
             raise UserError(
                 f"{type(self.model).__name__} writes by {func._opname} into a parameter or a"
                 " part of a tensor, which runs side by side cannot follow; take a model without"
             )
-        target.lanes = tuple(own)
-        target.held = own[0]
         self.compute(func, args, kwargs)
         settled = EmulatedTensor(target.held, target.dtype)
         self._others = [[one] for one in own]
@@ -373,24 +365,6 @@ class SideBySide(Emulation):
             if there is not value:
                 there.copy_(value)
         return target
-
-    def _keep_apart(self, target: EmulatedTensor, args: Any, kwargs: Any) -> list[Tensor]:
-        """Return the tensors that runs write into: one for all that write the same into the same.
-
-        A tensor that runs share until now is copied for all but the first.
-        """
-        every = [self.values(one) for one in find_carriers((args, kwargs))]
-        known: dict[tuple[int, ...], Tensor] = {}
-        used: set[int] = set()
-        for run, there in enumerate(self.values(target)):
-            key = id(there), *(id(one[run]) for one in every)
-            if key not in known:
-                known[key] = there.clone() if id(there) in used else there
-                used.add(id(there))
-        return [
-            known[id(there), *(id(one[run]) for one in every)]
-            for run, there in enumerate(self.values(target))
-        ]
 
 
 def count_layers(model: nn.Module) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.lanes import Lane, OperationResult, SideBySide
 from layerlab.numerics.profiles.profile import NumericsProfile
 
@@ -26,8 +27,7 @@ class TokenScores:
 
     Attributes:
         logits: those of each text in the first two runs of the last reading.
-        changed_experts: share of choices among experts that the second run alone would have made
-            otherwise; None where nothing was chosen.
+        choices: among experts, of the first two runs of the last reading.
         forwards: forward passes so far, by products.
 
     Args:
@@ -43,7 +43,7 @@ class TokenScores:
         self.model, self.pieces, self.call, self.step = model, pieces, call, step
         self.index = OperationIndex(model)
         self.logits: tuple[list[Tensor], list[Tensor]] = ([], [])
-        self.changed_experts: float | None = None
+        self.choices = ExpertChoices()
         self.forwards = 0.0
         probe = [Lane(profile=NumericsProfile(name="probe"))] * 2
         with SideBySide(model, probe, self.index).running():
@@ -68,19 +68,20 @@ class TokenScores:
         found: list[list[Tensor]] = [[] for _ in lanes]
         if not turn:
             self.logits = ([], [])
-        chosen = changed = 0
+        choices = ExpertChoices()
         for ids in self.pieces:
             self.step(f"{len(lanes)} runs side by side")
             with run.running():
                 logits = run.values(self.call(self.model, ids))
-            chosen, changed = chosen + run.chosen, changed + run.changed
+            choices.add(run.choices)
             values = run.round_all(_score(logits, ids), OperationResult("log_softmax", run.layers))
             for kept, value in zip(found, values, strict=True):
                 kept.append(value)
             if not turn:
                 for kept, value in zip(self.logits, logits[:2], strict=True):
                     kept.append(value[0, :-1])
-        self.changed_experts = changed / chosen if chosen else None
+        if not turn:
+            self.choices = choices
         self.forwards += run.forwards
         return [torch.cat(one).double() for one in found]
 
