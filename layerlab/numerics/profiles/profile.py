@@ -15,7 +15,7 @@ from layerlab.validation import short_repr, suggest
 SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
 KEPT = "fp32"
-ORDERS = ("normalized", "unnormalized")
+ORDERS = ("normalized", "unnormalized", "renormalized")
 # How torch itself runs a model as a profile says; "" where nothing here does.
 RUNS = ("float32", "eager", "sdpa", "compile", "autocast", "cached")
 KINDS: Mapping[str, tuple[type, str]] = {
@@ -44,7 +44,8 @@ class NumericsProfile:
         every: where only one in so many results of an operation is rounded, since a compiler
             computes the others again wherever they are read.
         attention: whether attention weights are rounded after they are "normalized", or before it,
-            as a fused kernel does that divides by their sum at the end.
+            as a fused kernel does that divides by their sum at the end: the sum of the weights as
+            they were ("unnormalized"), or of those that were rounded ("renormalized").
         description: what it stands for, in a sentence.
         sources: where it was read.
         verified: whether it was held against the engine itself.

@@ -24,8 +24,8 @@ def rule(profile: NumericsProfile, operation: str, low: bool) -> str | None:
     format = named or (profile.default(operation) if low else None)
     if format is None or _is_wide(format):
         return None
-    if operation == "attention_weights" and profile.attention == "unnormalized":
-        return f"unnormalized {format}"
+    if operation == "attention_weights" and profile.attention != "normalized":
+        return f"{profile.attention} {format}"
     return format
 
 
@@ -41,24 +41,29 @@ def rounding(name: str) -> RoundValues:
     """Return the function behind what `rule` gives."""
     before, _, format = name.rpartition(" ")
     round: RoundValues = sparing(_format(format), "nearest", None)
-    return _round_unnormalized(round) if before else round
+    return _round_unnormalized(round, before == "renormalized") if before else round
 
 
 def _format(name: str) -> AnyFormat:
     return find(name)
 
 
-def _round_unnormalized(round: RoundValues) -> RoundValues:
+def _round_unnormalized(round: RoundValues, again: bool) -> RoundValues:
     """Return what a kernel does that divides by the sum of the weights at the end.
 
     p = round(e) / sum(e) with e = p / max(p), since the largest e of a row is 1.
+
+    Args:
+        again: whether the sum is that of the rounded weights.
 
     Source: dao22, Algorithm 1, with one block of keys.
     """
 
     def apply(weights: Tensor) -> Tensor:
         largest = weights.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        return round(weights / largest) * largest
+        rounded = round(weights / largest)
+        # Unrounded, they are divided by 1 / largest.
+        return rounded / rounded.sum(dim=-1, keepdim=True) if again else rounded * largest
 
     return apply
 

@@ -94,7 +94,7 @@ def explain_record(
             return _explain(whole, own[known], exact[known])
 
         rows = _run_all(rows, candidates, run)
-    rows.sort(key=lambda one: -one.explained)
+    rows.sort(key=lambda one: (not _may_be(one, rms(error)), -one.explained))
     bias = float(error.mean())
     beyond = rms(error) > most_rms or abs(bias) > most_bias
     is_bug = beyond and rows[0].explained < FITTING
@@ -119,6 +119,11 @@ def _values(record: TokenRecord, device: torch.device) -> Tensor:
     """Return what was recorded of each token but the first; NaN where nothing was."""
     values = [float("nan") if one is None else one for one in record.logprobs[1:]]
     return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _may_be(row: ProfileFit, size: float) -> bool:
+    """Return whether a profile can have made a record, by its digits or its error's size."""
+    return row.explained > 0 or row.rms / MULTIPLE <= size <= row.rms * MULTIPLE
 
 
 def _run_all(

@@ -122,7 +122,7 @@ def _judge(found: RecordedGap) -> str:
         best, share = found.best, found.candidates[0].explained
         names = " or ".join(one.name for one in best)
         if share <= 0:
-            return f"rounding, and no profile fits; {names} comes nearest"
+            return f"rounding, by its size; no profile fits by its digits, {names} comes nearest"
         return f"rounding: {names} explains {share:.0%} of what was recorded"
     beyond = f"{found.rms:.2g} nats, and rounding makes at most {found.most_rms:.2g}"
     if abs(found.bias) > found.most_bias and found.rms <= found.most_rms:

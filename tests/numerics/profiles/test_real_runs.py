@@ -1,5 +1,6 @@
 """Profiles held against runs by torch itself: to the bit where the order is known, else in size."""
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from layerlab import builtin
+from layerlab import UserError, builtin
 from layerlab.errors import NotApplicable
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
 from layerlab.numerics.profiles.real_runs import read_in_chunks, read_real
+from layerlab.numerics.profiles.rules import rounding
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.profiles.token_scores import TokenScores
 
@@ -161,3 +163,47 @@ def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
         read_real(
             model, [ids], load_profile("torch-eager"), lambda m, i: m(input_ids=i[None]).logits
         )
+
+
+def test_weights_of_a_kernel_are_rounded_before_they_are_divided() -> None:
+    torch.manual_seed(0)
+    scores = 3 * torch.randn(4, 50)
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    rounded = powers.bfloat16().float()
+    for name, whole in (("unnormalized", powers), ("renormalized", rounded)):
+        found = rounding(f"{name} bf16")(scores.softmax(-1))
+        wanted = rounded / whole.sum(-1, keepdim=True)
+        # Where a power lies beside the middle of two numbers, it may be rounded to the other.
+        assert float(((found - wanted).abs() < 1e-6).double().mean()) > 0.98, name
+
+
+def test_one_in_so_many_results_is_rounded() -> None:
+    model, pieces = build("llama", NARROW, 2), draw(1)
+    wide = NumericsProfile(name="wide", operations={"residual": "fp32"})
+    counts = (1, 2, 4, 5)  # of the four sums of two blocks
+    some = [NumericsProfile(name=f"{count}", every={"residual": count}) for count in counts]
+    lanes = [Lane(profile=one) for one in (NumericsProfile(name="all"), wide, *some)]
+    every, none, *read = TokenScores(model, pieces, call).read(lanes)
+    assert torch.equal(read[0], every) and torch.equal(read[-1], none)
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(read, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('runs = "fast"', "runs of the profile 'p' is 'fast'; type 'float32' or 'eager'"),
+        (
+            "[every]\nresidual = 0",
+            "every residual of the profile 'p' is 0; expected a whole number",
+        ),
+        ("[every]\nresidual = 1.5", "is 1.5; expected a whole number of 1 and more"),
+        ("[every]\nresiduals = 2", "names the operation 'residuals'; did you mean 'residual'?"),
+        ("every = 2", "every in"),
+    ],
+)
+def test_what_a_profile_says_wrongly_of_runs_is_told(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_profile(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -104,6 +104,26 @@ def test_by_emulation_alone_runs_that_round_alike_are_named_together(
     assert written["best"] == [one.name for one in found.best]
 
 
+def test_errors_that_went_apart_are_told_by_their_size(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    """A float32 run lies nearest to what fits no digit, and has no error at all."""
+    generator = torch.Generator().manual_seed(0)
+    exact = load("sdpa", torch.float32)
+
+    def read(ids: Tensor) -> Tensor:
+        logits: Tensor = exact(input_ids=ids[None]).logits[0]
+        return logits + 0.02 * torch.randn(logits.shape, generator=generator)
+
+    found = find(model, record(pieces, read), CANDIDATES)
+    assert not found.is_bug and found.best[0].name != "float32" and found.best[0].explained < 0
+    assert "no profile fits by its digits" in str(found)
+    plain = find(
+        model, record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0]), CANDIDATES
+    )
+    assert plain.best[0].name == "float32"
+
+
 def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
