@@ -6,6 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from layerlab.data.parquet_columns import read_batches
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of
@@ -129,19 +131,35 @@ def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
             f"{CELLS:,} values: keep the names that tell step, loss, arm and seed"
         )
     try:
-        columns = {name: _column([row.get(name) for row in rows]) for name in names}
+        # A row has few of many names: what it has is gathered, and nothing else looked at.
+        told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
+        for place, row in enumerate(rows):
+            for name, value in row.items():
+                if value is not None:
+                    places, values = told[name]
+                    places.append(place)
+                    values.append(value)
+        columns = {name: _column(*one, len(rows)) for name, one in told.items()}
         return pa.table({name: one for name, one in columns.items() if one is not None})
     except (OverflowError, UnicodeEncodeError) as error:  # a number of 400 digits; half a character
         raise _unreadable(path, "table", error) from None
 
 
-def _column(values: list[Any]) -> "pa.Array | None":
+def _column(places: list[int], values: list[Any], rows: int) -> "pa.Array | None":
+    """Return a column with values in these rows; None where they are no numbers and no texts."""
     import pyarrow as pa
 
     if any(isinstance(one, dict | list) for one in values):
         return None
-    kind = float if {type(one) for one in values if one is not None} <= {int, float} else str
-    return pa.array([None if one is None else kind(one) for one in values])
+    kind = float if {type(one) for one in values} <= {int, float} else str
+    found = pa.array([kind(one) for one in values], pa.float64() if kind is float else pa.string())
+    if len(values) == rows:
+        return found
+    chosen = np.zeros(rows, np.int64)
+    chosen[places] = np.arange(len(values))
+    lacking = np.ones(rows, bool)
+    lacking[places] = False
+    return found.take(pa.array(chosen, mask=lacking))
 
 
 def _check_names(table: "pa.Table", path: Path) -> "pa.Table":

@@ -76,6 +76,14 @@ def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 5
 
 
+def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(7000)]
+    log = put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
+    start = time.process_time()
+    (found,) = read(log)
+    assert len(found.losses) == 7000 and time.process_time() - start < 10
+
+
 @pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])
 def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
     rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(8000)]

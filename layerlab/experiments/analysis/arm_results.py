@@ -130,8 +130,9 @@ class ArmResults:
 
     def _best(self, seeds: Collection[int], half: int) -> float | None:
         """Return the best rate for some seeds, on one half of the blocks."""
+        wanted = set(seeds)
         asked = {
-            rate: {seed: run for seed, run in runs.items() if seed in seeds}
+            rate: {seed: run for seed, run in runs.items() if seed in wanted}
             for rate, runs in self.sweep.items()
         }
         tried = _try(asked, self.metric, half)

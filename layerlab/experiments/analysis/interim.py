@@ -150,10 +150,12 @@ def collect_arms(
     seeds: Collection[int],
 ) -> dict[str, ArmResults]:
     """Collect the arms of a comparison with these seeds."""
-    kept = [one for one in records if one.seed in seeds]
-    return {
-        name: collect_arm(name, [one for one in kept if one.arm == name], metric) for name in names
-    }
+    asked = set(seeds)
+    kept: dict[str, list[RunRecord]] = {name: [] for name in names}
+    for one in records:
+        if one.seed in asked and one.arm in kept:
+            kept[one.arm].append(one)
+    return {name: collect_arm(name, found, metric) for name, found in kept.items()}
 
 
 def text_error(sides: Mapping[str, ArmResults], signs: Mapping[str, int]) -> Range | None:

@@ -141,12 +141,12 @@ class Family:
         beside: Sequence[float] = (),
     ) -> None:
         self.alpha, self.looked, self._beside = alpha, bool(stages), list(beside)
-        self.tests: list[PairTest] = []
-        for test in tests:
-            if test not in self.tests and test.turned not in self.tests:
-                self.tests.append(test)
         open_ = PValue(raw=1.0, corrected=1.0, side=0)
-        self._found = dict.fromkeys(self.tests, open_)
+        self._found: dict[PairTest, PValue] = {}
+        for test in tests:
+            if test.turned not in self._found:
+                self._found.setdefault(test, open_)
+        self.tests = list(self._found)
         for look, (share, stage) in enumerate(stages):
             self._judge(look, share, stage)
 

@@ -1,5 +1,7 @@
 """Arm + seed + residual against statsmodels, against paired tests, and with holes in the table."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -184,6 +186,21 @@ def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone() -> None
     model = Additive(cut)
     assert model.difference("a1", "a0", LEVEL).kind == "moderated"
     assert model.difference("a2", "a0", LEVEL).n == 0
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(2, 15_000), (1500, 3)])
+@pytest.mark.parametrize("holes", [(), (("a1", 0),)])
+def test_a_large_table_takes_no_square_of_its_readings(
+    arms: int, seeds: int, holes: tuple[tuple[str, int], ...]
+) -> None:
+    values = without(drawn(arms, seeds), *holes)
+    tracemalloc.start()
+    model = Additive(values)
+    found = model.contrast({"a1": 1, "a0": -1}, LEVEL)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.n == seeds - len(holes) and peak < 300e6
+    assert model.freedom == pytest.approx((arms - 1) * (seeds - 1) - len(holes), rel=1e-9)
 
 
 @pytest.mark.usefixtures("alike")
