@@ -7,10 +7,12 @@ samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from layerlab.errors import UserError
+from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.task_result import is_number
 from layerlab.evaluation.paired.answers import (
     BESIDE,
@@ -19,6 +21,11 @@ from layerlab.evaluation.paired.answers import (
     parse_answer,
     read_lines,
     read_samples,
+)
+from layerlab.evaluation.paired.harness_results import (
+    check_answers,
+    pick_directions,
+    read_results,
 )
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
@@ -69,7 +76,11 @@ class AnsweredModel:
         """
         if task in self.files:
             path = self.files[task]
-            return read_samples(path, documents, _read_directions(path, task))
+            beside = path.with_name(f"results{path.stem.removeprefix(f'samples_{task}')}.json")
+            results = read_results(beside)
+            found = read_samples(path, documents, pick_directions(results, task))
+            check_answers(task, found, results, beside)
+            return found
         return _read_own(self.folder, self.records[task], documents)
 
 
@@ -162,17 +173,6 @@ def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
         yield AnsweredModel(name=name, given=given, folder=folder, records=own)
 
 
-def _read_directions(path: Path, task: str) -> dict[str, bool]:
-    """Return whether more is better, by metric, where the results of the same date say it."""
-    fits = SAMPLES.fullmatch(path.name)
-    try:
-        found = read_json(path.parent / f"results_{fits['date']}.json") if fits else {}
-        told = found["higher_is_better"][task]
-        return {str(name): one for name, one in told.items() if isinstance(one, bool)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
 def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAnswers:
     task, worth = str(record["task"]), str(record.get("worth") or "score")
     path = folder / str(record.get("samples"))
@@ -180,25 +180,28 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         raise UserError(
             f"the prompts of {task} are not beside {folder / RESULTS}; evaluate again with --out"
         )
+    kept = None
+    with suppress(UserError):  # which names the digest, and not what was changed
+        kept = ResultCache(folder).load(path.stem)
+    told = ("scores", "metrics")
+    if kept is None or [kept.get(one) for one in told] != [record.get(one) for one in told]:
+        raise UserError(
+            f"{path} is not what {RESULTS} was made from: it was changed, or {LEAVES}/{path.stem}"
+            ".json, which has its digest, is missing or another's; copy the whole folder again, or "
+            "evaluate again"
+        )
     asked = record.get("asked") or {}
     settings = f"{record['scoring']} {[asked.get(one) for one in _MANNER]}"
     scores = {key.partition(":")[0]: float(one) for key, one in record["scores"].items()}
     answers, fields = {}, list[str]()
     for number, row in read_lines(path):
         key = str(row["doc_id"])
-        if key in answers or key not in scores:
-            raise UserError(
-                f"line {number} of {path} holds question {key} a second time, or {RESULTS} has no "
-                "such question; evaluate again"
-            )
         doc = row.get("doc")
         fields = fields or (list(doc) if isinstance(doc, dict) else [])
         with explain_line(number, path):
             answers[key] = parse_answer(row, documents, settings)
         beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
         answers[key].scores.update({**beside, worth: scores[key]})
-    if missing := next((key for key in scores if key not in answers), None):
-        raise UserError(f"{path} has no question {missing}, which {RESULTS} has; evaluate again")
     higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
     return TaskAnswers(
         place=path,
