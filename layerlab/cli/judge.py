@@ -49,7 +49,12 @@ def judge(
         float | None, typer.Option(metavar="X", help="Judge, too, the steps to this loss.")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of evaluations: the score of a question.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of evaluations: the score of a question; NAME=lower or NAME=higher says what is "
+            "better.",
+        ),
     ] = None,
     cluster: Annotated[
         list[str] | None,

@@ -7,10 +7,12 @@ samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from layerlab.errors import UserError
+from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.task_result import is_number
 from layerlab.evaluation.paired.answers import (
     BESIDE,
@@ -20,6 +22,11 @@ from layerlab.evaluation.paired.answers import (
     parse_answer,
     read_lines,
     read_samples,
+)
+from layerlab.evaluation.paired.harness_results import (
+    check_answers,
+    pick_directions,
+    read_results,
 )
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
@@ -49,7 +56,7 @@ class AnsweredModel:
         again: tasks of which there are several dates.
         records: of `layerlab evaluate`, by task.
         groups: tasks of each group that was asked for, whatever lies between.
-        higher: whether more is better, by task and metric, where lm-eval says it.
+        results: of lm-eval, what lies beside the answers to each task, and where it would.
     """
 
     name: str
@@ -59,7 +66,7 @@ class AnsweredModel:
     again: Sequence[str] = ()
     records: Mapping[str, Record] = field(default_factory=dict)
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    higher: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    results: Mapping[str, tuple[Path, Record]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -74,7 +81,10 @@ class AnsweredModel:
         """
         if task in self.files:
             path = self.files[task]
-            return read_samples(path, documents, self.higher.get(task))
+            beside, results = self.results[task]
+            found = read_samples(path, documents, pick_directions(results, task))
+            check_answers(task, found, results, beside)
+            return found
         return _read_own(self.folder, self.records[task], documents)
 
 
@@ -140,34 +150,27 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         fits = SAMPLES.fullmatch(file.name)
         assert fits is not None
         dated.setdefault(fits["task"], []).append((fits["date"] or "", file))
-    results = _read_results(folder, {date for each in dated.values() for date, _ in each})
     latest = {task: max(each) for task, each in dated.items()}
+    results = _read_results(folder, {date for each in dated.values() for date, _ in each})
     return AnsweredModel(
         name=name,
         given=given,
         folder=folder,
         files={task: file for task, (_, file) in latest.items()},
         again=[task for task, each in dated.items() if len(each) > 1],
-        groups=_list_groups(results.values()),
-        higher={
-            task: _pick_directions(results[date], task)
-            for task, (date, _) in latest.items()
-            if date in results
-        },
+        groups=_list_groups(one for _, one in results.values()),
+        results={task: results[date] for task, (date, _) in latest.items()},
     )
 
 
-def _read_results(folder: Path, dates: Collection[str]) -> dict[str, Record]:
-    """Return the results of lm-eval that lie beside answers, by their dates, where they do."""
-    found: dict[str, Record] = {}
-    for date in sorted(dates):
-        try:
-            content = read_json(folder / f"results_{date}.json")
-        except (OSError, ValueError):
-            continue
-        if isinstance(content, dict):
-            found[date] = content
-    return found
+def _read_results(folder: Path, dates: Collection[str]) -> dict[str, tuple[Path, Record]]:
+    """Return the results of lm-eval beside answers, by date, and where they would lie.
+
+    Raises:
+        UserError: they are there and cannot be read.
+    """
+    places = {one: folder / f"results{f'_{one}' if one else ''}.json" for one in sorted(dates)}
+    return {date: (place, read_results(place)) for date, place in places.items()}
 
 
 def _list_groups(results: Iterable[Record]) -> dict[str, frozenset[str]]:
@@ -220,14 +223,6 @@ def _own_groups(records: Mapping[str, Record]) -> dict[str, frozenset[str]]:
     return {name: frozenset(tasks) for name, tasks in found.items()}
 
 
-def _pick_directions(result: Record, task: str) -> dict[str, bool]:
-    """Return whether more is better, by metric, where the results say it."""
-    told = result.get("higher_is_better")
-    own = told.get(task) if isinstance(told, dict) else None
-    pairs = own.items() if isinstance(own, dict) else ()
-    return {str(name): one for name, one in pairs if isinstance(one, bool)}
-
-
 def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAnswers:
     task, worth = str(record["task"]), str(record.get("worth") or "score")
     path = folder / str(record.get("samples"))
@@ -235,25 +230,28 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         raise UserError(
             f"the prompts of {task} are not beside {folder / RESULTS}; evaluate again with --out"
         )
+    kept = None
+    with suppress(UserError):  # which names the digest, and not what was changed
+        kept = ResultCache(folder).load(path.stem)
+    told = ("scores", "metrics")
+    if kept is None or [kept.get(one) for one in told] != [record.get(one) for one in told]:
+        raise UserError(
+            f"{path} is not what {RESULTS} was made from: it was changed, or {LEAVES}/{path.stem}"
+            ".json, which has its digest, is missing or another's; copy the whole folder again, or "
+            "evaluate again"
+        )
     asked = record.get("asked") or {}
     settings = f"{record['scoring']} {[asked.get(one) for one in _MANNER]}"
     scores = {key.partition(":")[0]: float(one) for key, one in record["scores"].items()}
     answers, fields = {}, list[str]()
     for number, row in read_lines(path):
         key = str(row["doc_id"])
-        if key in answers or key not in scores:
-            raise UserError(
-                f"line {number} of {path} holds question {key} a second time, or {RESULTS} has no "
-                "such question; evaluate again"
-            )
         doc = row.get("doc")
         fields = fields or (list(doc) if isinstance(doc, dict) else [])
         with explain_line(number, path):
             answers[key] = parse_answer(row, documents, settings)
         beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
         answers[key].scores.update({**beside, worth: scores[key]})
-    if missing := next((key for key in scores if key not in answers), None):
-        raise UserError(f"{path} has no question {missing}, which {RESULTS} has; evaluate again")
     higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
     return TaskAnswers(
         place=path,

@@ -21,8 +21,17 @@ NO_DOCUMENTS = "none"
 ALLOWED = ("prompts", "questions", "tasks")
 # Of `ASKED`, what nobody may allow: the question, and its right answer.
 _NEVER = (0, 3)
-# More of these is worse.
-LOWER = ("brier_score", "ter", "loss", "error", "wer", "cer")
+# Whether more is better, of metrics that lm-eval or layerlab names, where no results say it. Of a
+# perplexity a question has a log-likelihood.
+HIGHER = {
+    **dict.fromkeys(("score", "acc", "acc_norm", "acc_mutual_info", "acc_bytes", "acc_all"), True),
+    **dict.fromkeys(("exact_match", "em", "f1", "mcc", "bleu", "chrf", "chrf++"), True),
+    **dict.fromkeys(("likelihood", "perplexity", "mc1", "mc2", "pass@1"), True),
+    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), True),
+    **dict.fromkeys(("brier_score", "ter", "loss", "error", "wer", "cer"), False),
+    **dict.fromkeys(("word_perplexity", "byte_perplexity", "bits_per_byte"), False),
+}
+DIRECTIONS = {"lower": False, "higher": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +116,8 @@ def pair_questions(
     Args:
         ours: name and answers of a model.
         theirs: of the baseline.
-        metric: that is compared; the usual one where it is None.
+        metric: that is compared; the usual one where it is None. `=lower` or `=higher` behind it
+            says what is better.
         documents: fields that a user names; the usual ones where there are none.
         allowed: of `ALLOWED`.
 
@@ -121,7 +131,8 @@ def pair_questions(
         _refuse_set(task, ours, theirs)
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
-    found = _pick_metric(task, pairs, metric)
+    wanted, _, direction = (metric or "").partition("=")
+    found = _pick_metric(task, pairs, wanted or None)
     if found is None:
         return None
     for key, both in zip(keys, pairs, strict=True):
@@ -139,7 +150,7 @@ def pair_questions(
     return QuestionPairs(
         task=task,
         metric=found,
-        higher=_is_higher(found, {**its.higher, **one.higher}),
+        higher=_is_higher(task, found, direction, ours, theirs),
         keys=keys,
         ours=np.array([answer.scores[found] for answer, _ in pairs]),
         theirs=np.array([answer.scores[found] for _, answer in pairs]),
@@ -234,12 +245,46 @@ def _pick_metric(
     )
 
 
-def _is_higher(metric: str, told: Mapping[str, bool]) -> bool:
-    """Judge whether more is better; of a perplexity a question has a log-likelihood."""
+def _is_higher(
+    task: str,
+    metric: str,
+    direction: str,
+    ours: tuple[str, TaskAnswers],
+    theirs: tuple[str, TaskAnswers],
+) -> bool:
+    """Judge whether more is better: as the user says, else the results of both, else its name.
+
+    Raises:
+        UserError: nobody says it, two say otherwise, or the user says something else.
+    """
+    if direction:
+        if direction not in DIRECTIONS:
+            raise UserError(
+                f"--metric says {short_repr(direction)} of {metric}; expected {metric}=lower or "
+                f"{metric}=higher"
+            )
+        return DIRECTIONS[direction]
     name = metric.partition(",")[0]
     if name == "perplexity":
-        return True
-    return told.get(metric, told.get(name, name not in LOWER))
+        return HIGHER[name]
+    told = {
+        who: one.higher.get(metric, one.higher.get(name))
+        for who, one in (theirs, ours)
+        if {metric, name} & one.higher.keys()
+    }
+    if len(set(told.values())) > 1:
+        words = ", ".join(f"{'higher' if one else 'lower'} in {who}" for who, one in told.items())
+        raise UserError(
+            f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
+            f"in the same way, or type --metric {metric}=lower or {metric}=higher"
+        )
+    found = next(iter(told.values()), HIGHER.get(name))
+    if found is None:
+        raise UserError(
+            f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "
+            f"lie beside its answers; type --metric {metric}=lower or {metric}=higher"
+        )
+    return found
 
 
 def _pick_document(answers: Sequence[ModelAnswer], wanted: Sequence[str]) -> str | None:

@@ -1,0 +1,95 @@
+"""The results that lm-eval writes beside answers: what they say of these, and whether it is so."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from layerlab.errors import UserError
+from layerlab.evaluation.harness.task_result import is_number
+from layerlab.evaluation.paired.answers import TaskAnswers
+from layerlab.records.json_values import Record
+from layerlab.records.parse import one_line, read_json
+
+# Tables by the names of tasks; a file that has none of them is no results.
+_TABLES = ("results", "configs", "higher_is_better", "n-samples")
+# Metrics that are means over questions where a task does not say how they come about.
+_MEANS = ("acc", "acc_norm", "exact_match")
+
+
+def read_results(path: Path) -> Record:
+    """Read the results of one date; empty where there is no such file.
+
+    Raises:
+        UserError: it is there, and cannot be read or is something else.
+    """
+    try:
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise ValueError("it is no table")
+        for name in _TABLES:
+            table = found.get(name, {})
+            if not isinstance(table, dict) or not all(
+                isinstance(one, dict) for one in table.values()
+            ):
+                raise ValueError(f"{name} is no table of tasks")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read: {one_line(error)}; expected the results that lm-eval wrote "
+            "beside the answers: copy them again, or move the file away"
+        ) from None
+    return found
+
+
+def pick_directions(results: Record, task: str) -> dict[str, bool]:
+    """Return whether more is better, by metric, where the results say it."""
+    told = results.get("higher_is_better", {}).get(task, {})
+    return {str(name): one for name, one in told.items() if isinstance(one, bool)}
+
+
+def check_answers(task: str, found: TaskAnswers, results: Record, path: Path) -> None:
+    """Hold answers against the results beside them: how many they are, and their means.
+
+    Raises:
+        UserError: they are others.
+    """
+    count = results.get("n-samples", {}).get(task, {}).get("effective")
+    if is_number(count) and count != len(found.answers):
+        raise UserError(
+            f"{found.place} holds the answers to {len(found.answers):,} questions, and {path.name} "
+            f"tells of {count:,}; {_restore()}"
+        )
+    for name, told in _list_means(task, found, results):
+        mean = fmean(one.scores[name] for one in found.answers.values())
+        if not math.isclose(mean, told, rel_tol=1e-6, abs_tol=1e-9):
+            raise UserError(
+                f"the mean {name} of the questions of {found.place} is {mean:.6g}, and {path.name} "
+                f"says {told:.6g}; {_restore()}"
+            )
+
+
+def _restore() -> str:
+    return (
+        "expected answers and results of one evaluation: copy both again, or move the results away "
+        "to judge by the answers alone"
+    )
+
+
+def _list_means(task: str, found: TaskAnswers, results: Record) -> Iterator[tuple[str, float]]:
+    """Yield the metrics that are means over all questions, with what the results say of each."""
+    told = results.get("results", {}).get(task, {})
+    listed = results.get("configs", {}).get(task, {}).get("metric_list") or ()
+    ways = {
+        str(one.get("metric")): one.get("aggregation") for one in listed if isinstance(one, Mapping)
+    }
+    each = [one.scores for one in found.answers.values()]
+    for name in each[0]:
+        metric = name.partition(",")[0]
+        way = ways.get(metric) or ("mean" if metric in _MEANS else None)
+        keys = [key for key in told if key == name or key.partition(",")[0] == name]
+        # Of several filters it is not said which one these are.
+        if way == "mean" and len(keys) == 1 and all(name in one for one in each):
+            if is_number(value := told[keys[0]]):
+                yield name, float(value)
