@@ -30,9 +30,6 @@ from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.round import Rounder, sparing
 
-# What torch does in two products, each of which rounds.
-CUBE, MULTIPLY = 3, torch.ops.aten.mul.Tensor
-
 
 class Emulation(CarriedWeights):
     """The context that an emulated model runs in; `emulate` and `reference` make it.
@@ -117,9 +114,6 @@ class Emulation(CarriedWeights):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.ops.aten.pow.Tensor_Scalar and args[1] == CUBE:
-            square = self.__torch_dispatch__(MULTIPLY, types, (args[0], args[0]))
-            return self.__torch_dispatch__(MULTIPLY, types, (square, args[0]))
         # The last two arguments of a product are its factors.
         self.tracker.weighted = any(getattr(value, "weight", False) for value in args[-2:])
         # Its casts have come as operations of their own; on the values held it has no say.
