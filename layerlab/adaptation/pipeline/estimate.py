@@ -45,8 +45,8 @@ from layerlab.validation import expand_home
 FLOPS = 6
 CONTEXT = 10**9  # bytes that a GPU's own context and half-filled blocks take
 PEAKS = {"bf16": 312e12, "fp32": 19.5e12}  # of an A100, where the recipe's device is not here
-POOLS = 100 << 20  # of a process on a CPU, what its products and its allocator keep
-JOINED = 120 << 20  # what it takes to exchange tensors with others
+POOLS = 100 << 20  # what products and the allocator keep of a process that is alone
+JOINED = 120 << 20  # what one takes that shares a model out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,13 +301,14 @@ class _Teller:
             return needed + CONTEXT
         if run.sharding == "none":  # small pieces that are freed stay with the process
             needed += max(0, dry.standing + dry.inside - dry.peak)
-        if (
-            run.sharding == "fsdp"
-        ):  # first and last each has, and the first puts together, the whole
-            whole = dry.weights + (dry.weights + dry.moments) // run.num_processes
-            needed = max(needed, whole)
-        joined = JOINED if run.num_processes > 1 else 0
-        return needed + self.libraries + POOLS + joined
+        if run.num_processes == 1:
+            return needed + self.libraries + POOLS
+        if run.sharding == "none":
+            return needed + self.libraries
+        # Gradients that are summed are copied twice. First and last each has, and the first puts
+        # together, the whole.
+        whole = dry.weights + (dry.weights + dry.moments) // run.num_processes
+        return max(needed + 2 * dry.learned_edge, whole) + self.libraries + JOINED
 
     def peak(self, precision: str) -> float:
         """Return FLOPs per second of the fastest matrix product; assumed where no device is."""

@@ -26,6 +26,7 @@ TRIED, TURNS = 32 << 20, 3  # bytes of the files that are tried, and how many th
 BATCHED, PACKED = 2, 6
 # Seconds in which Trainer is built, collects its garbage, and rows or texts are looked through.
 FIXED = 0.4
+BEGUN = 0.1  # those in which a base's tokenizer is read, tried and kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def base_seconds(files: BaseFiles, build: float, rates: FileRates) -> float:
     Args:
         build: seconds in which its model is put together.
     """
-    return build + files.weights * (rates.load + rates.seal)
+    return BEGUN + build + files.weights * (rates.load + rates.seal)
 
 
 def stage_seconds(
