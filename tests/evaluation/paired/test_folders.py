@@ -10,7 +10,6 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.evaluation.paired.folders import find_evaluations
-from layerlab.evaluation.paired.pair_questions import HIGHER
 from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -90,116 +89,6 @@ def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
         (tmp_path / name / f"results_{DATE}.json").write_text(json.dumps(told))
     (row,) = judged(tmp_path / "a", tmp_path / "b").rows
     assert row["difference"] < 0 and row["verdict"] == "better" and not row["share"]
-
-
-def beside(folder: Path, **told: Any) -> Path:
-    """Write the results of lm-eval beside answers to the task own."""
-    names = {"n_samples": "n-samples"}
-    tables = {names.get(name, name): {"own": one} for name, one in told.items()}
-    path = folder / f"results_{DATE}.json"
-    path.write_text(json.dumps(tables))
-    return path
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *('{"higher_is_better": {"own": {"off": fal', "", "[]", "\udcff"),
-        *('{"higher_is_better": {"own": 1}}', '{"results": []}', '{"n-samples": {"own": 4}}'),
-    ],
-)
-def test_results_that_cannot_be_read_turn_no_direction_round(tmp_path: Path, content: str) -> None:
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [0.5, 0.25, 0.125], metric="off")
-        path = beside(tmp_path / name, higher_is_better={"off": False})
-    assert judged(tmp_path / "a", tmp_path / "b").rows
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(
-        UserError, match=r"results_.*\.json cannot be read: .* or move the file away"
-    ):
-        judged(tmp_path / "a", tmp_path / "b")
-
-
-def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> None:
-    places = [tmp_path / name for name in ("a", "b")]
-    for at, place in enumerate(places):
-        write_scores(place, [n % 3 + at + n * at / 100 for n in range(20)], metric="off")
-    with pytest.raises(
-        UserError, match=r"off of own is better is said nowhere: .* --metric off=lo"
-    ):
-        judged(*places)
-    assert judged(*places, metric="off=lower").rows[0]["verdict"] == "worse"
-    assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
-    with pytest.raises(
-        UserError, match=r"--metric says 'less' of off; expected off=lower or off=h"
-    ):
-        judged(*places, metric="off=less")
-    beside(places[0], higher_is_better={"off": False})
-    assert judged(*places).rows[0]["verdict"] == "worse"
-    beside(places[1], higher_is_better={"off": True})
-    with pytest.raises(UserError, match=r"lower in a, higher in b, as their results say; evaluate"):
-        judged(*places)
-    assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
-
-
-def test_the_directions_of_lm_eval_are_known() -> None:
-    """Of a question, a perplexity is a log-likelihood, more of which is better."""
-    import lm_eval.api.metrics  # noqa: F401  (it fills the registry)
-    from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
-
-    told = {name: one for name, one in HIGHER_IS_BETTER_REGISTRY.items() if name != "bypass"}
-    assert {**told, "perplexity": True} == {name: HIGHER[name] for name in told}
-
-
-MEAN = {"metric_list": [{"metric": "off", "aggregation": "mean"}]}
-CONTRADICTED = {
-    "holds the answers to 4 questions, and results_.* tells of 5": (
-        "acc",
-        {"n_samples": {"original": 5, "effective": 5}},
-    ),
-    r"the mean acc of the questions of .* is 0\.25, and results_.* says 0\.5": (
-        "acc",
-        {"results": {"acc,none": 0.5}},
-    ),
-    r"the mean off of the questions of .* is 0\.25, and results_.* says 0\.5": (
-        "off",
-        {"results": {"off,none": 0.5}, "configs": MEAN, "higher_is_better": {"off": True}},
-    ),
-}
-AGREED = {
-    "all": {"results": {"acc,none": 0.25}, "n_samples": {"effective": 4}},
-    "another aggregation": {
-        "results": {"acc,none": 0.5},
-        "configs": {"metric_list": [{"metric": "acc", "aggregation": "agg_gpirt"}]},
-    },
-    "several filters": {"results": {"acc,strict": 0.5, "acc,loose": 0.25}},
-    "no number": {"results": {"acc,none": "N/A"}, "n_samples": {"effective": None}},
-}
-
-
-@pytest.mark.parametrize("said", CONTRADICTED)
-def test_answers_that_contradict_the_results_beside_them_are_refused(
-    tmp_path: Path, said: str
-) -> None:
-    metric, told = CONTRADICTED[said]
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1, 0, 0, 0], metric=metric)
-    path = beside(tmp_path / "b", **told)
-    beside(tmp_path / "a", higher_is_better={"off": True})
-    with pytest.raises(UserError, match=said):
-        judged(tmp_path / "a", tmp_path / "b")
-    path.unlink()
-    assert judged(tmp_path / "a", tmp_path / "b").rows
-
-
-@pytest.mark.parametrize("told", AGREED.values(), ids=[*AGREED])
-def test_answers_that_may_well_be_those_of_the_results_are_judged(
-    tmp_path: Path, told: dict[str, Any]
-) -> None:
-    for name in ("a", "b"):
-        write_scores(tmp_path / name, [1, 0, 0, 0])
-    beside(tmp_path / "b", **told)
-    assert judged(tmp_path / "a", tmp_path / "b").rows
 
 
 def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
