@@ -1,6 +1,6 @@
 """Finds training logs and reads each by the reader of its kind."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,10 +75,29 @@ def _in_folder(folder: Path) -> list[Path]:
             for log, home in homes.items()
             if home not in above and not runs.intersection((home, *home.parents))
         ]
+        if kind is not kinds[-1]:
+            _check_beside(homes, above, runs)
         found += kept
         runs |= {homes[log] for log in kept}
         above |= {one for log in kept for one in homes[log].parents}
     return sorted(found)
+
+
+def _check_beside(
+    homes: Mapping[Path, Path], above: Collection[Path], runs: Iterable[Path]
+) -> None:
+    """Refuse logs that lie above several runs of another kind: of one of them they cannot be.
+
+    Raises:
+        UserError: there is one.
+    """
+    for log, home in homes.items():
+        below = sorted(one for one in runs if home in one.parents) if home in above else []
+        if len(below) > 1:
+            raise UserError(
+                f"{log} lies beside runs of another kind, as {below[0]}: whether it is one more, or"
+                " tells of them, is not known; name the logs that are meant, or move it away"
+            )
 
 
 def _is_shown(path: Path, folder: Path) -> bool:

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -163,83 +162,6 @@ def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
     assert found.again == 2
 
 
-def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    wrong = [{"step": 30, "loss": 9.0}]
-    for number, rows in enumerate([[*ROWS[:2], *wrong], ROWS[2:]]):
-        with SummaryWriter(str(tmp_path / "plain"), filename_suffix=f".{number}") as writer:
-            for row in rows:
-                writer.add_scalar("loss", row["loss"], row["step"])
-    files = sorted((tmp_path / "plain").iterdir(), key=lambda one: one.suffix)
-    # Files of one second have equal times in their names.
-    for number, file in enumerate(files):
-        file.rename(file.with_name(f"events.out.tfevents.{number}.host"))
-    (found,) = read(tmp_path)
-    check(found, "plain", None)
-    (found,) = read(*sorted((tmp_path / "plain").iterdir()))
-    check(found, "plain", None)
-
-
-def test_two_runs_in_a_folder_of_event_files_are_refused(tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    for number, (first, rows) in enumerate([(10, ROWS), (5, ROWS[:2])]):
-        with SummaryWriter(str(tmp_path), filename_suffix=f".{number}") as writer:
-            writer.add_scalar("width", 64, 0)  # each time that it starts
-            writer.add_scalar("other", 64, first)
-            for row in rows:
-                writer.add_scalar("loss", row["loss"], row["step"] - 10)
-    for number, file in enumerate(sorted(tmp_path.iterdir())):
-        file.rename(file.with_name(f"events.out.tfevents.{number}.host"))
-    said = r"tfevents.0.host and .*1.host beside it both have 'loss' from .* 0 and 0: .* two runs"
-    with pytest.raises(UserError, match=said):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["HALF", "FLOAT", "DOUBLE", "INT64"])
-@pytest.mark.parametrize("packed", [True, False])
-def test_scalars_of_tensorboard_may_be_tensors(kind: str, packed: bool, tmp_path: Path) -> None:
-    from tensorboard.compat.proto import summary_pb2, types_pb2
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.tensorflow_stub import dtypes
-    from torch.utils.tensorboard import FileWriter
-
-    dtype = getattr(types_pb2, f"DT_{kind}")
-    field = {"FLOAT": "float_val", "DOUBLE": "double_val", "INT64": "int64_val"}
-    writer = FileWriter(str(tmp_path))
-    for step, loss in ((10, 3.0), (20, 2.0)):
-        value = np.array(loss, dtypes.as_dtype(dtype).as_numpy_dtype)
-        if packed:
-            tensor = TensorProto(dtype=dtype, tensor_content=value.tobytes())
-        elif kind in field:
-            tensor = TensorProto(dtype=dtype, **{field[kind]: [value.item()]})
-        else:
-            tensor = TensorProto(dtype=dtype, half_val=[int(value.view(np.uint16))])
-        wide = TensorProto(dtype=dtype, tensor_content=value.tobytes())
-        wide.tensor_shape.dim.add(size=10**12)
-        given = [("val/loss", tensor), ("curve", wide)]
-        values = [summary_pb2.Summary.Value(tag=tag, tensor=one) for tag, one in given]
-        writer.add_summary(summary_pb2.Summary(value=values), step)
-    writer.close()
-    (found,) = read(tmp_path)
-    assert (found.loss_name, found.losses.tolist()) == ("val/loss", [3.0, 2.0])
-
-
-def test_a_scalar_of_tensorboard_without_a_number_is_one_line(tmp_path: Path) -> None:
-    from tensorboard.compat.proto import summary_pb2, types_pb2
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from torch.utils.tensorboard import FileWriter
-
-    writer = FileWriter(str(tmp_path))
-    tensor = TensorProto(dtype=types_pb2.DT_FLOAT, tensor_content=b"abc")
-    value = summary_pb2.Summary.Value(tag="val/loss", tensor=tensor)
-    writer.add_summary(summary_pb2.Summary(value=[value]), 1)
-    writer.close()
-    with pytest.raises(UserError, match="has 'val/loss' without a number in it; expected one"):
-        read(tmp_path)
-
-
 def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -347,29 +269,6 @@ def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
     assert np.isnan(found.losses[-1]) and len(found.losses) == 3
 
 
-LOST = {
-    "x.csv": "arm,seed,step,loss\na,1,10,3.5\nb,2,10,\nb,2,20,\n,,20,\n",
-    "x.jsonl": '{"arm":"a","seed":1,"step":10,"loss":3.5}\n'
-    '{"arm":"b","seed":2,"step":10,"loss":null}\n{"arm":"b","seed":2,"step":20,"lr":1}',
-    "wandb.csv": "Step,a-s1 - loss,b-s2 - loss\n10,3.5,\n20,,\n",
-    "mlflow.csv": "arm,seed,key,value,step\na,1,loss,3.5,10\nb,2,loss,,10\nb,2,lr,0.1,20\n",
-}
-
-
-@pytest.mark.parametrize("name", LOST)
-def test_a_run_that_has_no_loss_ends_in_nan(name: str, tmp_path: Path) -> None:
-    one, two = read(put(tmp_path / name, LOST[name]))
-    assert (one.arm, one.seed, one.losses.tolist()) == ("a", "1", [3.5])
-    assert (two.arm, two.seed, two.steps.tolist()) == ("b", "2", [10, 20])
-    assert np.isnan(two.losses).all() and not two.again
-
-
-@pytest.mark.parametrize("word", ["NaN", "nan", "Inf"])
-def test_lines_of_text_say_what_is_not_finite_in_any_letters(word: str, tmp_path: Path) -> None:
-    (found,) = read(put(tmp_path / "a.log", f"step 1: val loss 3.5\nstep 2: val loss {word}\n"))
-    assert found.steps.tolist() == [1, 2] and not np.isfinite(found.losses[-1])
-
-
 BAD = {
     "there is no log at": lambda at: at / "nothing.csv",
     "no log lies in the folder": lambda at: at,
@@ -435,47 +334,6 @@ def beside(at: Path) -> Path:
     return put(at / "x.csv", "step,loss\n1,2\n")
 
 
-@pytest.mark.parametrize("order", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a_table_that_a_spreadsheet_saved_in_utf16_is_read(order: str, tmp_path: Path) -> None:
-    text = "arm\tseed\tstep\tloss\ngröße\t1\t10\t3.5\n"
-    mark = "" if order == "utf-16" else "\ufeff"
-    (tmp_path / "x.tsv").write_bytes(f"{mark}{text}".encode(order))
-    (found,) = read(tmp_path / "x.tsv")
-    assert (found.arm, found.seed, found.losses.tolist()) == ("größe", "1", [3.5])
-    (tmp_path / "x.tsv").write_bytes(f"\ufeff{text}".encode("utf-16-le")[:-1])
-    with pytest.raises(UserError, match=r"cannot be read as a table in UTF-16: .* copy the"):
-        read(tmp_path / "x.tsv")
-
-
-DAY = datetime(2024, 1, 1, 12, 30)
-
-
-@pytest.mark.parametrize("column", ["step", "loss"])
-@pytest.mark.parametrize(
-    "value", [DAY, DAY.date(), DAY.time(), DAY - DAY, [1.0], {"a": 1.0}, b"\xff", True]
-)
-def test_a_column_of_something_else_than_numbers_is_one_line(
-    column: str, value: Any, tmp_path: Path
-) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    table = pa.Table.from_pylist([{**ROWS[0], column: value}])
-    parquet.write_table(table, tmp_path / "x.parquet")
-    said = f"the column '{column}' of .*holds something else .*name another with --{column} COLUMN"
-    with pytest.raises(UserError, match=said):
-        read(tmp_path / "x.parquet")
-
-
-@pytest.mark.parametrize("value", ["2024-01-01", "12:30:00", "2024-01-01T12:30:00Z", "true"])
-def test_a_step_that_is_a_time_is_one_line_in_a_table_of_wandb_too(
-    value: str, tmp_path: Path
-) -> None:
-    for text in (f"step,loss\n{value},1\n", f"Step,a-s1 - loss\n{value},1\n"):
-        with pytest.raises(UserError, match=r"[sS]tep' of .* something else than numbers"):
-            read(put(tmp_path / "x.csv", text))
-
-
 @pytest.mark.parametrize("said", BAD)
 def test_what_cannot_be_read_is_one_line(said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as told:
@@ -504,3 +362,15 @@ def test_a_column_that_is_not_there_is_one_line(columns: Any, said: str, tmp_pat
 def test_no_log_is_one_line() -> None:
     with pytest.raises(UserError, match="no log was given; expected a table"):
         read()
+
+
+def test_a_log_beside_runs_of_another_kind_is_not_passed_over(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        state = {"log_history": [{"step": 1, "eval_loss": 1.0}], "global_step": 1}
+        (tmp_path / f"wide-s{seed}").mkdir()
+        put(tmp_path / f"wide-s{seed}" / "trainer_state.json", json.dumps(state))
+    put(tmp_path / "notes.txt", "nothing of numbers")
+    assert len(read(tmp_path)) == 2
+    write_csv(tmp_path / "wide-s3.csv", ROWS)
+    with pytest.raises(UserError, match=r"wide-s3.csv lies beside runs of another kind"):
+        read(tmp_path)
