@@ -61,7 +61,7 @@ REFUSED = {
     "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
     "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
-    "block-anatomy": {"gptj": "hands over no values"},
+    "block-anatomy": dict.fromkeys(("gptj", "openai-gpt"), "hands over no values"),
 }
 # Of random models that a study draws beside those of a user, whichever those are.
 SMALL = {"collapse-depth": {"layers": 4, "width": 16}}
@@ -390,8 +390,6 @@ def test_every_study_judges_every_family_or_says_in_a_line_why_not(name, family,
     refused = REFUSED.get(name, {}).get(family)
     if family == "openai-gpt" and name in {"bound-depth", "path-length", "unit-ball"}:
         refused = "does not apply to openai-gpt: "
-    if (family, name) == ("openai-gpt", "block-anatomy"):
-        refused = "hands over no values"
     if family == "mamba" and found.attention:
         refused = "looks at attention, and mamba"
     if not refused:
