@@ -29,6 +29,7 @@ OF_MODULES = {
 # Functions that fill a folder which nobody else knows, and which takes its name as a whole.
 FILLS = {"fill", "_fill", "fill_for_good"}
 REASONS = {
+    "adaptation/pipeline/overhead.py measure_rates": "a temporary folder",
     "adaptation/pretraining/replay.py mix_texts": "a temporary folder",
     "adaptation/trainer/own_folder.py remove_checkpoints": "its own, whose seal names every file",
     "adaptation/trainer/own_folder.py BeginCallback._write": "its own list of checkpoints",

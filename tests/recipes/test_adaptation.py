@@ -11,12 +11,16 @@ from transformers import TrainingArguments
 
 from layerlab import UserError
 from layerlab.adaptation.pipeline import plan
-from layerlab.adaptation.pipeline.estimate import PER_TOKEN, forecast
+from layerlab.adaptation.pipeline.estimate import forecast
 from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.stage import StageStore
+from layerlab.adaptation.sft.chat_template import add_plain_template
+from layerlab.adaptation.sft.conversations import conversation
+from layerlab.adaptation.sft.encode import Encoder
 from layerlab.data.cleaning import deduplication
 from layerlab.data.places import find_text
 from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
+from layerlab.tokenization.convert import load_or_convert
 from tests.adaptation.lessons import recipe
 
 BASE = {"base": {"model": "pre-norm"}}
@@ -268,4 +272,7 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     source = {"name": "a", "path": str(tmp_path / "rows.json"), "limit": 3}
     read = make_recipe({**BASE, "sft": {"sources": [source], "num_train_epochs": 2}})
     found = forecast(read, plan_stages(read), StageStore(tmp_path))
-    assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]
+    words = load_or_convert(BASE["base"]["model"])
+    add_plain_template(words)
+    (example, *_) = (Encoder(words).example(conversation(row)) for row in rows)
+    assert [row.tokens for row in found.rows] == [None, 2 * 3 * len(example.ids)]

@@ -154,7 +154,8 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
             every = [_sample_rows(one, encoder, block) for one in section.sources]
     except UserError:  # which the list of what is absent, or the stage itself, says
         return None
-    learned = [(1 - section.validation_fraction) * one.count for one in every]
+    held = [round(section.validation_fraction * one.count) for one in every]
+    learned = [one.count - apart for one, apart in zip(every, held, strict=True)]
     whole = [count * one.mean for count, one in zip(learned, every, strict=True)]
     tokens = section.tokens or section.num_train_epochs * sum(whole)
     weights = [one.weight or size for one, size in zip(section.sources, whole, strict=True)]
@@ -171,7 +172,6 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
     micro = _count_micro(section, recipe.run)
     longest = [max(rows[first : first + micro]) for first in range(0, len(rows), micro)]
     updates = ceil(len(rows) * sum(counts) / len(lengths) / section.batch_size)
-    held = [round(section.validation_fraction * one.count) for one in every]
     amount = StageAmount(
         tokens=round(tokens),
         updates=updates,

@@ -132,7 +132,7 @@ def _exchange(run: StageRunSection, dry: DryUpdate, passes: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _UpdateTrial:
+class _PassTimes:
     """Seconds of a pass forward and backward, of the step of an update, and of passes forward."""
 
     through: float
@@ -148,7 +148,7 @@ def _try(
     update: Update,
     dry: DryUpdate,
     peak: float,
-) -> _UpdateTrial:
+) -> _PassTimes:
     most = PASS * ASSUMED * peak / dry.flops * dry.tokens
     rows, block = max(1, min(update.micro, int(most) // update.block)), update.block
     if most < block:
@@ -192,7 +192,7 @@ def _try(
             times.append(clock() - begun)
         return median(times[1:])
 
-    return _UpdateTrial(
+    return _PassTimes(
         through=through * scale,
         step=step,
         forward=read(tokens) * forward,
