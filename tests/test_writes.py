@@ -33,7 +33,6 @@ REASONS = {
     "adaptation/pretraining/replay.py mix_texts": "a temporary folder",
     "adaptation/trainer/own_folder.py remove_checkpoints": "its own, whose seal names every file",
     "adaptation/trainer/own_folder.py BeginCallback._write": "its own list of checkpoints",
-    "adaptation/pipeline/overhead.py measure_rates": "a temporary folder",
     "api/adapt.py _carry": "makes the folder of a stage",
     "corpus/stored.py lock_in_turn": "half of what lies in the cache, under its lock",
     "corpus/shards.py WriterProcess.start": "starts the writer of shards in the cache",
