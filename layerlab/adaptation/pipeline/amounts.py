@@ -219,7 +219,7 @@ def _measure_texts(
         found = [_sample_text(one, machine) for one in given]
         seconds += sum(one[1] for one in found)
         blocks = sum(one[0] for one in found) * recipe.data.validation_fraction / usual.row
-        held += min(ceil(blocks), section.max_eval_blocks or inf)
+        held += min(blocks, section.max_eval_blocks or inf)
     if held == inf:  # no file says how much there is
         return usual
     held /= recipe.run.num_processes
