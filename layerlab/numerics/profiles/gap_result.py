@@ -8,6 +8,7 @@ from typing import Any
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import CLIP, QUANTILES, TokenDifferences
+from layerlab.records.json_values import json_values
 
 # What is worth changing leaves no more than this of the difference.
 WORTH = 0.5
@@ -128,13 +129,14 @@ class RunGap:
 
     def to_json(self) -> dict[str, Any]:
         """Return what was found, for a JSON file."""
-        return {
+        found = {
             **asdict(self),
             "closure": self.closure,
             "layer_closure": self.layer_closure,
             "echo": self.echo,
             "differences": differences(self.a, self.b),
         }
+        return dict(json_values(found))
 
 
 def describe(found: RunGap) -> str:

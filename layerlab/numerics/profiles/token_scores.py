@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerlab.errors import UserError
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.lanes import Lane, OperationResult, SideBySide
@@ -56,6 +57,9 @@ class TokenScores:
 
         Runs whose logits would not fit into memory beside each other go in turns, each time beside
         the first two.
+
+        Raises:
+            UserError: under one of their profiles they are not finite.
         """
         first, rest = list(lanes[:2]), list(lanes[2:])
         size = self._most - 2
@@ -83,7 +87,19 @@ class TokenScores:
         if not turn:
             self.choices = choices
         self.forwards += run.forwards
-        return [torch.cat(one).double() for one in found]
+        read = [torch.cat(one).double() for one in found]
+        for lane, scored in zip(lanes, read, strict=True):
+            _check_finite(lane, scored)
+        return read
+
+
+def _check_finite(lane: Lane, values: Tensor) -> None:
+    lost = int((~values.isfinite()).sum())
+    if lost and lane.profile is not None:
+        raise UserError(
+            f"under {lane.profile.name} the log-probabilities of {lost} of {len(values)} tokens are"
+            " not finite: the model overflows, or holds NaN; look with layerlab inspect MODEL"
+        )
 
 
 def _score(logits: Sequence[Tensor], ids: Tensor) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """The attribution of a difference: it closes, names what was planted, is verified by a run."""
 
+import json
 from typing import Any
 
 import pytest
@@ -95,9 +96,20 @@ def test_a_layer_takes_its_share() -> None:
 
 
 def test_json_has_the_closure_at_the_top() -> None:
+    found = gap("llama", "torch-eager", "torch-eager").to_json()
+    assert json.loads(json.dumps(found, allow_nan=False))["closure"] is None
     found = gap("llama", "torch-eager", "torch-sdpa").to_json()
     assert found["closure"] == pytest.approx(1, abs=0.1)
     assert {one["name"] for one in found["operations"]} <= set(OPERATIONS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_without_finite_numbers_is_one_line(value: float) -> None:
+    model = build("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.fill_(value)
+    with pytest.raises(UserError, match="under torch-eager the log-probabilities of 23 of 23"):
+        find_gap(model, [IDS], EAGER, load_profile("torch-sdpa"), call=call)
 
 
 @pytest.mark.full
