@@ -67,8 +67,8 @@ def judge(
         margin: test, too, whether each arm is within it of the baseline; of evaluations in units of
             the score, of which 0.01 is a percentage point.
         target_loss: judge, too, the steps to this loss; runs that never reach it are counted.
-        metric: of evaluations, the score of each question that is compared, as "acc", or "mse=lower"
-            where nothing else says which way is better; the usual one of each task if left out.
+        metric: of evaluations, the score of each question that is compared, as "acc", or
+            "mse=lower" where nothing says which way is better; the usual one if left out.
         cluster: of evaluations, fields of a question that name the document it is about; the usual
             ones if left out, and "none" takes each question by itself.
         last: judge the mean of so many readings.

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from math import exp, inf, log
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from layerlab.numerics.profiles.token_differences import rms
@@ -15,7 +16,6 @@ BASES = (0.5, 2.0, 50.0, 100.0)
 FACTORS = (0.5, 2.0, 4.0, 8.0)
 COLDEST, HOTTEST = 0.05, 20.0
 PRECISE = 1e-4  # of the logarithm of a temperature
-GOLDEN = (5**0.5 - 1) / 2
 FREQUENCIES = "inv_freq"
 # Log-probabilities of all tokens but the first of each text, in float32.
 Read = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -59,20 +59,11 @@ def try_temperature(
             found.append(one - scaled.gather(-1, tokens[1:, None])[:, 0])
         return measure(found)
 
-    low, high = log(COLDEST), log(HOTTEST)
-    inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
-    values = [measure_left(one) for one in inner]
-    while high - low > PRECISE:
-        if values[0] < values[1]:
-            high, inner[1], values[1] = inner[1], inner[0], values[0]
-            inner[0] = high - GOLDEN * (high - low)
-            values[0] = measure_left(inner[0])
-        else:
-            low, inner[0], values[0] = inner[0], inner[1], values[1]
-            inner[1] = low + GOLDEN * (high - low)
-            values[1] = measure_left(inner[1])
-    best = min(zip(values, inner, strict=True))
-    return Cause(name=f"temperature {exp(best[1]):.4g} applied", left=best[0])
+    limits = log(COLDEST), log(HOTTEST)
+    best = minimize_scalar(
+        measure_left, bounds=limits, method="bounded", options={"xatol": PRECISE}
+    )
+    return Cause(name=f"temperature {exp(best.x):.4g} applied", left=float(best.fun))
 
 
 def try_beginning(
