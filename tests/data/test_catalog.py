@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from layerlab import UserError
-from layerlab.cli import adapt_data
+from layerlab.cli.adapt import data as adapt_data
 from layerlab.data.catalog import list_corpora, table
 
 app = typer.Typer()

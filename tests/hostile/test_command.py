@@ -37,6 +37,7 @@ WORK: dict[str, tuple[list[str], dict[str, str]]] = {
     ),
     "variants": (["llama"], {}),
     "retrofit": (["llama"], {"--out": "new"}),
+    "gap": (["shallow"], {"--samples": "1", "--context": "8", "--b": "autocast-bf16"}),
     "precision": (["shallow"], {"--samples": "1", "--context": "8", "--out": "new.toml"}),
     "train": (["smoke"], {"--plan": "", "--out": "new"}),
     "compare": (["arms.toml"], {"--plan": "", "--out": "new"}),

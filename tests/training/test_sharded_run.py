@@ -49,7 +49,7 @@ def test_a_run_killed_among_its_shards_ends_in_the_same_bits(
             running.kill()
         assert python(*command).returncode == 0
         assert json.loads((folder / "result.json").read_text())["resumes"] == kills
-        shards = list((tmp_path / cache).glob("shards-2/*/0/*/shard.tokens"))
+        shards = list((tmp_path / cache).glob("shards-*/*/0/*/shard.tokens"))
         assert len(shards) >= 4, "the run went through several"
         models.append((folder / "model" / "model.safetensors").read_bytes())
     assert models[0] == models[1]

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from math import isfinite
 
 from torch import Tensor, nn
 
@@ -93,7 +94,9 @@ def find_gap(
     ]
     for rows in (shares, layers) if changed else ():
         rows.append(_share(EXPERTS, theirs - pinned, whole))
-    ranked = sorted((one for one in shares if one.rms), key=lambda one: -one.share)
+    order = [one for one in shares if isfinite(one.share)]
+    ranked = sorted((one for one in order if one.rms), key=lambda one: -one.share)
+    ranked += [one for one in shares if one not in order]
     found = replace(found, operations=tuple(ranked), layers=tuple(layers))
     if abs(found.closure - 1) > CLOSED:
         found = replace(found, pairs=_pair(scores, found, mine, whole))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from math import nan
+from math import isfinite, nan
 from typing import Any
 
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
@@ -23,7 +23,8 @@ class DifferenceShare:
 
     Attributes:
         name: of an operation, or of layers.
-        share: of the squared difference; shares of all parts add up to the closure.
+        share: of the squared difference; shares of all parts add up to the closure. NaN where the
+            errors of this part alone leave what the model can compute, as a root below 0.
         rms: of the difference that these results alone make, in nats.
         differs: whether the profiles set this operation differently. Where they do not, both round
             alike, and what is here are roundings that came out otherwise because of the others.
@@ -96,11 +97,11 @@ class RunGap:
     @property
     def closure(self) -> float:
         """Return the sum of the shares by operation; 1 where errors are carried on linearly."""
-        return sum(one.share for one in self.operations) if self.operations else nan
+        return _add(self.operations)
 
     @property
     def layer_closure(self) -> float:
-        return sum(one.share for one in self.layers) if self.layers else nan
+        return _add(self.layers)
 
     @property
     def causes(self) -> tuple[DifferenceShare, ...]:
@@ -110,7 +111,7 @@ class RunGap:
     @property
     def echo(self) -> float:
         """Return the share of roundings that both do, and that came out otherwise."""
-        return sum(one.share for one in self.operations if not one.differs)
+        return sum(o.share for o in self.operations if not o.differs and isfinite(o.share))
 
     @property
     def first(self) -> Remedy | None:
@@ -137,6 +138,11 @@ class RunGap:
             "differences": differences(self.a, self.b),
         }
         return dict(json_values(found))
+
+
+def _add(parts: Iterable[DifferenceShare]) -> float:
+    known = [one.share for one in parts if isfinite(one.share)]
+    return sum(known) if known else nan
 
 
 def describe(found: RunGap) -> str:
@@ -204,7 +210,7 @@ def _tell_difference(found: TokenDifferences, choices: ExpertChoices) -> list[st
 
 def _table(found: RunGap) -> list[str]:
     lines = [f"{'operation':<24}  share  alone, nats  in the profiles"]
-    shown = [one for one in found.operations if abs(one.share) >= SHOWN]
+    shown = [one for one in found.operations if not abs(one.share) < SHOWN]
     for one in shown:
         lines.append(f"{_row(one)}  {'differs' if one.differs else ''}".rstrip())
     rest = sum(one.share for one in found.operations if one not in shown)
