@@ -36,7 +36,7 @@ from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, differences, load_profile
 from layerlab.numerics.profiles.token_scores import TokenScores
 
-STORIES = ROOT.parent / "shared" / "data" / "model-stories260K"
+STORIES = ROOT.parent / "shared" / "data" / "model-stories260K" / "hf"
 # One change each of what eager bf16 does: casts that are left out, formats, fusions.
 SINGLE = {
     **dict.fromkeys(

@@ -167,8 +167,8 @@ def main() -> None:
             alone += only.best[0].name in wanted and not only.is_bug
             print(
                 f"{name:<9} {run:<9} {' or '.join(one.name for one in both.best)} "
-                f"{both.best[0].explained:.1%}; by emulation alone "
-                f"{' or '.join(one.name for one in only.best)} {only.best[0].explained:.1%}; "
+                f"{both.best[0].share:.1%}; by emulation alone "
+                f"{' or '.join(one.name for one in only.best)} {only.best[0].share:.1%}; "
                 f"{time.perf_counter() - begun:.0f} s",
                 flush=True,
             )

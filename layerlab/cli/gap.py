@@ -65,7 +65,7 @@ def gap(
         if as_json:
             show_json([one.to_json() for one in known])
         else:
-            say_wrapped("\n".join(f"{one.name:<16}  {one.described}" for one in known))
+            say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in known))
         return
     pair = load_profile(a), None if b is None else load_profile(b)
     if logprobs is not None:

@@ -155,7 +155,7 @@ def describe(found: RunGap) -> str:
 
 def _lead(found: RunGap) -> list[str]:
     pair = (("a", found.a), ("b", found.b))
-    lines = [f"{letter:<6}  {one.name}: {one.described}" for letter, one in pair]
+    lines = [f"{letter:<6}  {one.name}: {one.summary}" for letter, one in pair]
     return [*lines, f"change  {advise(found)}"]
 
 

@@ -91,7 +91,7 @@ class NumericsProfile:
         return self.defaults.get(operation, self.format)
 
     @property
-    def described(self) -> str:
+    def summary(self) -> str:
         """Return what it stands for, and whether that is verified."""
         told = self.description or "no description"
         return told if self.verified else f"not verified: {told}"

@@ -94,10 +94,10 @@ def explain_record(
             return _explain(whole, own[known], exact[known])
 
         rows = _run_all(rows, candidates, run)
-    rows.sort(key=lambda one: (not _may_be(one, rms(error)), -one.explained))
+    rows.sort(key=lambda one: (not _may_be(one, rms(error)), -one.share))
     bias = float(error.mean())
     beyond = rms(error) > most_rms or abs(bias) > most_bias
-    is_bug = beyond and rows[0].explained < FITTING
+    is_bug = beyond and rows[0].share < FITTING
     causes: list[Cause] = []
     if is_bug:
         causes = _try_mistakes(scores, recorded, exact)
@@ -123,7 +123,7 @@ def _values(record: TokenRecord, device: torch.device) -> Tensor:
 
 def _may_be(row: ProfileFit, size: float) -> bool:
     """Return whether a profile can have made a record, by its digits or its error's size."""
-    return row.explained > 0 or row.rms / MULTIPLE <= size <= row.rms * MULTIPLE
+    return row.share > 0 or row.rms / MULTIPLE <= size <= row.rms * MULTIPLE
 
 
 def _run_all(
@@ -142,7 +142,7 @@ def _run_all(
         except NotApplicable as reason:
             found.append(replace(row, missing=str(reason)))
         else:
-            same = row.name if found[-1].explained > SAME else ""
+            same = row.name if found[-1].share > SAME else ""
     return found
 
 

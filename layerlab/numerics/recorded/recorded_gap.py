@@ -33,7 +33,7 @@ class ProfileFit:
     missing: str = ""
 
     @property
-    def explained(self) -> float:
+    def share(self) -> float:
         """Return the larger share of the two."""
         return self.emulated if self.real is None else max(self.emulated, self.real)
 
@@ -82,13 +82,13 @@ class RecordedGap:
     @property
     def best(self) -> tuple[ProfileFit, ...]:
         """Return the profiles that explain most: one, or several that round alike."""
-        most = self.candidates[0].explained
-        return tuple(one for one in self.candidates if one.explained == most)
+        most = self.candidates[0].share
+        return tuple(one for one in self.candidates if one.share == most)
 
     @property
-    def unexplained(self) -> float:
+    def rest(self) -> float:
         """Return the share of the recorded difference that the best profile leaves."""
-        return 1 - self.candidates[0].explained
+        return 1 - self.candidates[0].share
 
     @property
     def cause(self) -> Cause | None:
@@ -104,7 +104,7 @@ class RecordedGap:
         return {
             **asdict(self),
             "best": [one.name for one in self.best],
-            "unexplained": self.unexplained,
+            "unexplained": self.rest,
             "cause": None if self.cause is None else self.cause.name,
         }
 
@@ -119,7 +119,7 @@ def summary(found: RecordedGap) -> str:
 
 def _judge(found: RecordedGap) -> str:
     if not found.is_bug:
-        best, share = found.best, found.candidates[0].explained
+        best, share = found.best, found.candidates[0].share
         names = " or ".join(one.name for one in best)
         if share <= 0:
             return f"rounding, by its size; no profile fits by its digits, {names} comes nearest"

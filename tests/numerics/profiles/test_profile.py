@@ -82,4 +82,4 @@ def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
     path.write_text('description = "mine"\n[operations]\ncache = "fp8_e4m3"\n', "utf-8")
     found = load_profile(path)
     assert found.name == "mine" and differences(load_profile("torch-eager"), found) == ["cache"]
-    assert not found.verified and found.described == "not verified: mine"
+    assert not found.verified and found.summary == "not verified: mine"

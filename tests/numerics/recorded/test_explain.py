@@ -82,7 +82,7 @@ RUNS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor], name: str) -> None:
     found = find(model, record(pieces, RUNS[name]), CANDIDATES, real=True)
     assert found.best[0].name == name and found.candidates[0].real == pytest.approx(1, abs=1e-6)
-    assert not found.is_bug and found.unexplained == pytest.approx(0, abs=1e-6)
+    assert not found.is_bug and found.rest == pytest.approx(0, abs=1e-6)
     assert found.difference.tokens == sum(len(ids) - 1 for ids in pieces)
     missing = {one.name: one.missing for one in found.candidates}
     assert missing["vllm"] == "nothing here runs as vllm does"
@@ -116,7 +116,7 @@ def test_errors_that_went_apart_are_told_by_their_size(
         return logits + 0.02 * torch.randn(logits.shape, generator=generator)
 
     found = find(model, record(pieces, read), CANDIDATES)
-    assert not found.is_bug and found.best[0].name != "float32" and found.best[0].explained < 0
+    assert not found.is_bug and found.best[0].name != "float32" and found.best[0].share < 0
     assert "no profile fits by its digits" in str(found)
     plain = find(
         model, record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0]), CANDIDATES
