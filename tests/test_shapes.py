@@ -32,7 +32,7 @@ PLACES = [
         f"tests/numerics/theory/test_{name}.py"
         for name in ("activations", "condition_numbers", "error_bounds")
     ),
-    "tests/numerics/emulation/test_accumulation.py",
+    "tests/numerics/emulation/test_inner_roundings.py",
     "tests/studies/budzinskiy25/support/test_scalar_arithmetic.py",
     "tests/model/test_laws.py::test_every_law_that_a_user_can_check_holds",
     "tests/corpus/test_batches.py",
@@ -110,7 +110,7 @@ REPEATING = {
     "numerics/theory/test_activations.py": [
         "conditions_stay_below_their_limits_and_grow_with_them",
     ],
-    "numerics/emulation/test_accumulation.py": [
+    "numerics/emulation/test_inner_roundings.py": [
         "products_by_group_are_refused_for_mixed_dtypes_alone"
     ],
     "studies/budzinskiy25/support/test_scalar_arithmetic.py": [

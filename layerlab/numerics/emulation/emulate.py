@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
 from layerlab.numerics.emulation.apply_policy import cast
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
 from layerlab.numerics.emulation.autocast import autocasting
@@ -23,6 +22,15 @@ from layerlab.numerics.emulation.emulated_tensor import (
     stepwise,
     unwrap,
     writes_in_place,
+)
+from layerlab.numerics.emulation.inner_roundings import (
+    READING,
+    accumulate,
+    is_number,
+    multiply_groups,
+    narrow,
+    raise_by_square,
+    rounds_square,
 )
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
 from layerlab.numerics.emulation.policy import Policy, check_policy
@@ -38,6 +46,7 @@ class Emulation(CarriedWeights):
         roundings: number of rounded results by place.
         refused: places where torch itself would refuse to mix the dtypes.
         gradients: after a backward pass, the gradient of each parameter by its name.
+        in_steps: whether an operation that rounds inside is taken apart into its steps.
 
     Args:
         model: the model; it is not changed.
@@ -45,6 +54,8 @@ class Emulation(CarriedWeights):
         where: patterns of the places that are rounded; None for all.
         policy: what stays in float32.
     """
+
+    in_steps = True
 
     def __init__(
         self,
@@ -118,7 +129,13 @@ class Emulation(CarriedWeights):
         self.tracker.weighted = any(getattr(value, "weight", False) for value in args[-2:])
         # Its casts have come as operations of their own; on the values held it has no say.
         with torch._C._DisableAutocast():
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            if not (self.in_steps and rounds_square(func, args)):
+                return super().__torch_dispatch__(func, types, args, kwargs)
+            with self.tracker.inside(func):
+                return raise_by_square(func, args, kwargs or {}, self._take_step)
+
+    def _take_step(self, func: Any, *args: Any, **options: Any) -> Any:
+        return super().__torch_dispatch__(func, (), args, options)
 
     def open_attention(self, in_place: bool) -> TorchFunctionMode:
         """Return the mode that takes fused attention apart.
@@ -138,7 +155,7 @@ class Emulation(CarriedWeights):
 
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute the operation that was placed last."""
-        name = func._opname
+        name, args = func._opname, self.read_numbers(func, args)
         if name == "_to_copy" and _relabels(args, kwargs):
             return args[0].held  # `settle` copies it, rounded or not
         if name == "histc" and (whole := getattr(args[0], "whole", None)) is not None:
@@ -154,6 +171,14 @@ class Emulation(CarriedWeights):
         if steps is None or format is None or not self.is_chosen(self._place):
             return func(*factors, **self.inner(kwargs))
         return accumulate(name, factors, self.inner(kwargs), steps, self.rounder(format))
+
+    def read_numbers(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return arguments with numbers as the operation reads them."""
+        dtypes = [one.dtype for one in args if floating(one)] if func._opname in READING else []
+        format = self.regime.results.get(dtypes[0]) if dtypes else None
+        if format is None or not self.is_chosen(self._place):
+            return args
+        return [narrow(float(one), format) if is_number(one) else one for one in args]
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Remember which places ran, to check the patterns when the block ends."""

@@ -101,6 +101,16 @@ class Tracker:
         self._stage: list[int] = [0]
         self._attends: dict[str, bool] = {}
         self._nodes: dict[int, OpSite] = {}
+        self._whole: Any = None
+
+    @contextmanager
+    def inside(self, func: Any) -> Iterator[None]:
+        """Place all operations of the block as the one that they are steps of."""
+        self._whole = func
+        try:
+            yield
+        finally:
+            self._whole = None
 
     @contextmanager
     def follow(self) -> Iterator[None]:
@@ -139,7 +149,8 @@ class Tracker:
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._nodes.get(node._sequence_nr(), OpSite("backward"))
-        place = self._forward(func._schema.name.partition("::")[2])
+        name = (self._whole or func)._schema.name
+        place = self._forward(name.partition("::")[2])
         if torch.is_grad_enabled():
             # The node of this operation has just taken the number before the next one.
             self._nodes[torch.autograd._get_sequence_nr() - 1] = place

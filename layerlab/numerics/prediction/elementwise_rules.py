@@ -130,7 +130,9 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
         return _raise(call, algebra)
     y, n = call.results[0], float(exponent)
     through: ErrorState = None
-    if spread is not None and algebra.power == 1 and n >= 0 and n.is_integer():
+    if call.round_inside is not None:
+        through = _by_square(call, algebra, n)
+    elif spread is not None and algebra.power == 1 and n >= 0 and n.is_integer():
         size = x.abs()
         through = ((size + spread) ** n - size**n).nan_to_num(math.inf, math.inf)
         # What cancels in float64 is less than this.
@@ -140,6 +142,32 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
         through = algebra.through(x, y, spread, _positive(n), entry)
     units = {2.0: 1, 0.5: 1, -1.0: 1, 3.0: 2}.get(n, 8)
     return add_variances(through, algebra.slack(units, lambda: _within(y, through)))
+
+
+def _by_square(call: OpCall, algebra: Algebra, n: float) -> ErrorState:
+    """Return the spread of x^3 or x^-2 where x^2 is rounded first, by q.
+
+    dy = y' dx + s q,  s = x for x^3 and -1/x^4 for x^-2; bounds go through both steps, as
+    |(x+e)(x^2+f) - x^3| <= |x| f + |e| (x^2 + f) and |1/(x^2+f) - 1/x^2| <= f / (x^2 (x^2 - f)).
+    """
+    assert call.round_inside is not None
+    x, y, spread = call.value(0), call.results[0], call.spread(0)
+    e = torch.zeros_like(x) if spread is None else spread
+    square = x.square()
+    if algebra.power == 2:
+        before = 4 * square * e
+        own = call.round_inside(square, before if spread is not None else None)
+        own = torch.zeros_like(x) if own is None else own - before
+        through = n**2 * (y / x).square() * e + (x if n > 0 else y.square()).square() * own
+        return torch.where(x == 0, 0.0, through)
+    before = 2 * x.abs() * e + e.square()
+    before = add_variances(before, algebra.slack(1, lambda: square + before))
+    f = call.round_inside(square, before)
+    assert f is not None
+    if n > 0:
+        return x.abs() * f + e * (square + f)
+    within = f / (square * (square - f).clamp_min(0))
+    return torch.where(f == 0, 0.0, within).nan_to_num(math.inf, math.inf)
 
 
 def _positive(n: float) -> Callable[[Tensor], Tensor]:

@@ -24,6 +24,7 @@ class OpCall:
         kwargs: keyword arguments, for held values.
         results: its floating results.
         twins: whether the first two arguments are one and the same.
+        round_inside: returns the spread of a step inside, rounded; None where there is none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class OpCall:
     kwargs: Mapping[str, Any]
     results: Sequence[Tensor]
     twins: bool = False
+    round_inside: Callable[[Tensor, ErrorState], ErrorState] | None = None
 
     def value(self, index: int) -> Any:
         return self.args[index]

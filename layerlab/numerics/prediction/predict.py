@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast, get_args
 
 import torch
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.accumulation import multiply_groups
 from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
+from layerlab.numerics.emulation.inner_roundings import multiply_groups, rounds_square
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import AnyFormat, Format
@@ -55,6 +56,8 @@ class Prediction(Emulation):
         where: patterns of the places that are rounded; None for all.
     """
 
+    in_steps = False  # the rule of an operation knows its steps, and what they share
+
     def __init__(
         self,
         model: nn.Module,
@@ -77,8 +80,7 @@ class Prediction(Emulation):
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)
-        if func._opname in PRODUCTS:
-            args = self._factors(args)
+        args = self._factors(args) if func._opname in PRODUCTS else self.read_numbers(func, args)
         if func.is_view:
             _ground(args[0])
         if func._opname in CHOICES and self.algebra.power == 1:
@@ -104,7 +106,7 @@ class Prediction(Emulation):
         assert self._call is not None
         values = [output.held for output in outputs]
         entry = rule(func)
-        call = OpCall(*self._call[:5], values, self._call[5])
+        call = OpCall(*self._call[:5], values, self._call[5], self._round_inside(func, inputs))
         found: Any = None
         if func._opname in PRODUCTS:
             found = self._sum(call, self._passed)
@@ -128,6 +130,15 @@ class Prediction(Emulation):
             self._correlation.follow(call, self._passed, outputs[0])
         if writes_in_place(func):
             _keep(func, inputs, outputs[0])
+
+    def _round_inside(self, func: Any, inputs: Sequence[Any]) -> Any:
+        """Return what becomes of the spread of a step that an operation rounds inside, or None."""
+        if not rounds_square(func, inputs):
+            return None
+        format = self.regime.results.get(inputs[0].dtype)
+        if not isinstance(format, Format) or not self.is_chosen(self._place):
+            return None
+        return partial(self.algebra.round, format=format, mode=self.regime.rounding)
 
     def _rounding(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> Format | None:
         """Return the format that a result is rounded to, as an emulation would."""

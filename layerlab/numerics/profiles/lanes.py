@@ -42,8 +42,6 @@ from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
 from layerlab.records.layer_names import EMBEDDING
 
-# What torch does in two products, each of which rounds.
-CUBE, MULTIPLY = 3, torch.ops.aten.mul.Tensor
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
 # What returns numbers and where they stand, which is decided by the first run.
 CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
@@ -167,14 +165,6 @@ class SideBySide(Emulation):
         )
 
     # Operations
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        if func is torch.ops.aten.pow.Tensor_Scalar and args[1] == CUBE:
-            square = super().__torch_dispatch__(MULTIPLY, types, (args[0], args[0]))
-            return super().__torch_dispatch__(MULTIPLY, types, (square, args[0]))
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._others = None

@@ -165,6 +165,36 @@ def test_bound_is_never_exceeded(
         assert (error <= bound)[error.isfinite()].all()
 
 
+class Power(nn.Module):
+    """x^n, of numbers that are products."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self.exponent = exponent
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 1.1) ** self.exponent
+
+
+@pytest.mark.parametrize("exponent", [2, 3, -2, 2.3, -0.7])
+@pytest.mark.parametrize("format", ["bf16", "fp16", "t8", "fp32"])
+def test_powers_are_predicted_with_what_their_kernels_round_inside(
+    format: str, exponent: float
+) -> None:
+    """The cube's square and 1/x^2's are rounded, and an exponent has the digits of the format."""
+    model = Power(exponent)
+    x = 2.0 ** torch.empty(4096).uniform_(-2, 2, generator=torch.Generator().manual_seed(0))
+    call = partial(model, x)
+    seen = observed(model, call, [], (format, {}))[0]
+    (value,), (spread,) = spreads(model, call, regime(format), [], "variance")
+    ratio = ((seen - value) / value).norm() / (spread / value).norm()
+    assert 0.95 < ratio < 1.05
+    (value,), (bound,) = spreads(model, call, regime(format), [], "bound")
+    assert ((seen - value).abs() <= bound).all()
+    # No bound of nothing: some number comes near it.
+    assert ((seen - value).abs() / bound).max() > 0.5
+
+
 def test_bound_speaks_at_float32() -> None:
     """After one block it is a small number still, and above what is predicted."""
     model = built("llama")

@@ -1,14 +1,104 @@
-"""Products by group and products with rounded sums, beside torch's own."""
+"""Powers, numbers, products by group and products with rounded sums, beside torch's own."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
-from layerlab.numerics.emulation.emulate import emulate
+from layerlab.numerics.emulation.emulate import emulate, reference
+from layerlab.numerics.emulation.inner_roundings import accumulate, multiply_groups
+from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.round import rounder
 from tests.measures.family import built
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Function = Callable[[Tensor], Tensor]
+
+
+class Applied(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def every(format: str) -> Tensor:
+    """All 65,536 numbers of sixteen bits, infinities and NaN among them."""
+    return torch.arange(-(2**15), 2**15).to(torch.int16).view(DTYPES[format])
+
+
+def differing(function: Function, x: Tensor, format: str) -> int:
+    """On how many numbers torch and its emulation differ, where not both are NaN."""
+    with torch.no_grad():
+        real = function(x.clone()).float()
+    with emulate(Applied(function), format) as run:
+        emulated = run.model(x)
+    return int(((emulated != real) & ~(emulated.isnan() & real.isnan())).sum())
+
+
+@pytest.mark.parametrize("format", DTYPES)
+@pytest.mark.parametrize(
+    "exponent", [-3, -2, -1, -0.7, -0.5, 0, 0.1, 0.25, 0.5, 1, 1.5, 2, 2.3, 3, 4, 5]
+)
+def test_a_power_is_torch_s_own_bit_for_bit(exponent: float, format: str) -> None:
+    x = every(format)
+    if format == "fp16" and abs(exponent) == 0.5:
+        # Of -0 and -inf torch's float16 on a CPU takes the power, and all else the root.
+        x = x[x > 0]
+    assert differing(lambda x: x**exponent, x, format) == 0
+    assert differing(lambda x: x.clone().pow_(exponent), x, format) == 0
+    assert differing(lambda x: torch.pow(x, exponent, out=torch.empty_like(x)), x, format) == 0
+
+
+def test_both_roundings_of_a_cube_count_at_its_place() -> None:
+    model, x = Applied(lambda x: x**3), torch.ones(2)
+    with emulate(model, "bf16") as run:
+        model(x)
+    assert dict(run.roundings) == {OpSite("", "input"): 1, OpSite("", "power"): 2}
+
+
+@pytest.mark.parametrize("format", DTYPES)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 10000**x,
+        lambda x: 2.3**x,
+        lambda x: x.clamp(-0.1, 1001),
+        lambda x: x.clamp(max=0.1),
+        lambda x: x.masked_fill(x > 0, 0.1),
+        lambda x: x.masked_fill(x > 0, -10001),
+        lambda x: x.clone().fill_(0.1),
+        lambda x: x.new_full((3,), 0.1),
+        lambda x: torch.full_like(x, 0.1),
+        lambda x: nn.functional.pad(x, (1, 1), value=0.1),
+        lambda x: torch.fmod(x, 0.3),
+        lambda x: torch.remainder(x, 0.3),
+    ],
+)
+def test_numbers_are_read_as_torch_reads_them(function: Function, format: str) -> None:
+    x = every(format)
+    assert differing(function, x[x.isfinite()], format) == 0
+
+
+def test_numbers_stay_as_they_are_where_nothing_is_rounded() -> None:
+    model, x = nn.Sequential(nn.ELU(), Applied(lambda x: x.clamp(max=0.1))), torch.ones(1)
+    found = {}
+    for name, block in (
+        ("reference", reference(model)),
+        ("elsewhere", emulate(model, "bf16", where="0")),
+        ("everywhere", emulate(model, "bf16")),
+    ):
+        with block:
+            found[name] = model(x).item()
+    assert found["reference"] == 0.1
+    assert found["elsewhere"] == float(torch.tensor(0.1))
+    assert found["everywhere"] == float(torch.tensor(0.1, dtype=torch.bfloat16))
 
 
 def same(values: Tensor) -> Tensor:

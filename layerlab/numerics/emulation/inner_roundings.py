@@ -1,6 +1,7 @@
-"""Matrix products whose sums are rounded as they go on, for hardware that does not sum exactly."""
+"""What one operation rounds inside: numbers it is given, the square in a cube, running sums."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -8,8 +9,60 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
+from layerlab.numerics.formats.formats import AnyFormat
+from layerlab.numerics.formats.round import sparing
 
 Round = Callable[[Tensor], Tensor]
+aten = torch.ops.aten
+# Powers that torch's kernels make of the square: x^2 times x, and one over x^2.
+CUBE, INVERSE_SQUARE = 3, -2
+# What reads a number, or writes one, as a value of the tensor's own dtype.
+READING = frozenset(
+    """clamp clamp_ constant_pad_nd fill fill_ fmod fmod_ full_like masked_fill masked_fill_
+    new_full pow pow_ remainder remainder_""".split()
+)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether an argument is a number, and neither a tensor nor a choice."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def rounds_square(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether torch's kernel for a power rounds the square before it goes on.
+
+    Those for float16 on a CPU take any power at once.
+
+    Source: torch, `native/cpu/PowKernel.cpp` and `native/cuda/PowKernel.cu`.
+    """
+    if func._opname not in ("pow", "pow_") or not is_number(args[1]):
+        return False
+    plain = args[0].dtype == torch.float16 and args[0].device.type == "cpu"
+    return args[1] in (CUBE, INVERSE_SQUARE) and not plain
+
+
+def raise_by_square(
+    func: Any, args: Sequence[Any], options: Mapping[str, Any], run: Callable[..., Any]
+) -> Any:
+    """Compute a power as its kernel does, in the two operations that each round.
+
+    Args:
+        func: the power, also in place or into another tensor.
+        run: computes and rounds one operation.
+    """
+    base, exponent = args
+    out = base if func._opname == "pow_" else options.get("out")
+    square = run(aten.mul.Tensor, base, base)
+    given = (square, base) if exponent == CUBE else (square,)
+    if out is not None:
+        return run(aten.mul.out if exponent == CUBE else aten.reciprocal.out, *given, out=out)
+    return run(aten.mul.Tensor if exponent == CUBE else aten.reciprocal.default, *given)
+
+
+@lru_cache(maxsize=256)
+def narrow(number: float, format: AnyFormat) -> float:
+    """Return a number as a tensor of the format holds it; a mask stays what it is."""
+    return float(sparing(format, "nearest", None)(torch.tensor([number], dtype=torch.float64)))
 
 
 def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
