@@ -19,6 +19,7 @@ from layerlab.numerics.emulation.emulated_tensor import (
     check_runnable,
     floating,
     plain,
+    relabels,
     stepwise,
     unwrap,
     writes_in_place,
@@ -32,7 +33,7 @@ from layerlab.numerics.emulation.inner_roundings import (
     raise_by_square,
     rounds_square,
 )
-from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
+from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, Tracker, moves
 from layerlab.numerics.emulation.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import Unfused
@@ -156,7 +157,7 @@ class Emulation(CarriedWeights):
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute the operation that was placed last."""
         name, args = func._opname, self.read_numbers(func, args)
-        if name == "_to_copy" and _relabels(args, kwargs):
+        if name == "_to_copy" and relabels(args, kwargs):
             return args[0].held  # `settle` copies it, rounded or not
         if name == "histc" and (whole := getattr(args[0], "whole", None)) is not None:
             # What is counted, such as the tokens of each expert, is no rounded number.
@@ -186,20 +187,18 @@ class Emulation(CarriedWeights):
         selection.ran = True
         if selection.patterns is None or not self.is_chosen(place):
             return
-        given = [value for value in inputs if floating(value)]
         for output in outputs:
-            if self._moves(func, given, output):
+            if self.keeps(func, inputs, output):
                 continue
             known = output.dtype in self.regime.results
             (selection.rounded if known else selection.islands).add(place)
 
-    def _moves(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> bool:
+    def keeps(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> bool:
         """Return whether an operation only moves the values that it was given, in their format."""
-        if func._opname not in EXACT or not given:
-            return False
+        given = [value for value in inputs if floating(value)] if moves(func, inputs) else []
         results = self.regime.results
         format = results.get(output.dtype)
-        return all(results.get(value.dtype) == format for value in given)
+        return bool(given) and all(results.get(value.dtype) == format for value in given)
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         results, name = self.regime.results, func._opname
@@ -212,7 +211,7 @@ class Emulation(CarriedWeights):
             if (
                 format is None
                 or not self.is_chosen(self._place)
-                or self._moves(func, given, output)
+                or self.keeps(func, inputs, output)
             ):
                 if name == "_to_copy" and _shares(output.held, given):
                     output.held = output.held.clone()
@@ -392,16 +391,6 @@ def reference(
     run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
     with run.running(backward, by_layer):
         yield run
-
-
-def _relabels(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a copy of a carrier differs from it in nothing but its nominal dtype."""
-    dtype = options.get("dtype")
-    return (
-        isinstance(args[0], EmulatedTensor)
-        and len(options) == 1
-        and bool(dtype and dtype.is_floating_point)
-    )
 
 
 def _shares(values: Tensor, given: Sequence[Any]) -> bool:

@@ -93,6 +93,16 @@ def relabel(value: Tensor, nominal: torch.dtype) -> Tensor:
     return value.to(nominal)
 
 
+def relabels(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a copy of a carrier differs from it in nothing but its nominal dtype."""
+    dtype = options.get("dtype")
+    return (
+        isinstance(args[0], EmulatedTensor)
+        and len(options) == 1
+        and bool(dtype and dtype.is_floating_point)
+    )
+
+
 def floating(value: Any) -> bool:
     """Return whether something is a tensor of floating numbers."""
     return isinstance(value, Tensor) and value.dtype.is_floating_point

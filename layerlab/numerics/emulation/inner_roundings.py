@@ -31,9 +31,8 @@ def is_number(value: Any) -> bool:
 def rounds_square(func: Any, args: Sequence[Any]) -> bool:
     """Return whether torch's kernel for a power rounds the square before it goes on.
 
-    Those for float16 on a CPU take any power at once.
-
-    Source: torch, `native/cpu/PowKernel.cpp` and `native/cuda/PowKernel.cu`.
+    Those for float16 on a CPU take any power at once. Written down in torch's
+    `native/cpu/PowKernel.cpp` and `native/cuda/PowKernel.cu`.
     """
     if func._opname not in ("pow", "pow_") or not is_number(args[1]):
         return False

@@ -7,7 +7,7 @@ the forward operation that they belong to.
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -26,6 +26,8 @@ EXACT = frozenset(
     threshold_backward topk transpose tril triu unbind unsqueeze view where zero_
     zeros_like""".split()
 )
+# Of these, what adds to the values that are there, if it is asked to.
+ADDING = frozenset({"index_put", "index_put_"})
 # Views of a parameter are the parameter still.
 VIEWS = frozenset(
     """alias expand permute select slice split split_with_sizes squeeze t transpose unbind unsqueeze
@@ -61,6 +63,17 @@ WORD = re.compile(
     r"softmax|attention_functions?$|attention_(forward|interface)|dot_product_attention"
 )
 NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
+
+
+def moves(func: Any, inputs: Sequence[Any]) -> bool:
+    """Return whether an operation makes no value that it was not given.
+
+    Args:
+        func: the operation.
+        inputs: its arguments, flat.
+    """
+    adds = func._opname in ADDING and inputs[-1] is True
+    return func._opname in EXACT and not adds
 
 
 class OpSite(NamedTuple):

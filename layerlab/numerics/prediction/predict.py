@@ -22,7 +22,7 @@ from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import multiply_groups, rounds_square
-from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS
+from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
@@ -116,7 +116,7 @@ class Prediction(Emulation):
             found = entry(call, self.algebra)
         spreads = found if isinstance(found, list) else [found]
         for output, spread in zip(outputs, spreads, strict=True):
-            format = None if self._shifts(call) else self._rounding(func, given, output)
+            format = None if self._shifts(call) else self._rounding(func, inputs, output)
             if format is not None:
                 mode = self.regime.rounding
                 gone = self.algebra.overflows(output.held, spread, format, mode)
@@ -140,15 +140,11 @@ class Prediction(Emulation):
             return None
         return partial(self.algebra.round, format=format, mode=self.regime.rounding)
 
-    def _rounding(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> Format | None:
+    def _rounding(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> Format | None:
         """Return the format that a result is rounded to, as an emulation would."""
-        results = self.regime.results
-        format = results.get(output.dtype)
-        if format is None or not self.is_chosen(self._place):
+        format = self.regime.results.get(output.dtype)
+        if format is None or not self.is_chosen(self._place) or self.keeps(func, inputs, output):
             return None
-        if func._opname in EXACT and given:
-            if all(results.get(value.dtype) == format for value in given):
-                return None
         assert isinstance(format, Format)
         return format
 

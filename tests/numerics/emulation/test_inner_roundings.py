@@ -86,6 +86,25 @@ def test_numbers_are_read_as_torch_reads_them(function: Function, format: str) -
     assert differing(function, x[x.isfinite()], format) == 0
 
 
+@pytest.mark.parametrize("format", DTYPES)
+def test_values_put_beside_one_another_are_added_and_rounded(format: str) -> None:
+    x = every(format)
+    x = x[x.isfinite()].view(2, -1)
+    places = (torch.arange(x.shape[1]),)
+
+    def add(x: Tensor) -> Tensor:
+        return x[0].index_put(places, x[1].flip(0), accumulate=True)
+
+    def put(x: Tensor) -> Tensor:
+        return x[0].index_put(places, x[1].flip(0))
+
+    assert differing(add, x, format) == differing(put, x, format) == 0
+    for function, times in ((add, 1), (put, 0)):
+        with emulate(Applied(function), format) as run:
+            run.model(x)
+        assert run.roundings[OpSite("", "index_put")] == times
+
+
 def test_numbers_stay_as_they_are_where_nothing_is_rounded() -> None:
     model, x = nn.Sequential(nn.ELU(), Applied(lambda x: x.clamp(max=0.1))), torch.ones(1)
     found = {}
