@@ -1,8 +1,9 @@
 """Matrix products whose sums are rounded as they go on, for hardware that does not sum exactly."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,9 +11,29 @@ from torch import Tensor
 from layerlab.errors import UserError
 
 Round = Callable[[Tensor], Tensor]
+Multiply = Callable[[Tensor, Tensor], Tensor]
+Order = Literal["sequential", "tree", "split-k"]
 
 
-def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
+class Summation(NamedTuple):
+    """How the parts of a sum are added up.
+
+    Attributes:
+        order: one after another in an accumulator, which is rounded after each ("sequential");
+            one after another as well, each stored and so rounded before ("split-k"); or stored
+            and then added in pairs, pairs of pairs, and so on ("tree").
+        size: terms in a part; of "split-k", the number of parts.
+        round: what every sum goes through.
+    """
+
+    order: Order
+    size: int
+    round: Round
+
+
+def multiply_groups(
+    left: Tensor, right: Tensor, ends: Tensor | None, multiply: Multiply = torch.matmul
+) -> Tensor:
     """Multiply by group, as mixtures of experts do.
 
     PyTorch's own operation knows no float64.
@@ -21,17 +42,18 @@ def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
         left: a matrix whose rows, or columns, are sorted by group, or one matrix for each group.
         right: one matrix for each group, or a matrix whose rows, or columns, are sorted by group.
         ends: number of the row or column after the last of each group.
+        multiply: multiplies two matrices.
     """
     if ends is None:
-        return torch.bmm(left, right)
+        return multiply(left, right)
     bounds = [0, *ends.tolist()]
     spans = [slice(start, end) for start, end in pairwise(bounds)]
     if left.dim() == 2 and right.dim() == 2:
-        return torch.stack([left[:, span] @ right[span] for span in spans])
+        return torch.stack([multiply(left[:, span], right[span]) for span in spans])
     if left.dim() == 2:
-        rows = [left[span] @ matrix for span, matrix in zip(spans, right, strict=True)]
+        rows = [multiply(left[span], one) for span, one in zip(spans, right, strict=True)]
         return torch.cat([*rows, left.new_zeros(len(left) - bounds[-1], right.shape[-1])])
-    columns = [matrix @ right[:, span] for span, matrix in zip(spans, left, strict=True)]
+    columns = [multiply(one, right[:, span]) for span, one in zip(spans, left, strict=True)]
     rest = right.new_zeros(left.shape[-2], right.shape[-1] - bounds[-1])
     return torch.cat([*columns, rest], dim=-1)
 
@@ -50,38 +72,82 @@ def accumulate(
     Raises:
         UserError: an operation with no sum that could be split.
     """
-    addend: Tensor | None = None
-    alpha, beta = options.get("alpha", 1), options.get("beta", 1)
-    if name in ("addmm", "baddbmm"):
-        addend, left, right = factors[:3]
-        if set(options) - {"alpha", "beta"}:
-            raise UserError(f"accumulate= cannot follow {name} with {options}; leave it out")
-    elif name in ("mm", "bmm"):
-        left, right = factors[:2]
-    else:
+    if name not in ("mm", "bmm", "addmm", "baddbmm"):
         raise UserError(
             f"accumulate= cannot look into {name}; leave accumulate out, or where= this place"
         )
-    total = _strict(left, right, round) if terms == 1 else _blockwise(left, right, terms, round)
-    if addend is None:
+    if set(options) - {"alpha", "beta"}:
+        raise UserError(f"accumulate= cannot follow {name} with {options}; leave it out")
+    own = Summation("sequential", terms, round)
+    if terms == 1:
+        own = Summation("split-k", factors[-1].shape[-2], round)
+    multiply = partial(multiply_in_order, stages=[own])
+    found = take_apart(name, factors, options, multiply)
+    return round(found) if "add" in name else found
+
+
+def take_apart(
+    name: str, factors: Sequence[Any], options: Mapping[str, Any], multiply: Multiply
+) -> Tensor:
+    """Compute any of torch's products from a product of two matrices.
+
+    Args:
+        name: of the operation.
+        factors: its arguments.
+        options: its other arguments, by name.
+        multiply: multiplies two matrices.
+    """
+    if name == "_grouped_mm":
+        ends = options.get("offs", (*factors, None)[2])
+        return multiply_groups(factors[0], factors[1], ends, multiply)
+    if name == "linear":
+        left, weight, addend = (*factors, options.get("bias"))[:3]
+        total = multiply(left, weight.transpose(-2, -1))
+        return total if addend is None else total + addend
+    left, right = factors[-2:]
+    if name.endswith("mv"):
+        total = multiply(left, right[:, None])[:, 0]
+    else:
+        total = multiply(left, right)
+    if "add" not in name:
         return total
+    alpha, beta = options.get("alpha", 1), options.get("beta", 1)
     # With beta = 0 the addend is not read, NaN or not.
-    return round(alpha * total + beta * addend if beta else alpha * total)
+    return alpha * total + beta * factors[0] if beta else alpha * total
 
 
-def _strict(left: Tensor, right: Tensor, round: Round) -> Tensor:
-    total = round(left[..., :, :1] * right[..., :1, :])
-    for term in range(1, left.shape[-1]):
-        product = round(left[..., :, term : term + 1] * right[..., term : term + 1, :])
-        total = round(total + product)
+def multiply_in_order(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:
+    """Multiply two matrices, their sums cut into parts by the last stage, and these by the others.
+
+    What no stage cuts is summed as torch does.
+
+    Source: Own.
+    """
+    if not stages:
+        return torch.matmul(left, right)
+    *inner, (order, size, round) = stages
+    terms = left.shape[-1]
+    length = max(-(-terms // size), 1) if order == "split-k" else size
+    pairs = zip(left.split(length, dim=-1), right.split(length, dim=-2), strict=True)
+    sums = (multiply_in_order(*pair, inner) for pair in pairs)
+    if order == "tree":
+        return _add_in_pairs(map(round, sums), round)
+    total = round(next(sums))
+    for one in sums:
+        total = round(total + (round(one) if order == "split-k" else one))
     return total
 
 
-def _blockwise(left: Tensor, right: Tensor, terms: int, round: Round) -> Tensor:
-    blocks = zip(left.split(terms, dim=-1), right.split(terms, dim=-2), strict=True)
-    total: Tensor | None = None
-    for columns, rows in blocks:
-        part = torch.matmul(columns, rows)
-        total = round(part if total is None else total + part)
-    assert total is not None
-    return total
+def _add_in_pairs(sums: Iterable[Tensor], round: Round) -> Tensor:
+    """Add neighbours, then sums of neighbours, and so on; as few as can be are held at once."""
+    held: list[tuple[int, Tensor]] = []
+    for one in sums:
+        size = 1
+        while held and held[-1][0] == size:
+            one, size = round(held.pop()[1] + one), 2 * size
+        held.append((size, one))
+    while len(held) > 1:
+        _, one = held.pop()
+        size, before = held.pop()
+        held.append((size, round(before + one)))
+    return held[0][1]

@@ -21,12 +21,14 @@ from layerlab.errors import UserError
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
+    LayerLanes,
+    ProductCall,
     carry_over,
     change_each,
     find_carriers,
@@ -34,12 +36,13 @@ from layerlab.numerics.profiles.lane_values import (
     flatten,
     map_carriers,
     narrows,
+    sum_products,
     take_lane,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
+from layerlab.numerics.profiles.rules import find_carrier, rounding, rule, summations
 from layerlab.records.layer_names import EMBEDDING
 
 # What torch does in two products, each of which rounds.
@@ -69,21 +72,6 @@ class Lane:
     takes: Callable[[OperationResult], bool] | None = None
 
 
-class LayerLanes(LayerWeight):
-    """A parameter that makes its values in every run when an operation asks for them."""
-
-    @property
-    def lanes(self) -> Sequence[Tensor]:  # type: ignore[override]
-        """The values of each run, for as long as the layer runs."""
-        found: Any = self._known.take(self._layer, id(self), self._make)
-        return found
-
-    @property
-    def held(self) -> Tensor:  # type: ignore[override]
-        """The values of the first run."""
-        return self.lanes[0]
-
-
 class SideBySide(Emulation):
     """The context that a model runs in under several profiles at once.
 
@@ -107,6 +95,7 @@ class SideBySide(Emulation):
         self.choices = ExpertChoices()
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
+        self._call: ProductCall | None = None
         self._begun = False
         self._counts: Counter[str] = Counter()
 
@@ -177,9 +166,12 @@ class SideBySide(Emulation):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        self._others = None
+        self._others = self._call = None
         if func._opname in PRODUCTS:
             args = self._read_factors(args)
+            self._call = func._opname, args, kwargs
+        elif self.index.is_norm(self._place):
+            args = [self._read_sum(one) for one in args]
         carriers = [one for one in find_carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
         self._products += product
@@ -238,9 +230,30 @@ class SideBySide(Emulation):
             if moved:
                 values = carry_over(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
-                layer = self._find_layer(self._place, not self._begun)
-                values = self._settle(values, OperationResult(found, layer), output.dtype == LOW)
+                result = OperationResult(found, self._find_layer(self._place, not self._begun))
+                if found == "residual":
+                    output.unrounded = self._keep_sums(values, writes_in_place(func))
+                values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
+
+    def _sum(self, operation: str) -> dict[int, Tensor]:
+        """Return a product in the runs whose profile says how it is summed."""
+        orders = {
+            number: summations(run.profile.sums[operation])
+            for number, run in enumerate(self.runs)
+            if run.profile is not None and operation in run.profile.sums
+        }
+        if self._call is None or not orders:
+            return {}
+        return sum_products(self._call, orders, self.values, self.wide)
+
+    def _keep_sums(self, values: Sequence[Tensor], copied: bool) -> dict[int, Tensor]:
+        """Return a sum before it is rounded, in the runs whose norms may read it so."""
+        return {
+            number: values[number].clone() if copied else values[number]
+            for number, run in enumerate(self.runs)
+            if run.profile is not None and "norm_input" in run.profile.operations
+        }
 
     def _find(self, narrowed: bool) -> str:
         if self._place.layer is not None:
@@ -288,9 +301,20 @@ class SideBySide(Emulation):
         values = self._settle(values, OperationResult(operation, layer), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
-        read = EmulatedTensor(values[0], factor.dtype)
-        self._lay(read, values)
-        return read
+        return self._carry(values, factor.dtype)
+
+    def _read_sum(self, value: Any) -> Any:
+        """Return what a norm reads of the residual stream: a sum before it is rounded, or after."""
+        if not getattr(value, "unrounded", None):
+            return value
+        result = OperationResult("norm_input", self._find_layer(self._place, False))
+        read = self._settle(self.values(value), result, False, own=value.unrounded)
+        return self._carry(read, value.dtype)
+
+    def _carry(self, values: Sequence[Tensor], dtype: torch.dtype) -> EmulatedTensor:
+        carrier = EmulatedTensor(values[0], dtype)
+        self._lay(carrier, values)
+        return carrier
 
     # Rounding
 
@@ -303,6 +327,7 @@ class SideBySide(Emulation):
         result: OperationResult,
         low: bool,
         weights: Mapping[str | None, Tensor] | None = None,
+        own: Mapping[int, Tensor] | None = None,
     ) -> list[Tensor]:
         """Round a result in every run: by its profile, or with the errors of the first two.
 
@@ -311,6 +336,7 @@ class SideBySide(Emulation):
             result: what they are.
             low: whether the code leaves them in its own dtype.
             weights: the roundings of a parameter, by rule.
+            own: what runs with a profile of their own round in place of the values.
         """
         known: dict[Any, Tensor] = {}
         operation = result.operation
@@ -318,7 +344,8 @@ class SideBySide(Emulation):
         def round(number: int) -> Tensor:
             profile = self.runs[number].profile
             assert profile is not None
-            name, value = rule(profile, operation, low), values[number]
+            name = rule(profile, operation, low)
+            value = (own or {}).get(number, values[number])
             if weights is not None:
                 return weights[name]
             if name is None or self._counts[operation] % profile.every.get(operation, 1):
