@@ -86,7 +86,10 @@ class SideBySide(Emulation):
     """
 
     def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
-        wide = find_carrier(one.profile for one in lanes if one.profile is not None)
+        self._profiles = {n: one.profile for n, one in enumerate(lanes) if one.profile is not None}
+        # Those whose norms may read a sum before it is rounded.
+        self._readers = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
+        wide = find_carrier(self._profiles.values())
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
@@ -232,28 +235,19 @@ class SideBySide(Emulation):
             elif not (index and func._opname.endswith("_norm")):
                 result = OperationResult(found, self._find_layer(self._place, not self._begun))
                 if found == "residual":
-                    output.unrounded = self._keep_sums(values, writes_in_place(func))
+                    kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
+                    output.unrounded = {number: kept[number] for number in self._readers}
                 values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
 
     def _sum(self, operation: str) -> dict[int, Tensor]:
         """Return a product in the runs whose profile says how it is summed."""
         orders = {
-            number: summations(run.profile.sums[operation])
-            for number, run in enumerate(self.runs)
-            if run.profile is not None and operation in run.profile.sums
+            number: summations(profile.sums[operation])
+            for number, profile in self._profiles.items()
+            if operation in profile.sums
         }
-        if self._call is None or not orders:
-            return {}
-        return sum_products(self._call, orders, self.values, self.wide)
-
-    def _keep_sums(self, values: Sequence[Tensor], copied: bool) -> dict[int, Tensor]:
-        """Return a sum before it is rounded, in the runs whose norms may read it so."""
-        return {
-            number: values[number].clone() if copied else values[number]
-            for number, run in enumerate(self.runs)
-            if run.profile is not None and "norm_input" in run.profile.operations
-        }
+        return sum_products(self._call, orders, self.values, self.wide) if self._call else {}
 
     def _find(self, narrowed: bool) -> str:
         if self._place.layer is not None:
@@ -308,8 +302,8 @@ class SideBySide(Emulation):
         if not getattr(value, "unrounded", None):
             return value
         result = OperationResult("norm_input", self._find_layer(self._place, False))
-        read = self._settle(self.values(value), result, False, own=value.unrounded)
-        return self._carry(read, value.dtype)
+        values = self._settle(self.values(value), result, False, own=value.unrounded)
+        return self._carry(values, value.dtype)
 
     def _carry(self, values: Sequence[Tensor], dtype: torch.dtype) -> EmulatedTensor:
         carrier = EmulatedTensor(values[0], dtype)
@@ -319,7 +313,7 @@ class SideBySide(Emulation):
     # Rounding
 
     def _rules(self, operation: str, low: bool) -> list[str | None]:
-        return [rule(run.profile, operation, low) for run in self.runs if run.profile is not None]
+        return [rule(one, operation, low) for one in self._profiles.values()]
 
     def _settle(
         self,
@@ -342,10 +336,8 @@ class SideBySide(Emulation):
         operation = result.operation
 
         def round(number: int) -> Tensor:
-            profile = self.runs[number].profile
-            assert profile is not None
+            profile, value = self._profiles[number], (own or {}).get(number, values[number])
             name = rule(profile, operation, low)
-            value = (own or {}).get(number, values[number])
             if weights is not None:
                 return weights[name]
             if name is None or self._counts[operation] % profile.every.get(operation, 1):
@@ -401,6 +393,7 @@ class SideBySide(Emulation):
         for there, value in zip(own, self.values(settled), strict=True):
             if there is not value:
                 there.copy_(value)
+        target.unrounded = settled.unrounded
         return target
 
 
