@@ -13,6 +13,7 @@ from layerlab.errors import UserError
 Round = Callable[[Tensor], Tensor]
 Multiply = Callable[[Tensor, Tensor], Tensor]
 Order = Literal["sequential", "tree", "split-k"]
+CACHED = 2**18  # numbers
 
 
 class Summation(NamedTuple):
@@ -136,6 +137,13 @@ def multiply_in_order(left: Tensor, right: Tensor, stages: Sequence[Summation]) 
     for one in sums:
         total = round(total + (round(one) if order == "split-k" else one))
     return total
+
+
+def multiply_by_rows(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:
+    """Multiply as `multiply_in_order` does, but so many rows at once that their sums stay cached."""
+    rows = max(CACHED // max(right[..., 0, :].numel(), 1), 1)
+    parts = [multiply_in_order(one, right, stages) for one in left.split(rows, dim=-2)]
+    return torch.cat(parts, dim=-2)
 
 
 def _add_in_pairs(sums: Iterable[Tensor], round: Round) -> Tensor:

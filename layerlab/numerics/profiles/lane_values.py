@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.numerics.emulation.accumulation import Summation, multiply_in_order, take_apart
+from layerlab.numerics.emulation.accumulation import Summation, multiply_by_rows, take_apart
 from layerlab.numerics.emulation.carried_weights import LayerWeight
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, unwrap
 
@@ -120,7 +120,7 @@ def sum_products(
         key = (stages, *map(id, find_floats(given)))
         if key not in known:
             given = [one.float() if floating(one) else one for one in given]
-            multiply = partial(multiply_in_order, stages=stages)
+            multiply = partial(multiply_by_rows, stages=stages)
             known[key] = take_apart(name, given, kwargs, multiply).to(wide)
         summed[number] = known[key]
     return summed
