@@ -140,8 +140,9 @@ def multiply_in_order(left: Tensor, right: Tensor, stages: Sequence[Summation]) 
 
 
 def multiply_by_rows(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:
-    """Multiply as `multiply_in_order` does, but so many rows at once that their sums stay cached."""
-    rows = max(CACHED // max(right[..., 0, :].numel(), 1), 1)
+    """Multiply as `multiply_in_order` does, so many rows at once that their sums stay cached."""
+    columns = right.numel() // max(right.shape[-2], 1)
+    rows = max(CACHED // max(columns, 1), 1)
     parts = [multiply_in_order(one, right, stages) for one in left.split(rows, dim=-2)]
     return torch.cat(parts, dim=-2)
 

@@ -247,7 +247,9 @@ class SideBySide(Emulation):
             for number, profile in self._profiles.items()
             if operation in profile.sums
         }
-        return sum_products(self._call, orders, self.values, self.wide) if self._call else {}
+        summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
+        self._computed += len(set(map(id, summed.values())))
+        return summed
 
     def _find(self, narrowed: bool) -> str:
         if self._place.layer is not None:

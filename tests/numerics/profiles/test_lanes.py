@@ -14,6 +14,15 @@ from tests.families.recipe import build
 
 IDS = torch.arange(5, 29)[None]
 EAGER, SDPA = load_profile("torch-eager"), load_profile("torch-sdpa")
+SUMMED_APART = NumericsProfile(
+    name="summed apart",
+    operations={"norm_input": "fp32"},
+    sums={
+        **dict.fromkeys(("projection", "router", "head"), "t14 sequential 8, bf16 split-k 2"),
+        "scores": "fp16 sequential 4",
+        "context": "bf16 tree 4",
+    },
+)
 FAMILIES = ("llama", "gpt2", "qwen3", "mixtral", "gemma2")
 
 
@@ -54,10 +63,14 @@ def test_float32_is_the_model_itself() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32"])
-def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(family: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "b", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32", SUMMED_APART]
+)
+def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(
+    family: str, b: str | NumericsProfile
+) -> None:
     model = build(family)
-    lanes = [Lane(profile=EAGER), Lane(profile=load_profile(name))]
+    lanes = [Lane(profile=EAGER), Lane(profile=load_profile(b))]
     lanes += [Lane(takes=lambda result: True), Lane(takes=lambda result: False)]
     a, b, everything, nothing = run_lanes(model, *lanes)
     torch.testing.assert_close(nothing, a, rtol=0, atol=0)
