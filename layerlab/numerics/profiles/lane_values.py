@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.numerics.emulation.accumulation import Summation, multiply_by_rows, take_apart
+from layerlab.numerics.emulation.accumulation import multiply_by_rows, take_apart
 from layerlab.numerics.emulation.carried_weights import LayerWeight
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, unwrap
+from layerlab.numerics.profiles.rules import summations
 
 # The name of a product, its arguments, and those by name.
 ProductCall = tuple[str, Sequence[Any], Mapping[str, Any]]
@@ -99,7 +100,7 @@ def carry_over(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> lis
 
 def sum_products(
     call: ProductCall,
-    orders: Mapping[int, tuple[Summation, ...]],
+    orders: Mapping[int, str],
     values: Callable[[EmulatedTensor], Sequence[Tensor]],
     wide: torch.dtype,
 ) -> dict[int, Tensor]:
@@ -107,7 +108,7 @@ def sum_products(
 
     Args:
         call: the product.
-        orders: by run.
+        orders: by run, as its profile says them.
         values: gives a carrier in each run.
         wide: dtype of what is returned.
     """
@@ -115,12 +116,12 @@ def sum_products(
     every = {id(one): values(one) for one in find_carriers(args)}
     known: dict[tuple[Any, ...], Tensor] = {}
     summed = {}
-    for number, stages in orders.items():
+    for number, said in orders.items():
         given = [unwrap(map_carriers(partial(take_lane, every, number), one)) for one in args]
-        key = (stages, *map(id, find_floats(given)))
+        key = (said, *map(id, find_floats(given)))
         if key not in known:
             given = [one.float() if floating(one) else one for one in given]
-            multiply = partial(multiply_by_rows, stages=stages)
+            multiply = partial(multiply_by_rows, stages=summations(said))
             known[key] = take_apart(name, given, kwargs, multiply).to(wide)
         summed[number] = known[key]
     return summed

@@ -42,7 +42,7 @@ from layerlab.numerics.profiles.lane_values import (
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
-from layerlab.numerics.profiles.rules import find_carrier, rounding, rule, summations
+from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
 from layerlab.records.layer_names import EMBEDDING
 
 # What torch does in two products, each of which rounds.
@@ -87,8 +87,7 @@ class SideBySide(Emulation):
 
     def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
         self._profiles = {n: one.profile for n, one in enumerate(lanes) if one.profile is not None}
-        # Those whose norms may read a sum before it is rounded.
-        self._readers = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
+        self._unrounded = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
         wide = find_carrier(self._profiles.values())
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
@@ -225,27 +224,25 @@ class SideBySide(Emulation):
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
+        # What is looked up is read again with every sum that is not rounded.
+        self._counts["residual"] += func._opname == "embedding"
+        every = self._others or [[one.held for one in outputs]] * len(self.runs)
         for index, output in enumerate(outputs):
-            if self._others is None:
-                values = [output.held] * len(self.runs)
-            else:
-                values = [one[index] for one in self._others]
+            values = [one[index] for one in every]
             if moved:
                 values = carry_over(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
                 result = OperationResult(found, self._find_layer(self._place, not self._begun))
                 if found == "residual":
                     kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
-                    output.unrounded = {number: kept[number] for number in self._readers}
+                    output.unrounded = {number: kept[number] for number in self._unrounded}
                 values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
 
     def _sum(self, operation: str) -> dict[int, Tensor]:
         """Return a product in the runs whose profile says how it is summed."""
         orders = {
-            number: summations(profile.sums[operation])
-            for number, profile in self._profiles.items()
-            if operation in profile.sums
+            n: one.sums[operation] for n, one in self._profiles.items() if operation in one.sums
         }
         summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
         self._computed += len(set(map(id, summed.values())))

@@ -48,7 +48,8 @@ class NumericsProfile:
             nothing, since what follows reads it before it is written.
         defaults: format in place of `format` for the results of an operation.
         every: where only one in so many results of an operation is rounded, since a compiler
-            computes the others again wherever they are read.
+            computes the others again wherever they are read; what is looked up in an embedding
+            counts as a first one of "residual".
         sums: where products are not summed in float32 as torch does it, how the accumulator is
             rounded and the parts are added up, by operation: "FORMAT sequential N" rounds it after
             every N terms, "FORMAT tree N" adds parts of N terms in pairs, "FORMAT split-k N" adds
