@@ -241,9 +241,7 @@ class SideBySide(Emulation):
 
     def _sum(self, operation: str) -> dict[int, Tensor]:
         """Return a product in the runs whose profile says how it is summed."""
-        orders = {
-            n: one.sums[operation] for n, one in self._profiles.items() if operation in one.sums
-        }
+        orders = {n: p.sums[operation] for n, p in self._profiles.items() if operation in p.sums}
         summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
         self._computed += len(set(map(id, summed.values())))
         return summed
