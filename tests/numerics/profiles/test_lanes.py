@@ -1,6 +1,7 @@
 """Runs side by side, against emulation one run at a time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -75,6 +76,15 @@ def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(
     a, b, everything, nothing = run_lanes(model, *lanes)
     torch.testing.assert_close(nothing, a, rtol=0, atol=0)
     torch.testing.assert_close(everything, b, rtol=1e-4, atol=1e-4)
+
+
+def test_runs_that_sum_alike_sum_what_is_their_own() -> None:
+    model = build("llama")
+    gates = {**SUMMED_APART.operations, "gate": "fp8_e4m3"}
+    coarse = replace(SUMMED_APART, name="coarse", operations=gates)
+    *_, beside = run_lanes(model, *(Lane(profile=one) for one in (EAGER, SUMMED_APART, coarse)))
+    alone = run_lanes(model, *[Lane(profile=coarse)] * 2)[0]
+    torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
 
 def test_runs_that_do_the_same_share_every_value() -> None:

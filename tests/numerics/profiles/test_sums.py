@@ -154,8 +154,21 @@ def test_every_product_is_made_of_one_of_matrices(name: str) -> None:
     torch.testing.assert_close(take_apart(name, factors, options, torch.matmul), wanted)
 
 
+class Stream(nn.Module):
+    """A residual stream of two sums, each read by a norm."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(in_place), Block(in_place)])
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            y, x = layer(x, y)
+        return y, x
+
+
 class Block(nn.Module):
-    """A sum of a residual stream that a norm reads, alone in a layer."""
+    """A sum that a norm reads."""
 
     def __init__(self, in_place: bool) -> None:
         super().__init__()
@@ -169,28 +182,30 @@ class Block(nn.Module):
         return self.norm(total), total
 
 
+def normalize(read: Tensor, weight: Tensor) -> Tensor:
+    root = torch.rsqrt(read.square().mean(-1, keepdim=True) + 1e-6)
+    return (weight.bfloat16() * (read * root).bfloat16()).float()
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_norm_reads_the_sum_before_it_is_rounded(in_place: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Module()
-    model.layers = nn.ModuleList([Block(in_place)])
-    model.forward = lambda x, y: model.layers[0](x, y)  # type: ignore[method-assign, index, operator]
-    x, y = torch.randn(2, 5, 64).bfloat16().float()
-    with torch.no_grad():
-        model.layers[0].norm.weight.uniform_(0.5, 2)  # type: ignore[operator, union-attr]
-    weight = model.layers[0].norm.weight.detach().bfloat16()  # type: ignore[operator, union-attr]
+    model = Stream(in_place)
+    given = torch.randn(2, 5, 64).bfloat16().float()
+    weights = [parameter.detach().uniform_(0.5, 2) for parameter in model.parameters()]
     fused = NumericsProfile(name="fused", operations={"norm_input": "fp32"})
     lanes = [Lane(profile=load_profile("torch-eager")), Lane(profile=fused)]
     index = OperationIndex(model)
     for _ in range(2):  # the first run counts the operations of norms
         run = SideBySide(model, lanes, index)
         with run.running():
-            normed, stream = (run.values(one) for one in model(x, y))
-    total = x + y
-    rounded = total.bfloat16()
-    assert torch.equal(stream[0], rounded.float()) and torch.equal(stream[1], rounded.float())
-    for read, found in zip((rounded.float(), total), normed, strict=True):
-        root = torch.rsqrt(read.square().mean(-1, keepdim=True) + 1e-6)
-        wanted = weight * (read * root).bfloat16()
-        torch.testing.assert_close(found, wanted.float(), rtol=0, atol=0)
+            normed, stream = (run.values(one) for one in model(*given))
+    for number, early in enumerate((False, True)):
+        x, y = given
+        for weight in weights:
+            total = x + y
+            x = total.bfloat16().float()
+            y = normalize(total if early else x, weight)
+        torch.testing.assert_close(stream[number], x, rtol=0, atol=0)
+        torch.testing.assert_close(normed[number], y, rtol=0, atol=0)
     assert not torch.equal(*normed)
