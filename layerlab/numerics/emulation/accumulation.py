@@ -14,6 +14,8 @@ Round = Callable[[Tensor], Tensor]
 Multiply = Callable[[Tensor, Tensor], Tensor]
 Order = Literal["sequential", "tree", "split-k"]
 CACHED = 2**18  # numbers
+# What is made of sums of values, not of products.
+ADDING = frozenset({"mean", "_softmax", "native_layer_norm"})
 
 
 class Summation(NamedTuple):
@@ -90,14 +92,16 @@ def accumulate(
 def take_apart(
     name: str, factors: Sequence[Any], options: Mapping[str, Any], multiply: Multiply
 ) -> Tensor:
-    """Compute any of torch's products from a product of two matrices.
+    """Compute what torch makes of sums, by way of a product of two matrices.
 
     Args:
-        name: of the operation.
+        name: of the operation, a product or one of `ADDING`.
         factors: its arguments.
         options: its other arguments, by name.
         multiply: multiplies two matrices.
     """
+    if name in ADDING:
+        return _add_values(name, factors, multiply)
     if name == "_grouped_mm":
         ends = options.get("offs", (*factors, None)[2])
         return multiply_groups(factors[0], factors[1], ends, multiply)
@@ -115,6 +119,31 @@ def take_apart(
     alpha, beta = options.get("alpha", 1), options.get("beta", 1)
     # With beta = 0 the addend is not read, NaN or not.
     return alpha * total + beta * factors[0] if beta else alpha * total
+
+
+def _add_values(name: str, given: Sequence[Any], multiply: Multiply) -> Tensor:
+    """Compute a mean, a softmax or a layer norm, whose sums are products with ones."""
+    values, axes = given[:2]
+
+    def add(terms: Tensor) -> Tensor:
+        rows = terms.flatten(0, -2)
+        return multiply(rows, rows.new_ones(rows.shape[-1], 1)).reshape(*terms.shape[:-1], 1)
+
+    if name == "_softmax":
+        turned = values.movedim(axes, -1)
+        powers = (turned - turned.amax(-1, keepdim=True)).exp()
+        return (powers / add(powers)).movedim(-1, axes)
+    if name == "mean":
+        kept = values.mean(axes, keepdim=bool(given[2:] and given[2]))
+        turned = values.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+        return (add(turned) / turned.shape[-1]).reshape(kept.shape)
+    turned = values.flatten(-len(axes))
+    centred = turned - add(turned) / turned.shape[-1]
+    square = add(centred.square()) / turned.shape[-1]
+    weight, bias, small = given[2:]
+    found = (centred * torch.rsqrt(square + small)).reshape(values.shape)
+    found = found if weight is None else found * weight
+    return found if bias is None else found + bias
 
 
 def multiply_in_order(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:

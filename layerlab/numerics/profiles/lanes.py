@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
+from layerlab.numerics.emulation.accumulation import ADDING
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
@@ -171,9 +172,10 @@ class SideBySide(Emulation):
         self._others = self._call = None
         if func._opname in PRODUCTS:
             args = self._read_factors(args)
-            self._call = func._opname, args, kwargs
         elif self.index.is_norm(self._place):
             args = [self._read_sum(one) for one in args]
+        if func._opname in PRODUCTS | ADDING:
+            self._call = func._opname, args, kwargs
         carriers = [one for one in find_carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
         self._products += product
@@ -236,11 +238,15 @@ class SideBySide(Emulation):
                 if found == "residual":
                     kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
                     output.unrounded = {number: kept[number] for number in self._unrounded}
+                if found == "norm" and (own := self._sum("norm_inside")):
+                    # A whole norm in one operation, which has its sums inside.
+                    inside = OperationResult("norm_inside", result.layer)
+                    values = self._settle(values, inside, False, own=own)
                 values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
 
     def _sum(self, operation: str) -> dict[int, Tensor]:
-        """Return a product in the runs whose profile says how it is summed."""
+        """Return a result in the runs whose profile says how it is summed."""
         orders = {n: p.sums[operation] for n, p in self._profiles.items() if operation in p.sums}
         summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
         self._computed += len(set(map(id, summed.values())))

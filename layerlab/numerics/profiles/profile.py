@@ -17,8 +17,8 @@ SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
 KEPT = "fp32"
 ORDERS = ("normalized", "unnormalized", "renormalized")
-# Results that are sums of products, and how their parts may be added up.
-SUMMED = ("projection", "scores", "context", "router", "head")
+# Results that are made of sums, and how the parts of these may be added up.
+SUMMED = ("norm_inside", "projection", "scores", "softmax", "context", "router", "head")
 SUMMATIONS = ("sequential", "tree", "split-k")
 STAGE = re.compile(rf"\S+ ({'|'.join(SUMMATIONS)}) 0*[1-9][0-9]*")
 # How torch itself runs a model as a profile says; "" where nothing here does.
@@ -50,7 +50,7 @@ class NumericsProfile:
         every: where only one in so many results of an operation is rounded, since a compiler
             computes the others again wherever they are read; what is looked up in an embedding
             counts as a first one of "residual".
-        sums: where products are not summed in float32 as torch does it, how the accumulator is
+        sums: where sums are not those of torch in float32, how the accumulator is
             rounded and the parts are added up, by operation: "FORMAT sequential N" rounds it after
             every N terms, "FORMAT tree N" adds parts of N terms in pairs, "FORMAT split-k N" adds
             N parts; what stands before a comma says how each part is summed.
@@ -189,7 +189,7 @@ def check_operation(name: str, holder: str) -> None:
 def _check_sums(operation: str, said: Any, holder: str) -> None:
     given = f"sums of {operation} of the profile {holder!r}"
     if operation not in SUMMED:
-        raise UserError(f"{given}: no product makes them; known: {', '.join(SUMMED)}")
+        raise UserError(f"{given}: no sum makes them; known: {', '.join(SUMMED)}")
     for words in split_sums(said) if isinstance(said, str) and said else [[]]:
         order = words[1] if len(words) > 1 else ""
         if not STAGE.fullmatch(" ".join(words)):

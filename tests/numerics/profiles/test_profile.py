@@ -66,8 +66,8 @@ WRONG = {
     '[sums]\nhead = "int8 tree 2"\n': "sums of head of the profile 'p' are rounded to 'int8'; "
     "expected a floating format of float32's digits or fewer",
     '[sums]\nhead = "fp64 tree 2"\n': "are rounded to 'fp64'",
-    '[sums]\nnorm = "bf16 tree 2"\n': "sums of norm of the profile 'p': no product makes them; "
-    "known: projection, scores, context, router, head",
+    '[sums]\nnorm = "bf16 tree 2"\n': "sums of norm of the profile 'p': no sum makes them; "
+    "known: norm_inside, projection, scores, softmax, context, router, head",
     '[sums]\nscore = "bf16 tree 2"\n': "names the operation 'score'; did you mean 'scores'?",
     "[sums]\nhead = 4\n": "sums in 'p.toml' is {'head': 4}; expected a table of sums",
     'sums = "bf16"\n': "sums in 'p.toml' is 'bf16'; expected a table of sums by operation",
