@@ -1,6 +1,6 @@
 """What `layerlab gap` names and takes: type python bench/gap.py [--part planted|closure|time].
 
-planted   changes of one thing, and ten of two, on a trained built-in model: which are named
+planted   changes of one thing, and twenty of two, on a trained built-in model: which are named
           first, and which among the first three.
 closure   sums of shares on trained and random models, beside the sum of squared differences when
           one operation at a time is exchanged and everything behind it rounds anew.
@@ -58,8 +58,10 @@ SUMS = {
     "half scores": ("scores", "fp16 sequential 16"),
     "split context": ("context", "bf16 split-k 4"),
     "split head": ("head", "bf16 split-k 4"),
+    "paired norm": ("norm_inside", "fp32 tree 1"),
+    "half softmax": ("softmax", "fp16 sequential 16"),
 }
-PAIRS = 10
+PAIRS = 20
 EAGER = load_profile("torch-eager")
 SIZES = {
     "vocab_size": 500,
@@ -104,12 +106,14 @@ def plant(tokens: int) -> None:
         first += named == operation and found.first is not None and found.first.rms == 0
         print(f"{name:<20} named {named:<20} rms {found.difference.rms:.2e} of all {place}")
     print(f"named first: {first} of {len(SINGLE) + len(SUMS)}")
-    drawn = random.Random(0).sample(list(combinations(SINGLE, 2)), PAIRS)
+    known = {**{name: name for name in SINGLE}, **{name: one for name, (one, _) in SUMS.items()}}
+    pairs = [pair for pair in combinations(known, 2) if known[pair[0]] != known[pair[1]]]
+    drawn = random.Random(0).sample(pairs, PAIRS)
     both = 0
     for pair in drawn:
         found = find_gap(model, pieces, EAGER, changed(*pair), call=run_model)
         named = [one.name for one in found.causes[:3]]
-        both += set(pair) <= set(named)
+        both += {known[name] for name in pair} <= set(named)
         print(f"{' and '.join(pair):<40} named {', '.join(named)}")
     print(f"both among the first three: {both} of {PAIRS}")
 

@@ -21,6 +21,7 @@ SUMMED_APART = NumericsProfile(
     sums={
         **dict.fromkeys(("projection", "router", "head"), "t14 sequential 8, bf16 split-k 2"),
         "scores": "fp16 sequential 4",
+        **dict.fromkeys(("norm_inside", "softmax"), "bf16 sequential 4"),
         "context": "bf16 tree 4",
     },
 )

@@ -154,6 +154,37 @@ def test_every_product_is_made_of_one_of_matrices(name: str) -> None:
     torch.testing.assert_close(take_apart(name, factors, options, torch.matmul), wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("mean", ([-1], True)),
+        ("mean", ([2],)),
+        ("mean", ([1, -1], True)),
+        ("_softmax", (-1, False)),
+        ("_softmax", (1, False)),
+        ("native_layer_norm", ([6], torch.arange(6.0), torch.ones(6), 1e-5)),
+        ("native_layer_norm", ([5, 6], None, None, 1e-5)),
+    ],
+)
+def test_sums_of_values_are_those_of_torch(name: str, given: tuple[Any, ...]) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(4, 5, 6)
+    wanted = getattr(torch.ops.aten, name)(values, *given)
+    wanted = wanted[0] if name == "native_layer_norm" else wanted
+    torch.testing.assert_close(take_apart(name, [values, *given], {}, torch.matmul), wanted)
+
+
+def run_lanes(model: nn.Module, given: Tensor, other: NumericsProfile) -> list[list[Tensor]]:
+    """Values of each output beside eager bf16."""
+    lanes = [Lane(profile=load_profile("torch-eager")), Lane(profile=other)]
+    index = OperationIndex(model)
+    for _ in range(2):  # the first run counts the operations of norms
+        run = SideBySide(model, lanes, index)
+        with run.running():
+            found = [run.values(one) for one in model(*given)]
+    return found
+
+
 class Stream(nn.Module):
     """A residual stream of two sums, each read by a norm."""
 
@@ -182,9 +213,24 @@ class Block(nn.Module):
         return self.norm(total), total
 
 
-def normalize(read: Tensor, weight: Tensor) -> Tensor:
-    root = torch.rsqrt(read.square().mean(-1, keepdim=True) + 1e-6)
+def normalize(read: Tensor, weight: Tensor, square: Tensor | None = None) -> Tensor:
+    square = read.square().mean(-1, keepdim=True) if square is None else square
+    root = torch.rsqrt(square + 1e-6)
     return (weight.bfloat16() * (read * root).bfloat16()).float()
+
+
+@pytest.mark.parametrize("said", ["bf16 tree 1", "fp16 sequential 1", "fp32 tree 1"])
+def test_a_norm_adds_its_squares_in_order(said: str) -> None:
+    torch.manual_seed(0)
+    block, given = Block(False), torch.randn(2, 5, 64).bfloat16().float()
+    weight = block.norm.weight.detach().uniform_(0.5, 2)
+    apart = NumericsProfile(name="apart", sums={"norm_inside": said})
+    normed, _ = run_lanes(block, given, apart)
+    total = (given[0] + given[1]).bfloat16().float()
+    rows = [add_up(list(row.square().numpy()), split_sums(said)) for row in total]
+    square = torch.tensor(rows)[:, None] / 64
+    torch.testing.assert_close(normed[1], normalize(total, weight, square), rtol=0, atol=0)
+    assert torch.equal(*normed) == (said == "fp32 tree 1"), "one more digit flips no rounding here"
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -194,12 +240,7 @@ def test_a_norm_reads_the_sum_before_it_is_rounded(in_place: bool) -> None:
     given = torch.randn(2, 5, 64).bfloat16().float()
     weights = [parameter.detach().uniform_(0.5, 2) for parameter in model.parameters()]
     fused = NumericsProfile(name="fused", operations={"norm_input": "fp32"})
-    lanes = [Lane(profile=load_profile("torch-eager")), Lane(profile=fused)]
-    index = OperationIndex(model)
-    for _ in range(2):  # the first run counts the operations of norms
-        run = SideBySide(model, lanes, index)
-        with run.running():
-            normed, stream = (run.values(one) for one in model(*given))
+    normed, stream = run_lanes(model, given, fused)
     for number, early in enumerate((False, True)):
         x, y = given
         for weight in weights:
