@@ -1,6 +1,6 @@
 """What `layerlab gap` names and takes: type python bench/gap.py [--part planted|closure|time].
 
-planted   twenty changes of one thing, and ten of two, on a trained built-in model: which are named
+planted   changes of one thing, and twenty of two, on a trained built-in model: which are named
           first, and which among the first three.
 closure   sums of shares on trained and random models, beside the sum of squared differences when
           one operation at a time is exchanged and everything behind it rounds anew.
@@ -47,8 +47,21 @@ SINGLE = {
     **dict.fromkeys(("norm_inside", "log_softmax"), "bf16"),
     **dict.fromkeys(("weights", "factors", "cache", "queries", "norm_weights"), "fp8_e4m3"),
     **dict.fromkeys(("attention_weights", "embedding_weights"), "fp8_e5m2"),
+    "norm_input": "fp32",
 }
-PAIRS = 10
+# One order of sums each, and accumulators, as engines have them.
+SUMS = {
+    "split": ("projection", "bf16 split-k 4"),
+    "half": ("projection", "fp16 sequential 16"),
+    "promoted": ("projection", "t14 sequential 32, fp32 sequential 128"),
+    "reordered": ("projection", "fp32 split-k 4"),
+    "half scores": ("scores", "fp16 sequential 16"),
+    "split context": ("context", "bf16 split-k 4"),
+    "split head": ("head", "bf16 split-k 4"),
+    "paired norm": ("norm_inside", "fp32 tree 1"),
+    "half softmax": ("softmax", "fp16 sequential 16"),
+}
+PAIRS = 20
 EAGER = load_profile("torch-eager")
 SIZES = {
     "vocab_size": 500,
@@ -62,8 +75,9 @@ SIZES = {
 
 def changed(*names: str) -> NumericsProfile:
     """Return eager bf16 with some things changed."""
-    operations = {name: SINGLE[name] for name in names}
-    return NumericsProfile(name="+".join(names), operations=operations)
+    operations = {name: SINGLE[name] for name in names if name in SINGLE}
+    sums = dict(SUMS[name] for name in names if name in SUMS)
+    return NumericsProfile(name="+".join(names), operations=operations, sums=sums)
 
 
 def built_in(name: str, tokens: int) -> tuple[nn.Module, list[Tensor]]:
@@ -84,19 +98,22 @@ def plant(tokens: int) -> None:
     """Count how often what was changed is named first."""
     model, pieces = built_in("llama", tokens)
     first = 0
-    for name in SINGLE:
+    for name in (*SINGLE, *SUMS):
         found = find_gap(model, pieces, EAGER, changed(name), call=run_model)
         named = found.causes[0].name if found.causes else "nothing"
-        place = [one.name for one in found.operations].index(name) + 1 if found.causes else 0
-        first += named == name and found.first is not None and found.first.rms == 0
+        place = [one.name for one in found.operations].index(named) + 1 if found.causes else 0
+        operation = SUMS[name][0] if name in SUMS else name
+        first += named == operation and found.first is not None and found.first.rms == 0
         print(f"{name:<20} named {named:<20} rms {found.difference.rms:.2e} of all {place}")
-    print(f"named first: {first} of {len(SINGLE)}")
-    drawn = random.Random(0).sample(list(combinations(SINGLE, 2)), PAIRS)
+    print(f"named first: {first} of {len(SINGLE) + len(SUMS)}")
+    known = {**{name: name for name in SINGLE}, **{name: one for name, (one, _) in SUMS.items()}}
+    pairs = [pair for pair in combinations(known, 2) if known[pair[0]] != known[pair[1]]]
+    drawn = random.Random(0).sample(pairs, PAIRS)
     both = 0
     for pair in drawn:
         found = find_gap(model, pieces, EAGER, changed(*pair), call=run_model)
         named = [one.name for one in found.causes[:3]]
-        both += set(pair) <= set(named)
+        both += {known[name] for name in pair} <= set(named)
         print(f"{' and '.join(pair):<40} named {', '.join(named)}")
     print(f"both among the first three: {both} of {PAIRS}")
 

@@ -41,12 +41,14 @@ class EmulatedTensor(Tensor):
         lanes: the values in each of several runs side by side, where they differ.
         root: the carrier in whose memory its values lie, where a mode asks for it.
         views: of a root, carriers whose values lie in its memory.
+        unrounded: the values before they were rounded, by run, where one asks for them.
     """
 
     held: Tensor
     lanes: Sequence[Tensor] | None = None
     root: "EmulatedTensor | None" = None
     views: Sequence[ref["EmulatedTensor"]] = ()
+    unrounded: Mapping[int, Tensor] | None = None
     weight: bool
     spread: Tensor | None
     whole: Tensor | None
@@ -262,7 +264,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         self._finish(func, flat, [settled])
         if settled.held is not target.held:
             target.held.copy_(settled.held)
-        target.spread = settled.spread
+        target.spread, target.unrounded = settled.spread, settled.unrounded
         return target
 
     def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:

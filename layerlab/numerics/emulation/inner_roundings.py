@@ -1,9 +1,9 @@
 """What one operation rounds inside: numbers it is given, the square in a cube, running sums."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,13 @@ from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import AnyFormat
 from layerlab.numerics.formats.round import sparing
 
-Round = Callable[[Tensor], Tensor]
 aten = torch.ops.aten
+Round = Callable[[Tensor], Tensor]
+Multiply = Callable[[Tensor, Tensor], Tensor]
+Order = Literal["sequential", "tree", "split-k"]
+CACHED = 2**18  # numbers
+# What is made of sums of values, not of products.
+ADDING = frozenset({"mean", "_softmax", "native_layer_norm"})
 # Powers that torch's kernels make of the square: x^2 times x, and one over x^2.
 CUBE, INVERSE_SQUARE = 3, -2
 # What reads a number, or writes one, as a value of the tensor's own dtype.
@@ -64,7 +69,25 @@ def narrow(number: float, format: AnyFormat) -> float:
     return float(sparing(format, "nearest", None)(torch.tensor([number], dtype=torch.float64)))
 
 
-def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
+class Summation(NamedTuple):
+    """How the parts of a sum are added up.
+
+    Attributes:
+        order: one after another in an accumulator, which is rounded after each ("sequential");
+            one after another as well, each stored and so rounded before ("split-k"); or stored
+            and then added in pairs, pairs of pairs, and so on ("tree").
+        size: terms in a part; of "split-k", the number of parts.
+        round: what every sum goes through.
+    """
+
+    order: Order
+    size: int
+    round: Round
+
+
+def multiply_groups(
+    left: Tensor, right: Tensor, ends: Tensor | None, multiply: Multiply = torch.matmul
+) -> Tensor:
     """Multiply by group, as mixtures of experts do.
 
     PyTorch's own operation knows no float64.
@@ -73,17 +96,18 @@ def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
         left: a matrix whose rows, or columns, are sorted by group, or one matrix for each group.
         right: one matrix for each group, or a matrix whose rows, or columns, are sorted by group.
         ends: number of the row or column after the last of each group.
+        multiply: multiplies two matrices.
     """
     if ends is None:
-        return torch.bmm(left, right)
+        return multiply(left, right)
     bounds = [0, *ends.tolist()]
     spans = [slice(start, end) for start, end in pairwise(bounds)]
     if left.dim() == 2 and right.dim() == 2:
-        return torch.stack([left[:, span] @ right[span] for span in spans])
+        return torch.stack([multiply(left[:, span], right[span]) for span in spans])
     if left.dim() == 2:
-        rows = [left[span] @ matrix for span, matrix in zip(spans, right, strict=True)]
+        rows = [multiply(left[span], one) for span, one in zip(spans, right, strict=True)]
         return torch.cat([*rows, left.new_zeros(len(left) - bounds[-1], right.shape[-1])])
-    columns = [matrix @ right[:, span] for span, matrix in zip(spans, left, strict=True)]
+    columns = [multiply(one, right[:, span]) for span, one in zip(spans, left, strict=True)]
     rest = right.new_zeros(left.shape[-2], right.shape[-1] - bounds[-1])
     return torch.cat([*columns, rest], dim=-1)
 
@@ -102,38 +126,117 @@ def accumulate(
     Raises:
         UserError: an operation with no sum that could be split.
     """
-    addend: Tensor | None = None
-    alpha, beta = options.get("alpha", 1), options.get("beta", 1)
-    if name in ("addmm", "baddbmm"):
-        addend, left, right = factors[:3]
-        if set(options) - {"alpha", "beta"}:
-            raise UserError(f"accumulate= cannot follow {name} with {options}; leave it out")
-    elif name in ("mm", "bmm"):
-        left, right = factors[:2]
-    else:
+    if name not in ("mm", "bmm", "addmm", "baddbmm"):
         raise UserError(
             f"accumulate= cannot look into {name}; leave accumulate out, or where= this place"
         )
-    total = _strict(left, right, round) if terms == 1 else _blockwise(left, right, terms, round)
-    if addend is None:
+    if set(options) - {"alpha", "beta"}:
+        raise UserError(f"accumulate= cannot follow {name} with {options}; leave it out")
+    own = Summation("sequential", terms, round)
+    if terms == 1:
+        own = Summation("split-k", factors[-1].shape[-2], round)
+    multiply = partial(multiply_in_order, stages=[own])
+    found = take_apart(name, factors, options, multiply)
+    return round(found) if "add" in name else found
+
+
+def take_apart(
+    name: str, factors: Sequence[Any], options: Mapping[str, Any], multiply: Multiply
+) -> Tensor:
+    """Compute what torch makes of sums, by way of a product of two matrices.
+
+    Args:
+        name: of the operation, a product or one of `ADDING`.
+        factors: its arguments.
+        options: its other arguments, by name.
+        multiply: multiplies two matrices.
+    """
+    if name in ADDING:
+        return _add_values(name, factors, multiply)
+    if name == "_grouped_mm":
+        ends = options.get("offs", (*factors, None)[2])
+        return multiply_groups(factors[0], factors[1], ends, multiply)
+    if name == "linear":
+        left, weight, addend = (*factors, options.get("bias"))[:3]
+        total = multiply(left, weight.transpose(-2, -1))
+        return total if addend is None else total + addend
+    left, right = factors[-2:]
+    if name.endswith("mv"):
+        total = multiply(left, right[:, None])[:, 0]
+    else:
+        total = multiply(left, right)
+    if "add" not in name:
         return total
+    alpha, beta = options.get("alpha", 1), options.get("beta", 1)
     # With beta = 0 the addend is not read, NaN or not.
-    return round(alpha * total + beta * addend if beta else alpha * total)
+    return alpha * total + beta * factors[0] if beta else alpha * total
 
 
-def _strict(left: Tensor, right: Tensor, round: Round) -> Tensor:
-    total = round(left[..., :, :1] * right[..., :1, :])
-    for term in range(1, left.shape[-1]):
-        product = round(left[..., :, term : term + 1] * right[..., term : term + 1, :])
-        total = round(total + product)
+def _add_values(name: str, given: Sequence[Any], multiply: Multiply) -> Tensor:
+    """Compute a mean, a softmax or a layer norm, whose sums are products with ones."""
+    values, axes = given[:2]
+
+    def add(terms: Tensor) -> Tensor:
+        rows = terms.flatten(0, -2)
+        return multiply(rows, rows.new_ones(rows.shape[-1], 1)).reshape(*terms.shape[:-1], 1)
+
+    if name == "_softmax":
+        turned = values.movedim(axes, -1)
+        powers = (turned - turned.amax(-1, keepdim=True)).exp()
+        return (powers / add(powers)).movedim(-1, axes)
+    if name == "mean":
+        kept = values.mean(axes, keepdim=bool(given[2:] and given[2]))
+        turned = values.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+        return (add(turned) / turned.shape[-1]).reshape(kept.shape)
+    turned = values.flatten(-len(axes))
+    centred = turned - add(turned) / turned.shape[-1]
+    square = add(centred.square()) / turned.shape[-1]
+    weight, bias, small = given[2:]
+    found = (centred * torch.rsqrt(square + small)).reshape(values.shape)
+    found = found if weight is None else found * weight
+    return found if bias is None else found + bias
+
+
+def multiply_in_order(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:
+    """Multiply two matrices, their sums cut into parts by the last stage, and these by the others.
+
+    What no stage cuts is summed as torch does.
+
+    Source: Own.
+    """
+    if not stages:
+        return torch.matmul(left, right)
+    *inner, (order, size, round) = stages
+    terms = left.shape[-1]
+    length = max(-(-terms // size), 1) if order == "split-k" else size
+    pairs = zip(left.split(length, dim=-1), right.split(length, dim=-2), strict=True)
+    sums = (multiply_in_order(*pair, inner) for pair in pairs)
+    if order == "tree":
+        return _add_in_pairs(map(round, sums), round)
+    total = round(next(sums))
+    for one in sums:
+        total = round(total + (round(one) if order == "split-k" else one))
     return total
 
 
-def _blockwise(left: Tensor, right: Tensor, terms: int, round: Round) -> Tensor:
-    blocks = zip(left.split(terms, dim=-1), right.split(terms, dim=-2), strict=True)
-    total: Tensor | None = None
-    for columns, rows in blocks:
-        part = torch.matmul(columns, rows)
-        total = round(part if total is None else total + part)
-    assert total is not None
-    return total
+def multiply_by_rows(left: Tensor, right: Tensor, stages: Sequence[Summation]) -> Tensor:
+    """Multiply as `multiply_in_order` does, so many rows at once that their sums stay cached."""
+    columns = right.numel() // max(right.shape[-2], 1)
+    rows = max(CACHED // max(columns, 1), 1)
+    parts = [multiply_in_order(one, right, stages) for one in left.split(rows, dim=-2)]
+    return torch.cat(parts, dim=-2)
+
+
+def _add_in_pairs(sums: Iterable[Tensor], round: Round) -> Tensor:
+    """Add neighbours, then sums of neighbours, and so on; as few as can be are held at once."""
+    held: list[tuple[int, Tensor]] = []
+    for one in sums:
+        size = 1
+        while held and held[-1][0] == size:
+            one, size = round(held.pop()[1] + one), 2 * size
+        held.append((size, one))
+    while len(held) > 1:
+        _, one = held.pop()
+        size, before = held.pop()
+        held.append((size, round(before + one)))
+    return held[0][1]

@@ -76,6 +76,10 @@ class OperationIndex:
         """Return whether a product reads the table of embeddings as its parameter."""
         return self._tied and self._kinds.get(place.module) == "head"
 
+    def is_norm(self, place: OpSite) -> bool:
+        """Return whether the code of a norm runs."""
+        return self._kinds.get(place.module) == "norm"
+
     def find(self, place: OpSite, weighted: bool) -> str:
         """Return the operation that the next result belongs to.
 

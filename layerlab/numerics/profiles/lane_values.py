@@ -1,12 +1,34 @@
 """Values of several runs side by side: found in arguments, taken one run at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
+from layerlab.numerics.emulation.carried_weights import LayerWeight
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, unwrap
+from layerlab.numerics.emulation.inner_roundings import multiply_by_rows, take_apart
+from layerlab.numerics.profiles.rules import summations
+
+# The name of a product, its arguments, and those by name.
+ProductCall = tuple[str, Sequence[Any], Mapping[str, Any]]
+
+
+class LayerLanes(LayerWeight):
+    """A parameter that makes its values in every run when an operation asks for them."""
+
+    @property
+    def lanes(self) -> Sequence[Tensor]:  # type: ignore[override]
+        """The values of each run, for as long as the layer runs."""
+        found: Any = self._known.take(self._layer, id(self), self._make)
+        return found
+
+    @property
+    def held(self) -> Tensor:  # type: ignore[override]
+        """The values of the first run."""
+        return self.lanes[0]
 
 
 def change_each(change: Callable[[Tensor], Tensor], values: Sequence[Tensor]) -> list[Tensor]:
@@ -74,3 +96,32 @@ def carry_over(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> lis
     if func._opname != "_to_copy":
         return list(values)
     return change_each(Tensor.clone, values)
+
+
+def sum_products(
+    call: ProductCall,
+    orders: Mapping[int, str],
+    values: Callable[[EmulatedTensor], Sequence[Tensor]],
+    wide: torch.dtype,
+) -> dict[int, Tensor]:
+    """Return a product in some runs, each with its sums in float32 and in an order of its own.
+
+    Args:
+        call: the product.
+        orders: by run, as its profile says them.
+        values: gives a carrier in each run.
+        wide: dtype of what is returned.
+    """
+    name, args, kwargs = call
+    every = {id(one): values(one) for one in find_carriers(args)}
+    known: dict[tuple[Any, ...], Tensor] = {}
+    summed = {}
+    for number, said in orders.items():
+        given = [unwrap(map_carriers(partial(take_lane, every, number), one)) for one in args]
+        key = (said, *map(id, find_floats(given)))
+        if key not in known:
+            given = [one.float() if floating(one) else one for one in given]
+            multiply = partial(multiply_by_rows, stages=summations(said))
+            known[key] = take_apart(name, given, kwargs, multiply).to(wide)
+        summed[number] = known[key]
+    return summed

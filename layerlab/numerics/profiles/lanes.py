@@ -21,12 +21,15 @@ from layerlab.errors import UserError
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
+from layerlab.numerics.emulation.inner_roundings import ADDING
 from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
+    LayerLanes,
+    ProductCall,
     carry_over,
     change_each,
     find_carriers,
@@ -34,6 +37,7 @@ from layerlab.numerics.profiles.lane_values import (
     flatten,
     map_carriers,
     narrows,
+    sum_products,
     take_lane,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
@@ -67,21 +71,6 @@ class Lane:
     takes: Callable[[OperationResult], bool] | None = None
 
 
-class LayerLanes(LayerWeight):
-    """A parameter that makes its values in every run when an operation asks for them."""
-
-    @property
-    def lanes(self) -> Sequence[Tensor]:  # type: ignore[override]
-        """The values of each run, for as long as the layer runs."""
-        found: Any = self._known.take(self._layer, id(self), self._make)
-        return found
-
-    @property
-    def held(self) -> Tensor:  # type: ignore[override]
-        """The values of the first run."""
-        return self.lanes[0]
-
-
 class SideBySide(Emulation):
     """The context that a model runs in under several profiles at once.
 
@@ -96,7 +85,9 @@ class SideBySide(Emulation):
     """
 
     def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
-        wide = find_carrier(one.profile for one in lanes if one.profile is not None)
+        self._profiles = {n: one.profile for n, one in enumerate(lanes) if one.profile is not None}
+        self._unrounded = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
+        wide = find_carrier(self._profiles.values())
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
@@ -105,6 +96,7 @@ class SideBySide(Emulation):
         self.choices = ExpertChoices()
         self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
+        self._call: ProductCall | None = None
         self._begun = False
         self._counts: Counter[str] = Counter()
 
@@ -167,9 +159,13 @@ class SideBySide(Emulation):
     # Operations
 
     def perform(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        self._others = None
+        self._others = self._call = None
         if func._opname in PRODUCTS:
             args = self._read_factors(args)
+        elif self.index.is_norm(self._place):
+            args = [self._read_sum(one) for one in args]
+        if func._opname in PRODUCTS | ADDING:
+            self._call = func._opname, args, kwargs
         carriers = [one for one in find_carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
         self._products += product
@@ -220,17 +216,31 @@ class SideBySide(Emulation):
         moved = func._opname in EXACT and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
+        # What is looked up is read again with every sum that is not rounded.
+        self._counts["residual"] += func._opname == "embedding"
+        every = self._others or [[one.held for one in outputs]] * len(self.runs)
         for index, output in enumerate(outputs):
-            if self._others is None:
-                values = [output.held] * len(self.runs)
-            else:
-                values = [one[index] for one in self._others]
+            values = [one[index] for one in every]
             if moved:
                 values = carry_over(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
-                layer = self._find_layer(self._place, not self._begun)
-                values = self._settle(values, OperationResult(found, layer), output.dtype == LOW)
+                result = OperationResult(found, self._find_layer(self._place, not self._begun))
+                if found == "residual":
+                    kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
+                    output.unrounded = {number: kept[number] for number in self._unrounded}
+                if found == "norm" and (own := self._sum("norm_inside")):
+                    # A whole norm in one operation, which has its sums inside.
+                    inside = OperationResult("norm_inside", result.layer)
+                    values = self._settle(values, inside, False, own=own)
+                values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
+
+    def _sum(self, operation: str) -> dict[int, Tensor]:
+        """Return a result in the runs whose profile says how it is summed."""
+        orders = {n: p.sums[operation] for n, p in self._profiles.items() if operation in p.sums}
+        summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
+        self._computed += len(set(map(id, summed.values())))
+        return summed
 
     def _find(self, narrowed: bool) -> str:
         if self._place.layer is not None:
@@ -278,14 +288,25 @@ class SideBySide(Emulation):
         values = self._settle(values, OperationResult(operation, layer), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
-        read = EmulatedTensor(values[0], factor.dtype)
-        self._lay(read, values)
-        return read
+        return self._carry(values, factor.dtype)
+
+    def _read_sum(self, value: Any) -> Any:
+        """Return what a norm reads of the residual stream: a sum before it is rounded, or after."""
+        if not getattr(value, "unrounded", None):
+            return value
+        result = OperationResult("norm_input", self._find_layer(self._place, False))
+        values = self._settle(self.values(value), result, False, own=value.unrounded)
+        return self._carry(values, value.dtype)
+
+    def _carry(self, values: Sequence[Tensor], dtype: torch.dtype) -> EmulatedTensor:
+        carrier = EmulatedTensor(values[0], dtype)
+        self._lay(carrier, values)
+        return carrier
 
     # Rounding
 
     def _rules(self, operation: str, low: bool) -> list[str | None]:
-        return [rule(run.profile, operation, low) for run in self.runs if run.profile is not None]
+        return [rule(one, operation, low) for one in self._profiles.values()]
 
     def _settle(
         self,
@@ -293,6 +314,7 @@ class SideBySide(Emulation):
         result: OperationResult,
         low: bool,
         weights: Mapping[str | None, Tensor] | None = None,
+        own: Mapping[int, Tensor] | None = None,
     ) -> list[Tensor]:
         """Round a result in every run: by its profile, or with the errors of the first two.
 
@@ -301,14 +323,14 @@ class SideBySide(Emulation):
             result: what they are.
             low: whether the code leaves them in its own dtype.
             weights: the roundings of a parameter, by rule.
+            own: what runs with a profile of their own round in place of the values.
         """
         known: dict[Any, Tensor] = {}
         operation = result.operation
 
         def round(number: int) -> Tensor:
-            profile = self.runs[number].profile
-            assert profile is not None
-            name, value = rule(profile, operation, low), values[number]
+            profile, value = self._profiles[number], (own or {}).get(number, values[number])
+            name = rule(profile, operation, low)
             if weights is not None:
                 return weights[name]
             if name is None or self._counts[operation] % profile.every.get(operation, 1):
@@ -364,6 +386,7 @@ class SideBySide(Emulation):
         for there, value in zip(own, self.values(settled), strict=True):
             if there is not value:
                 there.copy_(value)
+        target.unrounded = settled.unrounded
         return target
 
 

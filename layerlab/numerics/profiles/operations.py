@@ -7,6 +7,7 @@ OPERATIONS: Mapping[str, str] = {
     "norm_weights": "parameters of norms, as they are stored",
     "embedding_weights": "the table of embeddings, as it is stored",
     "embedding": "what is computed between the table of embeddings and the first block",
+    "norm_input": "sums of the residual stream as a norm reads them: fp32 before they are rounded",
     "norm_inside": "what a norm computes before its result: squares, means, roots",
     "norm_cast": "the normalized features before they meet the norm's weight",
     "norm": "the result of a norm",

@@ -1,6 +1,7 @@
 """A numerics profile: how an engine computes a model, as a small TOML file."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,10 @@ SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
 KEPT = "fp32"
 ORDERS = ("normalized", "unnormalized", "renormalized")
+# Results that are made of sums, and how the parts of these may be added up.
+SUMMED = ("norm_inside", "projection", "scores", "softmax", "context", "router", "head")
+SUMMATIONS = ("sequential", "tree", "split-k")
+STAGE = re.compile(rf"\S+ ({'|'.join(SUMMATIONS)}) 0*[1-9][0-9]*")
 # How torch itself runs a model as a profile says; "" where nothing here does.
 RUNS = ("float32", "eager", "sdpa", "compile", "autocast", "cached")
 KINDS: Mapping[str, tuple[type, str]] = {
@@ -27,6 +32,7 @@ KINDS: Mapping[str, tuple[type, str]] = {
     "runs": (str, " or ".join(map(repr, RUNS))),
     "operations": (dict, "a table of number formats by operation"),
     "every": (dict, "a table of whole numbers of 1 and more by operation"),
+    "sums": (dict, "a table of sums by operation, as in projection = 'bf16 split-k 4'"),
 }
 
 
@@ -42,7 +48,12 @@ class NumericsProfile:
             nothing, since what follows reads it before it is written.
         defaults: format in place of `format` for the results of an operation.
         every: where only one in so many results of an operation is rounded, since a compiler
-            computes the others again wherever they are read.
+            computes the others again wherever they are read; what is looked up in an embedding
+            counts as a first one of "residual".
+        sums: where sums are not those of torch in float32, how the accumulator is
+            rounded and the parts are added up, by operation: "FORMAT sequential N" rounds it after
+            every N terms, "FORMAT tree N" adds parts of N terms in pairs, "FORMAT split-k N" adds
+            N parts; what stands before a comma says how each part is summed.
         attention: whether attention weights are rounded after they are "normalized", or before it,
             as a fused kernel does that divides by their sum at the end: the sum of the weights as
             they were ("unnormalized"), or of those that were rounded ("renormalized").
@@ -57,6 +68,7 @@ class NumericsProfile:
     operations: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     every: Mapping[str, int] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
     attention: str = "normalized"
     description: str = ""
     sources: tuple[str, ...] = ()
@@ -74,6 +86,9 @@ class NumericsProfile:
                     f"every {name} of the profile {self.name!r} is {short_repr(count)}; expected "
                     "a whole number of 1 and more"
                 )
+        for name, said in self.sums.items():
+            check_operation(name, self.name)
+            _check_sums(name, said, self.name)
         _check_format(self.format, f"format of the profile {self.name!r}")
         if self.attention not in ORDERS:
             raise UserError(
@@ -110,12 +125,20 @@ class NumericsProfile:
         name = f"{self.name} with {difference} of {other.name}"
         if difference == "attention":
             return replace(self, name=name, attention=other.attention)
-        operations = {one: kept for one, kept in self.operations.items() if one != difference}
-        if difference in other.operations:
-            operations[difference] = other.operations[difference]
-        every = {**self.every, difference: other.every.get(difference, 1)}
-        defaults = {**self.defaults, difference: other.default(difference)}
-        return replace(self, name=name, operations=operations, defaults=defaults, every=every)
+        return replace(
+            self,
+            name=name,
+            operations=_exchange(difference, self.operations, other.operations),
+            defaults={**self.defaults, difference: other.default(difference)},
+            every={**self.every, difference: other.every.get(difference, 1)},
+            sums=_exchange(difference, self.sums, other.sums),
+        )
+
+
+def _exchange(name: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return a table with one entry as another has it, or has it not."""
+    kept = {one: value for one, value in mine.items() if one != name}
+    return {**kept, name: theirs[name]} if name in theirs else kept
 
 
 def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
@@ -130,13 +153,24 @@ def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
     return found if a.attention == b.attention else [*found, "attention"]
 
 
-def _formats(profile: NumericsProfile, operation: str) -> tuple[str, str, int]:
+def _formats(profile: NumericsProfile, operation: str) -> tuple[Any, ...]:
     """Return the formats of the results of an operation, as the code leaves them, and widened.
 
-    And in how many one is rounded.
+    And in how many one is rounded, and how they are summed.
     """
     named = profile.operations.get(operation)
-    return named or profile.default(operation), named or KEPT, profile.every.get(operation, 1)
+    every, sums = profile.every.get(operation, 1), split_sums(profile.sums.get(operation, ""))
+    return named or profile.default(operation), named or KEPT, every, sums
+
+
+def split_sums(said: str) -> list[list[str]]:
+    """Return the stages of a sum, the innermost first: format, order and number each.
+
+    Example:
+        >>> split_sums("t14 sequential 32, fp32 sequential 128")
+        [['t14', 'sequential', '32'], ['fp32', 'sequential', '128']]
+    """
+    return [one.split() for one in said.split(",")] if said else []
 
 
 def check_operation(name: str, holder: str) -> None:
@@ -149,6 +183,33 @@ def check_operation(name: str, holder: str) -> None:
         raise UserError(
             f"the profile {holder!r} names the operation {short_repr(name)}; "
             f"{suggest(name, OPERATIONS)}known: {', '.join(OPERATIONS)}"
+        )
+
+
+def _check_sums(operation: str, said: Any, holder: str) -> None:
+    given = f"sums of {operation} of the profile {holder!r}"
+    if operation not in SUMMED:
+        raise UserError(f"{given}: no sum makes them; known: {', '.join(SUMMED)}")
+    for words in split_sums(said) if isinstance(said, str) and said else [[]]:
+        order = words[1] if len(words) > 1 else ""
+        if not STAGE.fullmatch(" ".join(words)):
+            hint = "" if order in SUMMATIONS else suggest(order, SUMMATIONS)
+            raise UserError(
+                f"{given} are {short_repr(said)}; {hint}expected a format, "
+                f"{' or '.join(SUMMATIONS)}, and a number of 1 and more: type 'bf16 split-k 4'"
+            )
+        _check_accumulator(words[0], given)
+
+
+def _check_accumulator(format: str, holder: str) -> None:
+    # Late: names are checked before torch is there.
+    from layerlab.numerics.formats.formats import SINGLE, Format, find
+
+    found = find(format)
+    if not isinstance(found, Format) or found.digits > SINGLE:
+        raise UserError(
+            f"{holder} are rounded to {short_repr(format)}; expected a floating format of float32's"
+            " digits or fewer, as 'fp32', 'bf16', 'fp16' or 't14'"
         )
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from layerlab.numerics.emulation.arithmetic import AnyFormat, carrier
+from layerlab.numerics.emulation.inner_roundings import Order, Summation
 from layerlab.numerics.formats.formats import SINGLE, Format, find
 from layerlab.numerics.formats.round import sparing
-from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.profile import NumericsProfile, split_sums
 
 RoundValues = Callable[[Tensor], Tensor]
 
@@ -42,6 +44,19 @@ def rounding(name: str) -> RoundValues:
     before, _, format = name.rpartition(" ")
     round: RoundValues = sparing(_format(format), "nearest", None)
     return _round_unnormalized(round, before == "renormalized") if before else round
+
+
+@cache
+def summations(said: str) -> tuple[Summation, ...]:
+    """Return the stages behind what a profile says of sums, for values in float32."""
+    return tuple(
+        Summation(cast(Order, order), int(count), _keep if _is_wide(format) else rounding(format))
+        for format, order, count in split_sums(said)
+    )
+
+
+def _keep(values: Tensor) -> Tensor:
+    return values
 
 
 def _format(name: str) -> AnyFormat:

@@ -46,26 +46,62 @@ def test_shares_add_up(family: str, b: str) -> None:
 PLANTED = {
     **{name: "fp32" for name in ("norm_cast", "norm", "residual", "projection", "head", "rotary")},
     **{name: "fp32" for name in ("rotary_tables", "gate", "activation", "context", "softmax")},
+    "norm_input": "fp32",
     **{name: "bf16" for name in ("norm_inside", "log_softmax")},
     **{name: "fp8_e4m3" for name in ("weights", "factors", "cache", "queries", "norm_weights")},
     **{name: "fp8_e5m2" for name in ("attention_weights", "embedding_weights", "scores")},
 }
 
 
+SUMS = [
+    ("llama", "projection", "bf16 split-k 4"),
+    ("llama", "projection", "t14 sequential 8, fp32 sequential 32"),
+    ("llama", "head", "fp16 sequential 16"),
+    ("llama", "scores", "fp16 sequential 4"),
+    ("llama", "context", "bf16 tree 4"),
+    ("llama", "softmax", "bf16 tree 1"),
+    ("llama", "norm_inside", "bf16 tree 1"),
+    ("gpt2", "norm_inside", "bf16 tree 1"),
+    ("gpt2", "projection", "bf16 split-k 2"),
+    ("mixtral", "projection", "fp16 sequential 16"),
+    ("mixtral", "router", "bf16 split-k 2"),
+]
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_difference_is_named_first(name: str) -> None:
-    changed = NumericsProfile(name="changed", operations={name: PLANTED[name]})
-    found = gap("llama", "torch-eager", changed)
+    check_first(gap("llama", "torch-eager", changed({name: PLANTED[name]})), name)
+
+
+@pytest.mark.parametrize(("family", "name", "said"), SUMS)
+def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: str) -> None:
+    found = gap(family, "torch-eager", changed({}, {name: said}))
+    check_first(found, name)
+    assert 0.9 < found.closure < 1.1 and found.to_json()["b"]["sums"] == {name: said}
+    assert found.causes[0].rms > 0
+
+
+@pytest.mark.parametrize("name", ["projection", "head", "context"])
+def test_coarse_sums_are_named_before_what_else_differs(name: str) -> None:
+    found = gap("llama", "torch-eager", changed({"gate": "fp32"}, {name: "t3 split-k 4"}))
+    assert [one.name for one in found.causes] == [name, "gate"]
+    assert found.operations[0].name == name, "before roundings that came out otherwise, too"
+    assert found.first is not None and found.first.operations == (name,)
+
+
+def changed(operations: dict[str, str], sums: dict[str, str] | None = None) -> NumericsProfile:
+    return NumericsProfile(name="changed", operations=operations, sums=sums or {})
+
+
+def check_first(found: RunGap, name: str) -> None:
     assert found.causes[0].name == name
     assert found.first is not None and found.first.operations == (name,)
     assert found.first.rms == 0
 
 
 def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> None:
-    changed = NumericsProfile(
-        name="changed", operations={"cache": "fp8_e5m2", "norm_cast": "fp32", "gate": "fp32"}
-    )
-    found = gap("llama", "torch-eager", changed)
+    several = {"cache": "fp8_e5m2", "norm_cast": "fp32", "gate": "fp32"}
+    found = gap("llama", "torch-eager", changed(several))
     assert found.first is not None and found.first.operations == ("cache",)
     assert found.first.rms < found.difference.rms / 2
     assert "cache: as in a it turns" in str(found)

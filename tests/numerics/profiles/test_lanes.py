@@ -1,6 +1,7 @@
 """Runs side by side, against emulation one run at a time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,16 @@ from tests.families.recipe import build
 
 IDS = torch.arange(5, 29)[None]
 EAGER, SDPA = load_profile("torch-eager"), load_profile("torch-sdpa")
+SUMMED_APART = NumericsProfile(
+    name="summed apart",
+    operations={"norm_input": "fp32"},
+    sums={
+        **dict.fromkeys(("projection", "router", "head"), "t14 sequential 8, bf16 split-k 2"),
+        "scores": "fp16 sequential 4",
+        **dict.fromkeys(("norm_inside", "softmax"), "bf16 sequential 4"),
+        "context": "bf16 tree 4",
+    },
+)
 FAMILIES = ("llama", "gpt2", "qwen3", "mixtral", "gemma2")
 
 
@@ -54,14 +65,27 @@ def test_float32_is_the_model_itself() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32"])
-def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(family: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "b", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32", SUMMED_APART]
+)
+def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(
+    family: str, b: str | NumericsProfile
+) -> None:
     model = build(family)
-    lanes = [Lane(profile=EAGER), Lane(profile=load_profile(name))]
+    lanes = [Lane(profile=EAGER), Lane(profile=load_profile(b))]
     lanes += [Lane(takes=lambda result: True), Lane(takes=lambda result: False)]
     a, b, everything, nothing = run_lanes(model, *lanes)
     torch.testing.assert_close(nothing, a, rtol=0, atol=0)
     torch.testing.assert_close(everything, b, rtol=1e-4, atol=1e-4)
+
+
+def test_runs_that_sum_alike_sum_what_is_their_own() -> None:
+    model = build("llama")
+    gates = {**SUMMED_APART.operations, "gate": "fp8_e4m3"}
+    coarse = replace(SUMMED_APART, name="coarse", operations=gates)
+    *_, beside = run_lanes(model, *(Lane(profile=one) for one in (EAGER, SUMMED_APART, coarse)))
+    alone = run_lanes(model, *[Lane(profile=coarse)] * 2)[0]
+    torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
 
 def test_runs_that_do_the_same_share_every_value() -> None:

@@ -56,6 +56,21 @@ WRONG = {
     'attention = "flash"\n': "attention of the profile 'p' is 'flash'; type 'normalized' or",
     "format = \n": "is not TOML",
     "[operations]\nhead = 1\n": "operations in 'p.toml' is {'head': 1}; expected a table",
+    '[sums]\nprojection = "bf16 splitk 4"\n': "sums of projection of the profile 'p' are 'bf16 "
+    "splitk 4'; did you mean 'split-k'? expected a format, sequential or tree or split-k, and a",
+    '[sums]\nhead = "bf16 split-k"\n': "are 'bf16 split-k'; expected a format",
+    '[sums]\nhead = "bf16 tree 0"\n': "are 'bf16 tree 0'; expected a format",
+    '[sums]\nhead = ""\n': "are ''; expected a format",
+    '[sums]\nhead = "fp32 tree 2, "\n': "are 'fp32 tree 2, '; expected a format",
+    '[sums]\nhead = "bf17 tree 2"\n': "no number format is called 'bf17'",
+    '[sums]\nhead = "int8 tree 2"\n': "sums of head of the profile 'p' are rounded to 'int8'; "
+    "expected a floating format of float32's digits or fewer",
+    '[sums]\nhead = "fp64 tree 2"\n': "are rounded to 'fp64'",
+    '[sums]\nnorm = "bf16 tree 2"\n': "sums of norm of the profile 'p': no sum makes them; "
+    "known: norm_inside, projection, scores, softmax, context, router, head",
+    '[sums]\nscore = "bf16 tree 2"\n': "names the operation 'score'; did you mean 'scores'?",
+    "[sums]\nhead = 4\n": "sums in 'p.toml' is {'head': 4}; expected a table of sums",
+    'sums = "bf16"\n': "sums in 'p.toml' is 'bf16'; expected a table of sums by operation",
     'verified = "yes"\n': "verified in 'p.toml' is 'yes'; expected true or false",
 }
 
@@ -69,6 +84,19 @@ def test_a_wrong_profile_is_one_line(
     with pytest.raises(UserError) as caught:
         load_profile("p.toml")
     assert WRONG[text] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_orders_of_sums_are_differences_that_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "apart.toml"
+    said = "t14 sequential 32, fp32 sequential 128"
+    path.write_text(f'[sums]\nprojection = "{said}"\nhead = "bf16 split-k 4"\n', "utf-8")
+    plain, apart = NumericsProfile(name="plain"), load_profile(path)
+    spaced = NumericsProfile(name="spaced", sums={"projection": said.replace(" ", "  ")})
+    assert differences(plain, apart) == ["projection", "head"]
+    assert differences(apart, spaced) == ["head"]
+    assert apart.take_back("head", plain).sums == {"projection": said}
+    assert plain.take_back("head", apart).sums == {"head": "bf16 split-k 4"}
+    assert differences(plain, apart.take_back("head", plain).take_back("projection", plain)) == []
 
 
 def test_a_profile_that_is_nowhere_is_told_with_the_names_of_those_that_are() -> None:
