@@ -17,6 +17,18 @@ CURVES = frozenset(
     "elu erf exp gelu hardswish leaky_relu mish pow relu selu sigmoid silu softplus tanh".split()
 )
 
+# The component that an operation belongs to wherever it is done.
+COMPONENTS = {
+    **dict.fromkeys(("norm_weights", "norm_inside", "norm_cast", "norm"), "norms"),
+    **dict.fromkeys(("embedding_weights", "embedding"), "embedding"),
+    **dict.fromkeys(("rotary_tables", "rotary", "queries", "cache", "scores"), "attention"),
+    **dict.fromkeys(("softmax", "attention_weights", "context"), "attention"),
+    **dict.fromkeys(("activation_inside", "activation", "gate", "experts"), "feed-forward"),
+    "residual": "residual stream",
+    "router": "router",
+    **dict.fromkeys(("head", "log_softmax"), "head"),
+}
+
 
 class OperationIndex:
     """The operations of one model, by place.
@@ -71,6 +83,21 @@ class OperationIndex:
         """Return the operation that a parameter belongs to."""
         kind = self._kinds[place.module]
         return f"{kind}_weights" if kind in ("norm", "embedding") else "weights"
+
+    def find_component(self, operation: str, place: OpSite) -> str:
+        """Return the component of a model that the result of an operation belongs to."""
+        if operation in COMPONENTS:
+            return COMPONENTS[operation]
+        kind = self._kinds.get(place.module, "other")
+        if kind in ("head", "router", "embedding"):
+            return kind
+        owners = place.module.split(".")
+        paths = (".".join(owners[:end]) for end in range(1, len(owners) + 1))
+        if not self._attending.isdisjoint(paths):
+            return "attention"
+        if place.layer is None or kind == "block":
+            return "residual stream"
+        return "feed-forward"
 
     def reads_table(self, place: OpSite) -> bool:
         """Return whether a product reads the table of embeddings as its parameter."""
