@@ -24,6 +24,7 @@ from layerlab.records.layer_names import EMBEDDING, layer_name
 
 # Forward passes that a question takes at most, where the shares add up.
 FORWARDS = 30
+SPARE = 1
 # Groups of layers that are told apart at most.
 DEPTHS = 12
 # So many differences are taken back together, the largest shares first, before all of them are;
@@ -120,8 +121,10 @@ def find_gap(
     pair = [Lane(profile=a), Lane(profile=b)]
     count = count_layers(model)
     parts = _list_parts(scores, pair, count)
-    spans = _group_layers(count, _count_groups(parts))
     lanes = [Lane(takes=partial(_is_part, part, count)) for part in parts]
+    chooses = any(part.operation == "router" for part in parts)
+    spent = scores.count_passes([*pair, *lanes])
+    spans = _group_layers(count, _count_groups(spent, len(differences(a, b)), chooses))
     lanes += [Lane(takes=partial(_is_layer, span)) for span in spans.values()]
     distributions = DistributionDifferences()
     mine, theirs, *read = scores.read([*pair, *lanes], distributions.add)
@@ -148,10 +151,11 @@ def find_gap(
         rows=(_share(EXPERTS, theirs - pinned, whole),) if changed else (),
     )
     found = _attribute(found, exchanged)
+    remedies, alone = _take_back(scores, found, mine)
+    found = replace(found, remedies=remedies, alone=alone)
     if abs(found.closure - 1) > CLOSED:
         found = replace(found, pairs=_pair(scores, found, mine, whole))
-    remedies, alone = _take_back(scores, found, mine)
-    return replace(found, remedies=remedies, alone=alone, forwards=scores.forwards)
+    return replace(found, forwards=scores.forwards)
 
 
 def _attribute(found: RunGap, exchanged: ExchangedErrors) -> RunGap:
@@ -185,24 +189,29 @@ def _find_part(result: OperationResult, count: int) -> Part:
     return Part(result.operation, result.component, zone)
 
 
-def _count_groups(parts: Sequence[Part]) -> int:
+def _count_groups(spent: float, apart: int, chooses: bool) -> int:
     """Return how many groups of layers can be told apart in as many forward passes as there are.
 
     A run with the errors of another from a layer on is the first run before it: of n groups, one
     takes half a pass in the mean.
+
+    Args:
+        spent: passes that the other runs beside them take.
+        apart: how many things the profiles set differently.
+        chooses: whether b may have to be run with experts of its own.
     """
-    spent = 2 + sum(part.zone != BEHIND for part in parts)
-    # Behind it: a, what is taken back, and b with experts of its own.
-    left = FORWARDS - spent - len(STEPS) - (ALONE - 1) - 2
-    return min(max(2 * left - 1, 1), DEPTHS)
+    later = 1 + sum(end < apart for end in STEPS) + len(range(1, min(ALONE, apart)))
+    left = FORWARDS - SPARE - spent - later - chooses
+    return int(min(max(2 * left - 1, 1), DEPTHS))
 
 
 def _pair(
     scores: TokenScores, found: RunGap, mine: Tensor, whole: Tensor
 ) -> tuple[JointShare, ...]:
-    """Exchange the errors of the largest operations two by two."""
+    """Exchange the errors of the largest operations two by two, in the passes that are left."""
     largest = [one for one in found.operations if one.name in OPERATIONS][:PAIRED]
-    pairs = list(combinations(largest, 2))
+    left = FORWARDS - scores.forwards - 2  # a and b are run again beside them
+    pairs = list(combinations(largest, 2))[: max(int(left), 0)]
     lanes = [Lane(takes=partial(_is_one_of, (one.name, two.name))) for one, two in pairs]
     read = scores.read([Lane(profile=found.a), Lane(profile=found.b), *lanes])[2:]
     return tuple(

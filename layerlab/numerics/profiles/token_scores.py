@@ -96,10 +96,19 @@ class TokenScores:
 
     def list_results(self, lanes: Sequence[Lane]) -> set[OperationResult]:
         """Return what one of two profiles rounds in this model."""
+        blocks, head = self._try_out(lanes)
+        return blocks.rounded | head.rounded
+
+    def count_passes(self, lanes: Sequence[Lane]) -> float:
+        """Return how many forward passes a reading takes."""
+        return _count(*self._try_out(lanes))
+
+    def _try_out(self, lanes: Sequence[Lane]) -> tuple[SideBySide, SideBySide]:
+        """Run no more than a few tokens."""
         blocks, head = self._prepare(lanes, lanes)
         for _, values in self._walk(blocks, head, self.pieces[0][:PROBE], None):
             head.round_all(values, "log_softmax")
-        return blocks.rounded | head.rounded
+        return blocks, head
 
     def read(self, lanes: Sequence[Lane], look: LookAtLogits | None = None) -> list[Tensor]:
         """Return the log-probabilities of all tokens but the first of each text, in every run.
@@ -224,6 +233,12 @@ class TokenScores:
         output.last_hidden_state = run.carry(cut, output.last_hidden_state.dtype)
         with replacing_forward(self._base, lambda *args, **options: output):
             return run.values(self.call(self.model, ids))
+
+
+def _count(*parts: SideBySide) -> float:
+    """Return how many forward passes of one run all runs together took."""
+    computed, products = sum(one.computed for one in parts), sum(one.products for one in parts)
+    return computed / max(products, 1)
 
 
 def _check_finite(lane: Lane, values: Tensor) -> None:
