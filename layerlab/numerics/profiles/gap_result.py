@@ -1,6 +1,6 @@
 """The difference between two runs of one model: what it is made of, and how it is told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
@@ -26,8 +26,9 @@ class DifferenceShare:
         share: of the squared difference; shares of all parts add up to the closure. NaN where the
             errors of this part alone leave what the model can compute, as a root below 0.
         rms: of the difference that these results alone make, in nats.
-        differs: whether the profiles set this operation differently. Where they do not, both round
-            alike, and what is here are roundings that came out otherwise because of the others.
+        differs: whether the profiles set it, or an operation of it, differently. Where they do
+            not, both round alike, and what is here are roundings that came out otherwise because
+            of the others.
     """
 
     name: str
@@ -251,16 +252,19 @@ def _list_places(found: RunGap) -> list[list[str]]:
 
 def _list_remedies(found: RunGap) -> list[str]:
     lines = ["set as in a                       RMS left  mean left, nats"]
-    before = 0
-    for one in found.remedies:
+    lines += map(_tell_remedy, name_steps(found.remedies), found.remedies)
+    return lines + [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
+
+
+def name_steps(remedies: Sequence[Remedy]) -> list[str]:
+    """Return what each takes back beside what the one before does, in a few words."""
+    names, before = [], 0
+    for one in remedies:
         added = one.operations[before:]
         told = _join(added) if len(added) < LARGEST else f"{len(added)} more"
-        if one == found.remedies[-1] and len(added) > 1:
-            told = f"the other {len(added)}"
-        lines.append(_tell_remedy(f"and {told}" if before else told, one))
+        names.append(f"and {told}" if before else told)
         before = len(one.operations)
-    lines += [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
-    return lines
+    return names
 
 
 def _tell_remedy(name: str, one: Remedy) -> str:

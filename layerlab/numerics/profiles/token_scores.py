@@ -16,7 +16,7 @@ from layerlab.numerics.profiles.lane_values import change_each
 from layerlab.numerics.profiles.lanes import Lane, OperationResult, SideBySide
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import find_carrier
-from layerlab.system.hooks import replacing_forward
+from layerlab.system.hooks import replacing_forward, temporary_hooks
 
 RunModel = Callable[[nn.Module, Tensor], Any]
 NoteRun = Callable[[str], None]
@@ -69,18 +69,21 @@ class TokenScores:
         self._base: Any = None
         probe = SideBySide(model, [Lane(profile=NumericsProfile(name="probe"))] * 2, self.index)
         short = pieces[0][:PROBE]
-        with probe.running():
+        parts = [one for one in model.modules() if one is not model]
+        handles = [one.register_forward_hook(self._note_features) for one in parts]
+        with temporary_hooks(handles), probe.running():
             (whole,) = set(probe.values(call(model, short)))
         self._entries = whole.shape[-1]
-        base = getattr(model, "base_model", model)
-        if base is not model:
-            self._base = base if self._ends_with_head(base, probe, short, whole) else None
+        if self._base is not None and not self._ends_with_head(probe, short, whole):
+            self._base = None
 
-    def _ends_with_head(
-        self, base: nn.Module, probe: SideBySide, ids: Tensor, whole: Tensor
-    ) -> bool:
+    def _note_features(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Remember the last part of the model that gives features, which the head reads."""
+        if isinstance(getattr(output, "last_hidden_state", None), Tensor):
+            self._base = module
+
+    def _ends_with_head(self, probe: SideBySide, ids: Tensor, whole: Tensor) -> bool:
         """Return whether what follows the blocks is done token by token."""
-        self._base = base
         try:
             output, streams = self._read_blocks(probe, ids)
             with probe.running():
