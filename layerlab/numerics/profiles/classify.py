@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from layerlab.numerics.emulation.op_site import OpSite, attends
+from layerlab.numerics.emulation.op_site import NUMBER, OpSite, attends
 from layerlab.system.hooks import temporary_hooks
 
 # What a module is, by a word in the name of its class, in the order in which they are looked for.
@@ -93,7 +93,8 @@ class OperationIndex:
             return kind
         owners = place.module.split(".")
         paths = (".".join(owners[:end]) for end in range(1, len(owners) + 1))
-        if not self._attending.isdisjoint(paths):
+        # The model around its blocks attends as well, by what it hands them.
+        if any(one in self._attending and OpSite(one).layer is not None for one in paths):
             return "attention"
         if place.layer is None or kind == "block":
             return "residual stream"
@@ -170,3 +171,9 @@ def _kind(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> str:
     if type(module).__module__ in ACTIVATIONS:
         return "activation"
     return "block" if last.isdigit() and isinstance(modules[owner], nn.ModuleList) else "other"
+
+
+def count_layers(model: nn.Module) -> int:
+    """Return the number of blocks, by the numbers in the names of modules."""
+    numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
+    return 1 + max((int(one.group()) for one in numbers if one), default=-1)

@@ -22,9 +22,9 @@ from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
-from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
+from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.classify import OperationIndex, count_layers
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     carry_over,
@@ -152,7 +152,7 @@ class SideBySide(Emulation):
         return found
 
     def round_all(self, values: Sequence[Tensor], operation: str) -> list[Tensor]:
-        """Round what is computed of a model's outputs, in every run, where a profile names it."""
+        """Round what is computed of a model's outputs where a profile names it."""
         return self._settle(values, self._locate(operation, OpSite(""), False), False)
 
     # Parameters
@@ -230,10 +230,11 @@ class SideBySide(Emulation):
         axis, at = given.get("dim", -1), results[0][1]
         dropped = at.dim() < args[0].dim()
         places = at.unsqueeze(axis) if dropped else at
-        read = change_each(lambda one: one.gather(axis, places), self.values(args[0]))
-        if dropped:
-            read = change_each(lambda one: one.squeeze(axis), read)
-        self._others = [[one] for one in read]
+
+        def take(one: Tensor) -> Tensor:
+            return one.gather(axis, places).squeeze(axis) if dropped else one.gather(axis, places)
+
+        self._others = [[one] for one in change_each(take, self.values(args[0]))]
         if self._place.layer is not None and not dropped:
             pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
             chosen = [one[1].movedim(axis, -1) for one in results[:2]]
@@ -272,11 +273,7 @@ class SideBySide(Emulation):
         return "head" if found == "embedding" and self._begun else found
 
     def _locate(self, operation: str, place: OpSite, before: bool) -> OperationResult:
-        """Return what the results of an operation at a place are.
-
-        Args:
-            before: whether, outside the blocks, they come before those.
-        """
+        """Return what the results of an operation at a place are; outside blocks, if `before`."""
         layer = place.layer
         if layer is None:
             layer = EMBEDDING if before else self.layers
@@ -402,9 +399,3 @@ class SideBySide(Emulation):
             if there is not value:
                 there.copy_(value)
         return target
-
-
-def count_layers(model: nn.Module) -> int:
-    """Return the number of blocks, by the numbers in the names of modules."""
-    numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
-    return 1 + max((int(one.group()) for one in numbers if one), default=-1)

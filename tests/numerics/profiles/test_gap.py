@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from layerlab import UserError
@@ -109,6 +108,10 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
     apart = {one.name for one in found.components if one.differs}
     assert apart == {"attention", "feed-forward", "router", "head"}
     assert {one.name for one in found.operations if one.differs} == {"weights"}
+    found = gap("llama", "torch-eager", changed)
+    assert {one.name for one in found.components if one.differs} == apart - {"router"}
+    parts = {one.name: one.rms for one in found.components}
+    assert parts["attention"] > 0 and parts["feed-forward"] > 0
 
 
 def test_what_bounds_logits_belongs_to_the_head() -> None:
