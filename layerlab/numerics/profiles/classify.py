@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from layerlab.numerics.emulation.op_site import OpSite, attends
+from layerlab.numerics.emulation.op_site import NUMBER, OpSite, attends
 from layerlab.system.hooks import temporary_hooks
 
 # What a module is, by a word in the name of its class, in the order in which they are looked for.
@@ -16,6 +16,18 @@ ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 CURVES = frozenset(
     "elu erf exp gelu hardswish leaky_relu mish pow relu selu sigmoid silu softplus tanh".split()
 )
+
+# The component that an operation belongs to wherever it is done.
+COMPONENTS = {
+    **dict.fromkeys(("norm_weights", "norm_inside", "norm_cast", "norm"), "norms"),
+    **dict.fromkeys(("embedding_weights", "embedding"), "embedding"),
+    **dict.fromkeys(("rotary_tables", "rotary", "queries", "cache", "scores"), "attention"),
+    **dict.fromkeys(("softmax", "attention_weights", "context"), "attention"),
+    **dict.fromkeys(("activation_inside", "activation", "gate", "experts"), "feed-forward"),
+    "residual": "residual stream",
+    "router": "router",
+    **dict.fromkeys(("head", "log_softmax"), "head"),
+}
 
 
 class OperationIndex:
@@ -71,6 +83,22 @@ class OperationIndex:
         """Return the operation that a parameter belongs to."""
         kind = self._kinds[place.module]
         return f"{kind}_weights" if kind in ("norm", "embedding") else "weights"
+
+    def find_component(self, operation: str, place: OpSite) -> str:
+        """Return the component of a model that the result of an operation belongs to."""
+        if operation in COMPONENTS:
+            return COMPONENTS[operation]
+        kind = self._kinds.get(place.module, "other")
+        if kind in ("head", "router", "embedding"):
+            return kind
+        owners = place.module.split(".")
+        paths = (".".join(owners[:end]) for end in range(1, len(owners) + 1))
+        # The model around its blocks attends as well, by what it hands them.
+        if any(one in self._attending and OpSite(one).layer is not None for one in paths):
+            return "attention"
+        if place.layer is None or kind == "block":
+            return "residual stream"
+        return "feed-forward"
 
     def reads_table(self, place: OpSite) -> bool:
         """Return whether a product reads the table of embeddings as its parameter."""
@@ -147,3 +175,9 @@ def _kind(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> str:
     if type(module).__module__ in ACTIVATIONS:
         return "activation"
     return "block" if last.isdigit() and isinstance(modules[owner], nn.ModuleList) else "other"
+
+
+def count_layers(model: nn.Module) -> int:
+    """Return the number of blocks, by the numbers in the names of modules."""
+    numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
+    return 1 + max((int(one.group()) for one in numbers if one), default=-1)

@@ -1,6 +1,6 @@
 """The difference between two runs of one model: what it is made of, and how it is told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
@@ -22,12 +22,13 @@ class DifferenceShare:
     """A part of the difference.
 
     Attributes:
-        name: of an operation, or of layers.
+        name: of an operation, a component, or layers.
         share: of the squared difference; shares of all parts add up to the closure. NaN where the
             errors of this part alone leave what the model can compute, as a root below 0.
         rms: of the difference that these results alone make, in nats.
-        differs: whether the profiles set this operation differently. Where they do not, both round
-            alike, and what is here are roundings that came out otherwise because of the others.
+        differs: whether the profiles set it, or an operation of it, differently. Where they do
+            not, both round alike, and what is here are roundings that came out otherwise because
+            of the others.
     """
 
     name: str
@@ -75,6 +76,8 @@ class RunGap:
         b: the profile of what drew the tokens.
         difference: by token.
         operations: shares by operation, the largest first.
+        components: shares by component, the largest first: each has operations of its own, and
+            products and weights where they are done.
         layers: shares by layer.
         pairs: the largest operations two by two, where the closure is off.
         remedies: one difference after another taken back, the largest share first.
@@ -87,6 +90,7 @@ class RunGap:
     b: NumericsProfile
     difference: TokenDifferences
     operations: tuple[DifferenceShare, ...] = ()
+    components: tuple[DifferenceShare, ...] = ()
     layers: tuple[DifferenceShare, ...] = ()
     pairs: tuple[JointShare, ...] = ()
     remedies: tuple[Remedy, ...] = ()
@@ -98,6 +102,10 @@ class RunGap:
     def closure(self) -> float:
         """Return the sum of the shares by operation; 1 where errors are carried on linearly."""
         return _add(self.operations)
+
+    @property
+    def component_closure(self) -> float:
+        return _add(self.components)
 
     @property
     def layer_closure(self) -> float:
@@ -133,6 +141,7 @@ class RunGap:
         found = {
             **asdict(self),
             "closure": self.closure,
+            "component_closure": self.component_closure,
             "layer_closure": self.layer_closure,
             "echo": self.echo,
             "differences": differences(self.a, self.b),
@@ -149,7 +158,7 @@ def describe(found: RunGap) -> str:
     """Return a page of text: the difference by token, where it comes from, what to change."""
     blocks = [_lead(found), _tell_difference(found.difference, found.choices)]
     if found.operations:
-        blocks += [_table(found), _list_layers(found), _list_remedies(found)]
+        blocks += [_table(found), *_list_places(found), _list_remedies(found)]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -226,21 +235,36 @@ def _row(one: DifferenceShare) -> str:
     return f"{one.name:<24}  {one.share:5.1%}  {one.rms:11.2g}"
 
 
-def _list_layers(found: RunGap) -> list[str]:
-    lines = [f"{'layer':<24}  share  alone, nats"]
-    return [*lines, *map(_row, found.layers), f"{'closure':<24}  {found.layer_closure:5.3f}"]
+def _list_places(found: RunGap) -> list[list[str]]:
+    tables = (
+        ("component", found.components, found.component_closure),
+        ("layer", found.layers, found.layer_closure),
+    )
+    return [
+        [
+            f"{name:<24}  share  alone, nats",
+            *map(_row, rows),
+            f"{'closure':<24}  {closure:5.3f}",
+        ]
+        for name, rows, closure in tables
+    ]
 
 
 def _list_remedies(found: RunGap) -> list[str]:
     lines = ["set as in a                       RMS left  mean left, nats"]
-    before = 0
-    for one in found.remedies:
+    lines += map(_tell_remedy, name_steps(found.remedies), found.remedies)
+    return lines + [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
+
+
+def name_steps(remedies: Sequence[Remedy]) -> list[str]:
+    """Return what each takes back beside what the one before does, in a few words."""
+    names, before = [], 0
+    for one in remedies:
         added = one.operations[before:]
-        name = f"and the other {len(added)}" if len(added) > 1 else added[0]
-        lines.append(_tell_remedy(f"and {name}" if before and len(added) == 1 else name, one))
+        told = _join(added) if len(added) < LARGEST else f"{len(added)} more"
+        names.append(f"and {told}" if before else told)
         before = len(one.operations)
-    lines += [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
-    return lines
+    return names
 
 
 def _tell_remedy(name: str, one: Remedy) -> str:

@@ -23,9 +23,9 @@ from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import ADDING
-from layerlab.numerics.emulation.op_site import EXACT, NUMBER, PRODUCTS, VIEWS, OpSite
+from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.classify import OperationIndex, count_layers
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     LayerLanes,
@@ -52,10 +52,11 @@ CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
 
 
 class OperationResult(NamedTuple):
-    """What a profile rounds: the operation, and the layer that it lies in."""
+    """What a profile rounds: the operation, and where in the model it is done."""
 
     operation: str
     layer: int
+    component: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,40 +76,53 @@ class SideBySide(Emulation):
     """The context that a model runs in under several profiles at once.
 
     Attributes:
-        forwards: how many forward passes of one run all of them took together, by products.
+        products: how many the model's code has done, in all passes.
+        computed: how many were computed for them, each once for runs that share its factors.
+        rounded: results that one of the first two runs rounds.
         choices: of the blocks among values that differ, as a router makes for each token.
 
     Args:
         model: the model; it is not changed.
         lanes: the runs; the first two have profiles.
         index: the operations of the model.
+        wide: dtype that values are held in; that which the profiles ask for if left out.
+        behind: whether all that is run lies behind the blocks.
     """
 
-    def __init__(self, model: nn.Module, lanes: Sequence[Lane], index: OperationIndex) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        lanes: Sequence[Lane],
+        index: OperationIndex,
+        wide: torch.dtype | None = None,
+        behind: bool = False,
+    ) -> None:
         self._profiles = {n: one.profile for n, one in enumerate(lanes) if one.profile is not None}
         self._unrounded = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
-        wide = find_carrier(self._profiles.values())
+        wide = wide or find_carrier(self._profiles.values())
         super().__init__(model, replace(regime("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
         self.layers = count_layers(model)
-        self.forwards = 0.0
+        self.products = self.computed = 0
+        self.rounded: set[OperationResult] = set()
         self.choices = ExpertChoices()
-        self._products = self._computed = 0
         self._others: list[list[Tensor]] | None = None
         self._call: ProductCall | None = None
-        self._begun = False
+        self._begun = self._behind = behind
         self._counts: Counter[str] = Counter()
 
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
-        self._begun = False
-        self._counts.clear()
-        self._products = self._computed = 0
+        self.restart()
         self.choices = ExpertChoices()
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
-        self.forwards += self._computed / max(self._products, 1)
+
+    def restart(self) -> None:
+        """Count results from the beginning, as where the same part of a model runs again."""
+        self._begun = self._behind
+        self._counts.clear()
 
     def open_attention(self, in_place: bool) -> TorchFunctionMode:
         return PlainAttention()
@@ -121,9 +135,15 @@ class SideBySide(Emulation):
         lanes = value.lanes
         return [value.held] * len(self.runs) if lanes is None else list(lanes)
 
-    def round_all(self, values: Sequence[Tensor], result: OperationResult) -> list[Tensor]:
-        """Round what is computed of a model's outputs, in every run, where a profile names it."""
-        return self._settle(values, result, False)
+    def carry(self, values: Sequence[Tensor], dtype: torch.dtype) -> EmulatedTensor:
+        """Return a carrier of the values of each run."""
+        found = EmulatedTensor(values[0], dtype)
+        self._lay(found, values)
+        return found
+
+    def round_all(self, values: Sequence[Tensor], operation: str) -> list[Tensor]:
+        """Round what is computed of a model's outputs where a profile names it."""
+        return self._settle(values, self._locate(operation, OpSite(""), False), False)
 
     # Parameters
 
@@ -146,15 +166,13 @@ class SideBySide(Emulation):
     def _make_lanes(self, value: Tensor, place: OpSite, dtype: torch.dtype) -> list[Tensor]:
         wide = self._values(value, place, None)
         operation = self.index.find_weight(place)
-        layer = self._find_layer(place, operation == "embedding_weights")
+        result = self._locate(operation, place, operation == "embedding_weights")
         known: dict[str | None, Tensor] = {None: wide}
         for name in self._rules(operation, dtype == LOW):
             if name not in known:
                 assert name is not None
                 known[name] = self._weight(wide, place, find(name))
-        return self._settle(
-            [wide] * len(self.runs), OperationResult(operation, layer), dtype == LOW, known
-        )
+        return self._settle([wide] * len(self.runs), result, dtype == LOW, known)
 
     # Operations
 
@@ -168,9 +186,9 @@ class SideBySide(Emulation):
             self._call = func._opname, args, kwargs
         carriers = [one for one in find_carriers((args, kwargs)) if one.lanes is not None]
         product = func._opname in PRODUCTS
-        self._products += product
+        self.products += product
         if not carriers:
-            self._computed += product
+            self.computed += product
             return super().perform(func, args, kwargs)
         every = {id(one): self.values(one) for one in carriers}
         known: dict[tuple[int, ...], Any] = {}
@@ -182,7 +200,7 @@ class SideBySide(Emulation):
                 given, options = map_carriers(take, tuple(args)), map_carriers(take, dict(kwargs))
                 known[key] = super().perform(func, given, options)
             results.append(known[key])
-        self._computed += product * len(known)
+        self.computed += product * len(known)
         if len(known) > 1:
             self._others = [find_floats(one) for one in results]
             if func._opname in CHOOSING and len(flatten(results[0])) == 2:
@@ -198,8 +216,11 @@ class SideBySide(Emulation):
         axis, at = given.get("dim", -1), results[0][1]
         dropped = at.dim() < args[0].dim()
         places = at.unsqueeze(axis) if dropped else at
-        read = [one.gather(axis, places) for one in self.values(args[0])]
-        self._others = [[one.squeeze(axis) if dropped else one] for one in read]
+
+        def take(one: Tensor) -> Tensor:
+            return one.gather(axis, places).squeeze(axis) if dropped else one.gather(axis, places)
+
+        self._others = [[one] for one in change_each(take, self.values(args[0]))]
         if self._place.layer is not None and not dropped:
             pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
             chosen = [one[1].movedim(axis, -1) for one in results[:2]]
@@ -224,13 +245,13 @@ class SideBySide(Emulation):
             if moved:
                 values = carry_over(func, given, values)
             elif not (index and func._opname.endswith("_norm")):
-                result = OperationResult(found, self._find_layer(self._place, not self._begun))
+                result = self._locate(found, self._place, not self._begun)
                 if found == "residual":
                     kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
                     output.unrounded = {number: kept[number] for number in self._unrounded}
                 if found == "norm" and (own := self._sum("norm_inside")):
                     # A whole norm in one operation, which has its sums inside.
-                    inside = OperationResult("norm_inside", result.layer)
+                    inside = self._locate("norm_inside", self._place, not self._begun)
                     values = self._settle(values, inside, False, own=own)
                 values = self._settle(values, result, output.dtype == LOW, own=self._sum(found))
             self._lay(output, values)
@@ -239,7 +260,7 @@ class SideBySide(Emulation):
         """Return a result in the runs whose profile says how it is summed."""
         orders = {n: p.sums[operation] for n, p in self._profiles.items() if operation in p.sums}
         summed = sum_products(self._call, orders, self.values, self.wide) if self._call else {}
-        self._computed += len(set(map(id, summed.values())))
+        self.computed += len(set(map(id, summed.values())))
         return summed
 
     def _find(self, narrowed: bool) -> str:
@@ -247,12 +268,16 @@ class SideBySide(Emulation):
             self._begun = True
         if narrowed:
             return self.index.find_cast(self._place)
-        return self.index.find(self._place, self.tracker.weighted)
+        found = self.index.find(self._place, self.tracker.weighted)
+        # Outside the blocks, what scales or bounds logits is done as what scales embeddings is.
+        return "head" if found == "embedding" and self._begun else found
 
-    def _find_layer(self, place: OpSite, before: bool) -> int:
-        if place.layer is not None:
-            return place.layer
-        return EMBEDDING if before else self.layers
+    def _locate(self, operation: str, place: OpSite, before: bool) -> OperationResult:
+        """Return what the results of an operation at a place are; outside blocks, if `before`."""
+        layer = place.layer
+        if layer is None:
+            layer = EMBEDDING if before else self.layers
+        return OperationResult(operation, layer, self.index.find_component(operation, place))
 
     def _read_factors(self, args: Sequence[Any]) -> list[Any]:
         """Round the factors of a product where a profile does."""
@@ -284,24 +309,18 @@ class SideBySide(Emulation):
         values = self.values(factor)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1).contiguous(), values)
-        layer = self._find_layer(self._place, not self._begun)
-        values = self._settle(values, OperationResult(operation, layer), low)
+        values = self._settle(values, self._locate(operation, self._place, not self._begun), low)
         if turned:
             values = change_each(lambda one: one.transpose(-2, -1), values)
-        return self._carry(values, factor.dtype)
+        return self.carry(values, factor.dtype)
 
     def _read_sum(self, value: Any) -> Any:
         """Return what a norm reads of the residual stream: a sum before it is rounded, or after."""
         if not getattr(value, "unrounded", None):
             return value
-        result = OperationResult("norm_input", self._find_layer(self._place, False))
+        result = self._locate("norm_input", self._place, False)
         values = self._settle(self.values(value), result, False, own=value.unrounded)
-        return self._carry(values, value.dtype)
-
-    def _carry(self, values: Sequence[Tensor], dtype: torch.dtype) -> EmulatedTensor:
-        carrier = EmulatedTensor(values[0], dtype)
-        self._lay(carrier, values)
-        return carrier
+        return self.carry(values, value.dtype)
 
     # Rounding
 
@@ -339,6 +358,8 @@ class SideBySide(Emulation):
                 known[id(value), name] = rounding(name)(value)
             return known[id(value), name]
 
+        if own or any(self._rules(operation, low)[:2]):
+            self.rounded.add(result)
         first = [round(0), round(1)]
         settled = list(first)
         for number, run in enumerate(self.runs[2:], 2):
@@ -388,9 +409,3 @@ class SideBySide(Emulation):
                 there.copy_(value)
         target.unrounded = settled.unrounded
         return target
-
-
-def count_layers(model: nn.Module) -> int:
-    """Return the number of blocks, by the numbers in the names of modules."""
-    numbers = [NUMBER.search(name) for name, _ in model.named_modules()]
-    return 1 + max((int(one.group()) for one in numbers if one), default=-1)

@@ -1,5 +1,6 @@
 """How far the log-probabilities of two runs of one model lie apart, token by token."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 # Ratios further from 1 than this are clipped.
 CLIP = 0.2
 QUANTILES = (0.01, 0.5, 0.99)
-ROWS = 256  # positions whose distributions are compared at once
+ROWS = 64  # positions whose distributions are compared at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def compare_tokens(a: Tensor, b: Tensor, **distributions: Any) -> TokenDifferenc
     Args:
         a: of what computes the loss, as a trainer, in nats.
         b: of what drew the tokens, as an engine, in nats.
-        distributions: what `compare_distributions` gives.
+        distributions: the mean of `DistributionDifferences`.
 
     Example:
         >>> found = compare_tokens(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.5]))
@@ -81,19 +82,35 @@ def rms(values: Tensor) -> float:
     return float(values.double().square().mean().sqrt())
 
 
-def compare_distributions(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
-    """Return what is known of whole distributions: changed argmax, KL divergence both ways.
+class DistributionDifferences:
+    """Differences of whole distributions, added up: changed argmax, KL divergence both ways.
 
-    Args:
-        a: logits of each sequence, position x vocabulary.
-        b: the same under another arithmetic.
+    Example:
+        >>> found = DistributionDifferences()
+        >>> found.add(torch.tensor([1]), torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]]))
+        >>> found.mean["argmax_changed"], round(found.mean["kl_ab"], 4)
+        (1.0, 0.4621)
     """
-    changed = forth = back = count = 0.0
-    for mine, theirs in zip(a, b, strict=True):
-        for p, q in zip(mine.split(ROWS), theirs.split(ROWS), strict=True):
+
+    def __init__(self) -> None:
+        self._count = self._changed = self._forth = self._back = 0.0
+
+    def add(self, targets: Tensor, logits: Iterable[Tensor]) -> None:
+        """Compare the distributions behind the logits of two runs.
+
+        Args:
+            targets: the tokens that were predicted; distributions ask for none of them.
+            logits: position x vocabulary, under each arithmetic.
+        """
+        for p, q in zip(*(one.split(ROWS) for one in logits), strict=True):
             p, q = p.double().log_softmax(-1), q.double().log_softmax(-1)
-            changed += float((p.argmax(-1) != q.argmax(-1)).sum())
-            forth += float((p.exp() * (p - q)).sum())
-            back += float((q.exp() * (q - p)).sum())
-            count += len(p)
-    return {"argmax_changed": changed / count, "kl_ab": forth / count, "kl_ba": back / count}
+            self._changed += float((p.argmax(-1) != q.argmax(-1)).sum())
+            self._forth += float((p.exp() * (p - q)).sum())
+            self._back += float((q.exp() * (q - p)).sum())
+            self._count += len(p)
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Return what `compare_tokens` takes, per position."""
+        sums = {"argmax_changed": self._changed, "kl_ab": self._forth, "kl_ba": self._back}
+        return {name: value / self._count for name, value in sums.items()}

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from layerlab import UserError
-from layerlab.numerics.profiles.gap import EXPERTS, find_gap
+from layerlab.loading.model import subject
+from layerlab.numerics.profiles.gap import BEHIND, CLOSED, EXPERTS, FORWARDS, find_gap
 from layerlab.numerics.profiles.gap_result import RunGap
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
@@ -37,9 +39,87 @@ def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> RunG
 def test_shares_add_up(family: str, b: str) -> None:
     found = gap(family, "torch-eager", b)
     assert 0.9 < found.closure < 1.1 and 0.9 < found.layer_closure < 1.1
-    assert found.forwards <= 60
+    assert 0.9 < found.component_closure < 1.1
+    assert found.forwards <= FORWARDS
     assert found.remedies[-1].rms == 0, "with all taken back both do the same"
     assert found.echo + sum(one.share for one in found.causes) == pytest.approx(found.closure)
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
+def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> None:
+    model = subject(name).model
+    for b in ("torch-compile", "autocast-bf16"):
+        found = find_gap(model, [IDS], EAGER, load_profile(b), call=call)
+        assert found.forwards <= FORWARDS
+        assert 0.9 < found.closure < 1.1 and 0.9 < found.layer_closure < 1.1
+
+
+def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config = MixtralConfig(
+        vocab_size=64, num_hidden_layers=14, num_local_experts=4, **sizes, num_key_value_heads=2
+    )
+    model = MixtralForCausalLM(config).eval()
+    found = find_gap(model, [IDS], EAGER, load_profile("autocast-bf16"), call=call)
+    assert found.forwards <= FORWARDS and 0.9 < found.layer_closure < 1.1
+    grouped = [one.name for one in found.layers if one.name.startswith("layers")]
+    assert 2 <= len(grouped) < 14 and grouped[-1].endswith("to 13")
+
+
+def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:
+    coarse = NumericsProfile(name="coarse", format="t3")
+    found = find_gap(subject("llama").model, [IDS], EAGER, coarse, call=call)
+    assert abs(found.closure - 1) > CLOSED
+    assert found.pairs and found.forwards <= FORWARDS
+
+
+# What a component's errors are made of, where the operation alone does not say it.
+PLACED = {
+    "norm_cast": "norms",
+    "scores": "attention",
+    "rotary": "attention",
+    "gate": "feed-forward",
+    "residual": "residual stream",
+    "head": "head",
+    "embedding_weights": "embedding",
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_component_has_the_share_of_its_operations(name: str) -> None:
+    format = {"scores": "fp8_e5m2", "embedding_weights": "fp8_e5m2"}.get(name, "fp32")
+    changed = NumericsProfile(name="changed", operations={name: format})
+    found = gap("llama", "torch-eager", changed)
+    parts = {one.name: one for one in found.components}
+    assert [one.name for one in found.components if one.differs] == [PLACED[name]]
+    assert found.component_closure == pytest.approx(found.closure)
+    own = {"norms": ("norm_inside", "norm_cast", "norm", "norm_weights"), "head": ("head",)}
+    if PLACED[name] in own:
+        shares = {one.name: one.share for one in found.operations}
+        whole = sum(shares.get(one, 0) for one in own[PLACED[name]])
+        assert parts[PLACED[name]].share == pytest.approx(whole)
+    assert "component" in str(found)
+
+
+def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
+    changed = NumericsProfile(name="changed", operations={"weights": "fp8_e4m3"})
+    found = gap("mixtral", "torch-eager", changed)
+    apart = {one.name for one in found.components if one.differs}
+    assert apart == {"attention", "feed-forward", "router", "head"}
+    assert {one.name for one in found.operations if one.differs} == {"weights"}
+    found = gap("llama", "torch-eager", changed)
+    assert {one.name for one in found.components if one.differs} == apart - {"router"}
+    parts = {one.name: one.rms for one in found.components}
+    assert parts["attention"] > 0 and parts["feed-forward"] > 0
+
+
+def test_what_bounds_logits_belongs_to_the_head() -> None:
+    changed = NumericsProfile(name="changed", operations={"head": "fp8_e4m3"})
+    found = gap("gemma2", "torch-eager", changed)
+    assert [one.name for one in found.causes] == ["head"]
+    behind = next(one for one in found.layers if one.name == BEHIND)
+    assert behind.share == pytest.approx(1, abs=1e-6)
 
 
 # Each changes one thing of what eager bf16 does.

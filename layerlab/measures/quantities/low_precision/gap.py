@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import forward
 from layerlab.numerics.profiles.gap import find_gap
-from layerlab.numerics.profiles.gap_result import RunGap
+from layerlab.numerics.profiles.gap_result import RunGap, name_steps
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.validation import Constraint
 
@@ -26,7 +26,7 @@ def _profiles(options: Mapping[str, Any]) -> tuple[NumericsProfile, NumericsProf
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """Read rows by operation and by layer, and what is left when b does as a does.
+    """Read rows by operation, component and layer, and what is left when b does as a does.
 
     Source: Own.
     """
@@ -55,9 +55,14 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _rows(found: RunGap) -> Iterator[Row]:
-    for by, parts in (("operation", found.operations), ("layer", found.layers)):
+    tables = {
+        "operation": found.operations,
+        "component": found.components,
+        "layer": found.layers,
+    }
+    for by, parts in tables.items():
         for one in parts:
-            differs = float(one.differs) if by == "operation" else nan
+            differs = nan if by == "layer" else float(one.differs)
             yield {
                 "by": by,
                 "part": one.name,
@@ -66,11 +71,14 @@ def _rows(found: RunGap) -> Iterator[Row]:
                 "differs": differs,
             }
     whole = found.difference.rms
-    for left in found.remedies:
-        # Its last operation is what is taken back beside those of the row before.
-        share = (left.rms / whole) ** 2
-        name = f"and {left.operations[-1]} as in a"
-        yield {"by": "remedy", "part": name, "share": share, "rms": left.rms, "differs": nan}
+    for name, left in zip(name_steps(found.remedies), found.remedies, strict=True):
+        yield {
+            "by": "remedy",
+            "part": f"{name} as in a",
+            "share": (left.rms / whole) ** 2,
+            "rms": left.rms,
+            "differs": nan,
+        }
 
 
 MEASURES = (
@@ -82,8 +90,8 @@ MEASURES = (
         about=(
             "The model runs as two engines compute it, each described by a numerics profile, and "
             "runs beside them make the errors of the first, but those of the second at one "
-            "operation or in one layer, whose share of the squared difference of the "
-            "log-probabilities this gives; roundings that both do have a share, too, since any "
+            "operation, in one component or in one layer, whose share of the squared difference of "
+            "the log-probabilities this gives; roundings that both do have a share, too, since any "
             "difference makes later ones come out otherwise. Then the second does one thing after "
             "another as the first does, each in a run of its own: what is left."
         ),
@@ -92,7 +100,7 @@ MEASURES = (
         columns={
             "share": "of the squared difference of the log-probabilities of tokens",
             "rms": "root mean square of the difference that these results alone make, in nats",
-            "differs": "whether the profiles set this operation differently",
+            "differs": "whether the profiles set it, or an operation of it, differently",
         },
         plot=("share",),
         roles={"differs": "flag"},
