@@ -252,6 +252,12 @@ def test_the_page_of_a_score_says_so() -> None:
     assert "与 plain 同一种子的得分之差" in render(content, "zh")
     (drawn, *_) = pictures(content).values()
     assert "left of zero is a lower score, which is worse" in drawn
+    assert "Left of zero is a lower score, which is worse." in page
+    assert "Left of zero is a lower loss." in english and "a lower loss." not in page
+    # plain is better, and stands above: in the picture of its own, and on the page.
+    assert drawn.index(">plain<") < drawn.index(">wide<")
+    forest = page[page.index('class="forest"') :]
+    assert forest.index("<b>plain</b>") < forest.index("<b>wide</b>")
 
 
 def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
