@@ -1,5 +1,6 @@
 """Judges the logs of other trainers as a comparison judges its own runs."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -200,10 +201,10 @@ def _describe_judged(
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:
     """Return a remark where the two sides of a difference share no seed, or some do not."""
-    seeds = {
-        name: {one.seed for one in logs if one.arm == name and one.seed is not None}
-        for name in names
-    }
+    seeds: dict[str, set[str]] = {name: set() for name in names}
+    for one in logs:
+        if one.seed is not None:
+            seeds[one.arm].add(one.seed)
     unnamed = Counter(one.arm for one in logs if one.seed is None)
     base, told = seeds[names[0]], []
     for name in names[1:]:
@@ -252,12 +253,14 @@ def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
 
 def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
     """Return runs that have the readings of an earlier one of their arm, each with that one."""
-    seen: dict[tuple[str, bytes], TrainingLog] = {}
+    seen: dict[tuple[str, bytes, bytes], TrainingLog] = {}
     found = []
     for one in logs:
         if np.isfinite(one.losses).sum() < 2:
             continue  # rounded numbers may be equal by chance
-        other = seen.setdefault((one.arm, one.steps.tobytes() + one.losses.tobytes()), one)
+        # Digests, as the readings of all would be held a second time.
+        readings = (hashlib.sha256(part.tobytes()).digest() for part in (one.steps, one.losses))
+        other = seen.setdefault((one.arm, *readings), one)
         if other is not one:
             found.append((one, other))
     return found
