@@ -253,14 +253,14 @@ def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
 
 def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
     """Return runs that have the readings of an earlier one of their arm, each with that one."""
-    seen: dict[tuple[str, bytes, bytes], TrainingLog] = {}
+    seen: dict[tuple[str, bytes], TrainingLog] = {}
     found = []
     for one in logs:
         if np.isfinite(one.losses).sum() < 2:
             continue  # rounded numbers may be equal by chance
         # Digests, as the readings of all would be held a second time.
-        readings = (hashlib.sha256(part.tobytes()).digest() for part in (one.steps, one.losses))
-        other = seen.setdefault((one.arm, *readings), one)
+        readings = hashlib.sha256(one.steps.tobytes() + one.losses.tobytes()).digest()
+        other = seen.setdefault((one.arm, readings), one)
         if other is not one:
             found.append((one, other))
     return found

@@ -81,15 +81,15 @@ class _Design:
             That of arms of their own, and of all others by their pattern. Where arms are the
             shorter side each has its own.
         """
+        arms, wanted = list(signs), np.array([*signs.values()], float)
         if self.by_arm:
-            first = sum(sign * self.inverse[arm] for arm, sign in signs.items())
+            first = wanted @ self.inverse[arms]
             centres = self.patterns @ first / self.patterns.sum(1)
             squares = self.patterns * (first - centres[:, None]) ** 2
             shares = np.bincount(self.kinds, minlength=len(centres)) @ squares
             return dict(enumerate(shares.tolist())), np.zeros(0)
         of_arm = self.counts[0]
-        sums = sum(sign / of_arm[arm] * self.filled[arm] for arm, sign in signs.items())
-        second = -self.inverse @ sums
+        second = -self.inverse @ (wanted / of_arm[arms] @ self.filled[arms])
         sizes = self.patterns.sum(1)
         centres = self.patterns @ second / sizes
         own = {}
@@ -129,9 +129,9 @@ class Additive:
         self._cells = np.array(cells)
         # Less their mean, of which nothing is left but would be rounded.
         centred = self._cells - (self._cells.mean() if cells else 0.0)
-        first, second = self._design.fit(centred)
-        self._effects = first
-        self.residuals = centred - first[self._row] - second[self._design.column]
+        self._effects, of_seed = self._design.fit(centred)
+        fitted = self._effects[self._row] + of_seed[self._design.column]
+        self.residuals = centred - fitted
 
     @property
     def usable(self) -> bool:
@@ -195,7 +195,7 @@ class Additive:
         return Difference(
             kind="moderated",
             n=own.n,
-            mean=math.fsum(sign * self._effects[place] for place, sign in wanted.items()),
+            mean=math.fsum(sign * float(self._effects[place]) for place, sign in wanted.items()),
             error=error,
             freedom=min(freedom, self.freedom),
             level=level,
