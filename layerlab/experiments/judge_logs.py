@@ -34,6 +34,9 @@ from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
 from layerlab.version import VERSION
 
+# Digits of a loss that runs of an arm may share, and so many beyond as no two have by chance.
+SHARED, SURE = 2, 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRequest:
@@ -253,17 +256,47 @@ def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
 
 def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
     """Return runs that have the readings of an earlier one of their arm, each with that one."""
-    seen: dict[tuple[str, bytes], TrainingLog] = {}
+    seen: dict[tuple[str, str], TrainingLog] = {}
     found = []
     for one in logs:
-        if np.isfinite(one.losses).sum() < 2:
-            continue  # rounded numbers may be equal by chance
-        # Digests, as the readings of all would be held a second time.
-        readings = hashlib.sha256(one.steps.tobytes() + one.losses.tobytes()).digest()
-        other = seen.setdefault((one.arm, readings), one)
+        digest = digest_readings(one)
+        if digest is None:
+            continue
+        other = seen.setdefault((one.arm, digest), one)
         if other is not one:
             found.append((one, other))
     return found
+
+
+def digest_readings(log: TrainingLog) -> str | None:
+    """Return a digest of a run's readings; None where another run may have the same by chance.
+
+    Runs of an arm share the first digits of their losses. Beyond these each of their readings has a
+    few of its own, so that one in double precision is enough, or two in single precision, or three
+    that were rounded to four decimals.
+    """
+    left, seen = SURE, set()
+    for loss in log.losses.tolist():
+        if math.isfinite(loss) and loss not in seen:
+            seen.add(loss)
+            left -= max(0, _count_digits(loss) - SHARED)
+            if left <= 0:
+                readings = log.steps.tobytes() + log.losses.tobytes()
+                return hashlib.sha256(readings).hexdigest()
+    return None
+
+
+def _count_digits(loss: float) -> int:
+    """Count the significant digits of a number; single precision has seven, however it is written.
+
+    Example:
+        >>> [_count_digits(one) for one in (3.25, 0.0125, 3.2512345671234, float(np.float32(3.2)))]
+        [3, 3, 14, 7]
+    """
+    digits = len(repr(loss).partition("e")[0].replace(".", "").lstrip("-0"))
+    with np.errstate(over="ignore"):
+        single = abs(float(np.float32(loss)) - loss) <= 1e-10 * abs(loss)
+    return min(digits, 7) if single else digits
 
 
 def check_request(asked: JudgeRequest) -> None:

@@ -290,6 +290,35 @@ def test_the_same_readings_twice_are_said_to_be() -> None:
     assert any("so that they are no two runs" in one for one in remarks)
 
 
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([3.2512345671234], True),
+        ([float(np.float32(3.2512345))], False),
+        ([3.2512345], False),
+        ([float(np.float32(3.7)), float(np.float32(3.2512345))], True),
+        ([3.71, 3.25], False),
+        ([3.7123, 3.5123, 3.2512], True),
+        ([3.7123, 3.7123, 3.7123], False),
+        ([1e300, 3.0], False),
+        ([math.nan, 3.2512345671234], True),
+    ],
+)
+def test_few_readings_are_copies_where_chance_does_not_make_them(
+    losses: list[float], told: bool
+) -> None:
+    """By the digits that runs of an arm need not share; single precision has seven of them."""
+    given = {"steps": np.arange(1.0, len(losses) + 1), "losses": np.array(losses)}
+    remarks = judged(
+        [
+            log("plain", 1, 0, **given),
+            log("plain", 2, 0, **given),
+            log("b", 1, 2.0, steps=given["steps"], losses=np.full(len(losses), 2.0)),
+        ]
+    )["remarks"]
+    assert any("so that they are no two runs" in one for one in remarks) is told
+
+
 def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:
     lone = [log("plain", 1, 3.0, config={"lr": 1}), log("plain", 2, 3.1)]
     logs = [*lone, log("wide", 1, 2.9, config={"lr": 1})]
