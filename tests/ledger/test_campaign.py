@@ -307,36 +307,6 @@ def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(
         layerlab.judge_idea(tmp_path / "own", "wide", logs)
 
 
-@pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
-def test_runs_that_are_copies_are_refused(
-    folder: Path, tmp_path: Path, arm: str, other: int
-) -> None:
-    """Of a seed of the trial, and of one that the baseline has beside them."""
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    text = (folder / FILE).read_bytes()
-    own = {f"{arm}_3": loss(arm, other)}
-    logs = table(tmp_path / "a.csv", {"plain": [*FIRST, 9], "wide": FIRST}, **own)
-    with pytest.raises(UserError, match=rf"{arm}, seed \d .*has the same readings as {arm}, seed"):
-        layerlab.judge_idea(folder, "wide", logs)
-    assert (folder / FILE).read_bytes() == text
-
-
-@pytest.mark.parametrize("arm", ["plain", "wide"])
-def test_a_run_that_was_judged_before_is_no_fresh_one(
-    screened: Path, tmp_path: Path, arm: str
-) -> None:
-    """The log of a first run under a fresh seed, where the first logs are not given any more."""
-    layerlab.add_idea(screened, "wide", seeds=FRESH, confirm=True)
-    text = (screened / FILE).read_bytes()
-    logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **{f"{arm}_13": loss(arm, 2)})
-    with pytest.raises(UserError, match=rf"{arm}, seed 13 .*same readings as seed 2, which this"):
-        layerlab.judge_idea(screened, "wide", logs)
-    assert (screened / FILE).read_bytes() == text
-    logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH})
-    first, again = (layerlab.judge_idea(screened, "wide", logs) for _ in range(2))
-    assert first.verdict == again.verdict == "adopted"
-
-
 def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     for name in ("plain", "wide"):
