@@ -1,5 +1,6 @@
 """Judges the logs of other trainers as a comparison judges its own runs."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
 from layerlab.version import VERSION
+
+# Digits of a loss that runs of an arm may share, and so many beyond as no two have by chance.
+SHARED, SURE = 2, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,10 +204,10 @@ def _describe_judged(
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:
     """Return a remark where the two sides of a difference share no seed, or some do not."""
-    seeds = {
-        name: {one.seed for one in logs if one.arm == name and one.seed is not None}
-        for name in names
-    }
+    seeds: dict[str, set[str]] = {name: set() for name in names}
+    for one in logs:
+        if one.seed is not None:
+            seeds[one.arm].add(one.seed)
     unnamed = Counter(one.arm for one in logs if one.seed is None)
     base, told = seeds[names[0]], []
     for name in names[1:]:
@@ -252,15 +256,47 @@ def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
 
 def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
     """Return runs that have the readings of an earlier one of their arm, each with that one."""
-    seen: dict[tuple[str, bytes], TrainingLog] = {}
+    seen: dict[tuple[str, str], TrainingLog] = {}
     found = []
     for one in logs:
-        if np.isfinite(one.losses).sum() < 2:
-            continue  # rounded numbers may be equal by chance
-        other = seen.setdefault((one.arm, one.steps.tobytes() + one.losses.tobytes()), one)
+        digest = digest_readings(one)
+        if digest is None:
+            continue
+        other = seen.setdefault((one.arm, digest), one)
         if other is not one:
             found.append((one, other))
     return found
+
+
+def digest_readings(log: TrainingLog) -> str | None:
+    """Return a digest of a run's readings; None where another run may have the same by chance.
+
+    Runs of an arm share the first digits of their losses. Beyond these each of their readings has a
+    few of its own, so that one in double precision is enough, or two in single precision, or three
+    that were rounded to four decimals.
+    """
+    left, seen = SURE, set()
+    for loss in log.losses.tolist():
+        if math.isfinite(loss) and loss not in seen:
+            seen.add(loss)
+            left -= max(0, _count_digits(loss) - SHARED)
+            if left <= 0:
+                readings = log.steps.tobytes() + log.losses.tobytes()
+                return hashlib.sha256(readings).hexdigest()
+    return None
+
+
+def _count_digits(loss: float) -> int:
+    """Count the significant digits of a number; single precision has seven, however it is written.
+
+    Example:
+        >>> [_count_digits(one) for one in (3.25, 0.0125, 3.2512345671234, float(np.float32(3.2)))]
+        [3, 3, 14, 7]
+    """
+    digits = len(repr(loss).partition("e")[0].replace(".", "").lstrip("-0"))
+    with np.errstate(over="ignore"):
+        single = abs(float(np.float32(loss)) - loss) <= 1e-10 * abs(loss)
+    return min(digits, 7) if single else digits
 
 
 def check_request(asked: JudgeRequest) -> None:

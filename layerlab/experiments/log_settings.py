@@ -1,6 +1,7 @@
 """Settings in which the arms of somebody's logs differ, read off the files beside the logs."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from layerlab.errors import UserError
@@ -28,29 +29,31 @@ def find_unlike(
     A setting that takes the same values in the runs of both is equal; one that no two runs share a
     value of names them.
     """
-    values = {name: _values([one for one in logs if one.arm == name]) for name in names}
+    by_arm: dict[str, list[TrainingLog]] = {name: [] for name in names}
+    for one in logs:
+        by_arm[one.arm].append(one)
+    values = {name: _values(own) for name, own in by_arm.items()}
+    known = {name: all(one.config for one in own) for name, own in by_arm.items()}
     base = values[names[0]]
-    return {
-        name: [
-            path
-            for path in {**base, **values[name]}
-            if values[name].get(path) != base.get(path)
-            and not matches(path, [*NAMES, *allowed, *_follow(logs, base, values[name])])
-            and not _names_runs(logs, path)
-        ]
-        for name in names
-        if all(one.config for one in logs if one.arm in (names[0], name))
-    }
-
-
-def _follow(
-    logs: Sequence[TrainingLog],
-    base: Mapping[str, frozenset[str]],
-    own: Mapping[str, frozenset[str]],
-) -> tuple[str, ...]:
-    """Return settings of runs of layerlab in which an arm differs as it is another variant."""
     ours = all(one.finished is not None for one in logs)
-    return (VARIANT, FOLLOWING) if ours and own.get(VARIANT) != base.get(VARIANT) else ()
+
+    @cache
+    def names_runs(path: str) -> bool:
+        return _names_runs(logs, path)
+
+    def differs(path: str, own: Mapping[str, frozenset[str]]) -> bool:
+        if own.get(path) == base.get(path):
+            return False
+        # Of runs of layerlab: settings in which an arm differs as it is another variant.
+        variant = ours and own.get(VARIANT) != base.get(VARIANT)
+        following = (VARIANT, FOLLOWING) if variant else ()
+        return not matches(path, [*NAMES, *allowed, *following]) and not names_runs(path)
+
+    return {
+        name: [path for path in {**base, **values[name]} if differs(path, values[name])]
+        for name in names
+        if known[names[0]] and known[name]
+    }
 
 
 def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:

@@ -140,6 +140,7 @@ class Campaign:
         found: of the adopted, how many confirmations had been written down when each was known.
         kept: levels of the adopted that no later confirmation has taken over.
         spending: what each confirmation and adoption left to spend, in their order.
+        readings: by arm and digest of a run's readings, the seed that was judged with them first.
         digest: of the last line, which stands for all.
         remark: what is wrong with the file and loses nothing; empty where all is well.
     """
@@ -151,6 +152,7 @@ class Campaign:
     found: tuple[int, ...]
     kept: float
     spending: tuple[WealthStep, ...]
+    readings: Mapping[tuple[str, str], str]
     digest: str
     remark: str = ""
 
@@ -281,6 +283,7 @@ def _replay(chain: Chain) -> Campaign:
     found: list[int] = []
     spending: list[WealthStep] = []
     ideas: set[str] = set()
+    readings: dict[tuple[str, str], str] = {}
     for line in rest:
         if line["kind"] == "trial":
             trial = _read_trial(line)
@@ -295,6 +298,8 @@ def _replay(chain: Chain) -> Campaign:
                 )
             continue
         verdict = _read_verdict(line["verdict"])
+        for arm, seed, digest in line.get("readings", ()):  # earlier versions kept none
+            readings.setdefault((arm, digest), seed)
         place = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
         judged = trials[place]
         trials[place] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
@@ -314,6 +319,7 @@ def _replay(chain: Chain) -> Campaign:
         found=tuple(found),
         kept=kept,
         spending=tuple(spending),
+        readings=readings,
         digest=chain.digest,
         remark=f"{cut}; it does not count, and the next one goes on after it" if chain.cut else "",
     )

@@ -10,7 +10,12 @@ from typing import Literal
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.judge_logs import JudgeRequest, find_copies, weigh_pair
+from layerlab.experiments.judge_logs import (
+    JudgeRequest,
+    digest_readings,
+    find_copies,
+    weigh_pair,
+)
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
 from layerlab.ledger.campaign import LOSS, Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
@@ -57,6 +62,11 @@ def judge_trial(
             "verdict": found.to_json(),
             "logs": list(dict.fromkeys(json_text(one.place) for one in kept)),
             "read": {name: one for name, one in asdict(columns).items() if one is not None},
+            "readings": [
+                [one.arm, _spell(one), digest]
+                for one in kept
+                if (digest := digest_readings(one)) is not None
+            ],
         }
         append_line(chain, content)
     return found
@@ -133,6 +143,13 @@ def _refuse_copies(campaign: Campaign, trial: IdeaTrial, logs: Sequence[Training
                 f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
                 "so that they are no two runs: a log was copied, or the seed was not used; give "
                 f"the log of each seed ({list_seeds(trial.seeds)}), or run it anew"
+            )
+    for one in logs:
+        seed = campaign.readings.get((one.arm, digest_readings(one) or ""))
+        if seed is not None and _spell(one) in wanted and seed != _spell(one):
+            raise UserError(
+                f"{one.name} ({one.place}) has the same readings as seed {seed}, which this ledger "
+                "judged before: a log was copied, or the seed was not used; run it anew"
             )
 
 

@@ -60,21 +60,11 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     timed = np.ones_like(read) if step is None else table[step].is_valid().to_numpy()
     if steps is not None and not np.isfinite(steps[read & timed]).all():
         raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
-    named, seeded = read_name(path, columns.name) if arm is None or seed is None else ("", None)
-    arms = _words(table, arm, named)
-    # A table with gaps writes the seed 3 as 3.0; an arm is what it is written as.
-    seeds = [one and GAP.sub("", one) for one in _words(table, seed, seeded)]
-    places: dict[tuple[Any, Any], list[int]] = {}
-    for row, (one, number) in enumerate(zip(arms, seeds, strict=True)):
-        if one:
-            places.setdefault((one, number), []).append(row)
-        elif read[row]:
-            raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
-    for (one, number), every in places.items():
+    for (one, number), every in _place_runs(table, (arm, seed), read, path, columns).items():
         # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
-        rows = [row for row in every if read[row] and timed[row]]
-        rows = rows or [row for row in every if timed[row]]
-        if not rows:
+        rows = every[read[every] & timed[every]]
+        rows = rows if len(rows) else every[timed[every]]
+        if not len(rows):
             raise UserError(
                 f"no row of {_call(one, number)} in {path} has a step: the column {step!r} is "
                 "empty there; write its steps, name another with --step COLUMN, or leave it out"
@@ -104,7 +94,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
                     f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
                     "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
                 )
-        kept = np.array(rows)[order]
+        kept = rows[order]
         yield TrainingLog(
             place=str(path),
             arm=one,
@@ -114,6 +104,43 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             loss_name=loss,
             again=again,
         )
+
+
+def _place_runs(
+    table: "pa.Table",
+    used: tuple[str | None, str | None],
+    read: np.ndarray,
+    path: Path,
+    columns: LogColumns,
+) -> dict[tuple[Any, Any], np.ndarray]:
+    """Return the rows of each run by its arm and seed.
+
+    Args:
+        used: columns that name arm and seed; the path does where there is none.
+        read: whether a row has a loss.
+
+    Raises:
+        UserError: a reading has no arm.
+    """
+    arm, seed = used
+    named, seeded = read_name(path, columns.name) if None in used else ("", None)
+    if arm is None and not named:
+        raise UserError(
+            f"the path {short_repr(str(path))} names no arm; type --arm COLUMN, or --name REGEX "
+            "whose group arm is not empty there"
+        )
+    if arm is None and seed is None:
+        return {(named, seeded and GAP.sub("", seeded)): np.arange(table.num_rows)}
+    arms = _words(table, arm, named)
+    # A table with gaps writes the seed 3 as 3.0; an arm is what it is written as.
+    seeds = [one and GAP.sub("", one) for one in _words(table, seed, seeded)]
+    places: dict[tuple[Any, Any], list[int]] = {}
+    for row, (one, number) in enumerate(zip(arms, seeds, strict=True)):
+        if one:
+            places.setdefault((one, number), []).append(row)
+        elif read[row]:
+            raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
+    return {run: np.array(rows) for run, rows in places.items()}
 
 
 def _call(arm: str, seed: str | None) -> str:

@@ -2,7 +2,7 @@
 
 import codecs
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from layerlab.validation import find_twice, short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Between two lines that are parsed together; whoever has it in his own waits longer.
+MARK = b"layerlab reads a line by itself"
 CELLS = 50_000_000  # of a table whose rows have names of their own
 
 
@@ -102,8 +104,12 @@ def read_jsonl(path: Path) -> "pa.Table":
     Raises:
         UserError: a line is none.
     """
+    raw = read_whole(path)
+    rows = _parse_together(raw)
+    if rows is not None:
+        return table_of(rows, path)
     rows = []
-    for number, line in enumerate(read_whole(path).split(b"\n"), start=1):
+    for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -114,6 +120,24 @@ def read_jsonl(path: Path) -> "pa.Table":
             raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
         rows.append(row)
     return table_of(rows, path)
+
+
+def _parse_together(raw: bytes) -> list[dict[str, Any]] | None:
+    """Parse all lines as one array with a mark between any two, in half the time.
+
+    None where a line is no object by itself: what two lines hold together would have the mark
+    inside, and of two objects in one line there is none between.
+    """
+    if MARK in raw or b"\\u" in raw:  # which may spell the mark
+        return None
+    lines = [line for line in raw.split(b"\n") if line.strip()]
+    try:
+        found = json_of((b"[" + (b',"%b",' % MARK).join(lines) + b"]").decode())
+    except ValueError:
+        return None
+    rows, mark = found[::2], MARK.decode()
+    alone = len(rows) == len(lines) and all(one == mark for one in found[1::2])
+    return rows if alone and all(isinstance(one, dict) for one in rows) else None
 
 
 def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
@@ -131,28 +155,41 @@ def table_of(rows: list[dict[str, Any]], path: Path) -> "pa.Table":
             f"{CELLS:,} values: keep the names that tell step, loss, arm and seed"
         )
     try:
-        # A row has few of many names: what it has is gathered, and nothing else looked at.
-        told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
-        for place, row in enumerate(rows):
-            for name, value in row.items():
-                if value is not None:
-                    places, values = told[name]
-                    places.append(place)
-                    values.append(value)
-        columns = {name: _column(*one, len(rows)) for name, one in told.items()}
+        columns = {name: _column(*one, len(rows)) for name, one in _gather(rows, names)}
         return pa.table({name: one for name, one in columns.items() if one is not None})
     except (OverflowError, UnicodeEncodeError) as error:  # a number of 400 digits; half a character
         raise _unreadable(path, "table", error) from None
 
 
-def _column(places: list[int], values: list[Any], rows: int) -> "pa.Array | None":
+def _gather(
+    rows: Sequence[Mapping[str, Any]], names: Collection[str]
+) -> Iterator[tuple[str, tuple[Sequence[int], list[Any]]]]:
+    """Yield each name with the rows that have a value of it, and those values."""
+    if set(map(len, rows)) <= {len(names)}:
+        whole = {name: [row[name] for row in rows] for name in names}
+        if all(None not in values for values in whole.values()):
+            yield from ((name, (range(len(rows)), values)) for name, values in whole.items())
+            return
+    # A row has few of many names: what it has is gathered, and nothing else looked at.
+    told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
+    for place, row in enumerate(rows):
+        for name, value in row.items():
+            if value is not None:
+                places, values = told[name]
+                places.append(place)
+                values.append(value)
+    yield from told.items()
+
+
+def _column(places: Sequence[int], values: list[Any], rows: int) -> "pa.Array | None":
     """Return a column with values in these rows; None where they are no numbers and no texts."""
     import pyarrow as pa
 
-    if any(isinstance(one, dict | list) for one in values):
+    kinds = set(map(type, values))
+    if kinds & {dict, list}:
         return None
-    kind = float if {type(one) for one in values} <= {int, float} else str
-    found = pa.array([kind(one) for one in values], pa.float64() if kind is float else pa.string())
+    kind = float if kinds <= {int, float} else str
+    found = pa.array(map(kind, values), pa.float64() if kind is float else pa.string())
     if len(values) == rows:
         return found
     chosen = np.zeros(rows, np.int64)

@@ -252,6 +252,12 @@ def test_the_page_of_a_score_says_so() -> None:
     assert "与 plain 同一种子的得分之差" in render(content, "zh")
     (drawn, *_) = pictures(content).values()
     assert "left of zero is a lower score, which is worse" in drawn
+    assert "Left of zero is a lower score, which is worse." in page
+    assert "Left of zero is a lower loss." in english and "a lower loss." not in page
+    # plain is better, and stands above: in the picture of its own, and on the page.
+    assert drawn.index(">plain<") < drawn.index(">wide<")
+    forest = page[page.index('class="forest"') :]
+    assert forest.index("<b>plain</b>") < forest.index("<b>wide</b>")
 
 
 def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
@@ -282,6 +288,35 @@ def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
 def test_the_same_readings_twice_are_said_to_be() -> None:
     remarks = judged([log("plain", 1, 3.0), log("plain", 2, 3.0), log("wide", 1, 2.0)])["remarks"]
     assert any("so that they are no two runs" in one for one in remarks)
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([3.2512345671234], True),
+        ([float(np.float32(3.2512345))], False),
+        ([3.2512345], False),
+        ([float(np.float32(3.7)), float(np.float32(3.2512345))], True),
+        ([3.71, 3.25], False),
+        ([3.7123, 3.5123, 3.2512], True),
+        ([3.7123, 3.7123, 3.7123], False),
+        ([1e300, 3.0], False),
+        ([math.nan, 3.2512345671234], True),
+    ],
+)
+def test_few_readings_are_copies_where_chance_does_not_make_them(
+    losses: list[float], told: bool
+) -> None:
+    """By the digits that runs of an arm need not share; single precision has seven of them."""
+    given = {"steps": np.arange(1.0, len(losses) + 1), "losses": np.array(losses)}
+    remarks = judged(
+        [
+            log("plain", 1, 0, **given),
+            log("plain", 2, 0, **given),
+            log("b", 1, 2.0, steps=given["steps"], losses=np.full(len(losses), 2.0)),
+        ]
+    )["remarks"]
+    assert any("so that they are no two runs" in one for one in remarks) is told
 
 
 def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:

@@ -307,20 +307,6 @@ def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(
         layerlab.judge_idea(tmp_path / "own", "wide", logs)
 
 
-@pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
-def test_runs_that_are_copies_are_refused(
-    folder: Path, tmp_path: Path, arm: str, other: int
-) -> None:
-    """Of a seed of the trial, and of one that the baseline has beside them."""
-    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    text = (folder / FILE).read_bytes()
-    own = {f"{arm}_3": loss(arm, other)}
-    logs = table(tmp_path / "a.csv", {"plain": [*FIRST, 9], "wide": FIRST}, **own)
-    with pytest.raises(UserError, match=rf"{arm}, seed \d .*has the same readings as {arm}, seed"):
-        layerlab.judge_idea(folder, "wide", logs)
-    assert (folder / FILE).read_bytes() == text
-
-
 def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     for name in ("plain", "wide"):

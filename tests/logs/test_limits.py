@@ -1,6 +1,7 @@
 """Logs that are damaged, or ask for more than a machine can hold: one line names each."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -82,6 +83,34 @@ def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
     start = time.process_time()
     (found,) = read(log)
     assert len(found.losses) == 7000 and time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ('{"step": 1, "loss": [1\n2]}', 1),
+        ('{"step": 1, "loss": 2}, {"step": 2, "loss": 2}', 1),
+        ('{"step": 1, "loss": 2}\n{"step": 2, "x": [{}\n{}]}\n{"step": 3}, {"step": 4}', 2),
+        ('{"step": 1, "x": [1\n2]}\n{"step": 2},"layerlab reads a line by itself",{"x": 1}', 1),
+        ('{"step": 1, "x": [1\n2]}\n{"x": 2},"layerlab re\\u0061ds a line by itself",{"x": 1}', 1),
+        ('{"step": 1, "loss": 2}\n{"step": 2, "loss": 2, "loss": 3}', 2),
+    ],
+)
+def test_a_line_that_is_no_object_by_itself_is_named(
+    lines: str, number: int, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"as a JSON object a line \(line {number}\)"):
+        read(put(tmp_path / "x.jsonl", lines))
+
+
+@pytest.mark.parametrize("word", ["plain", "layerlab reads a line by itself", "\\u00e9"])
+def test_lines_are_read_alike_together_and_one_by_one(word: str, tmp_path: Path) -> None:
+    rows = [f'{{"step": {n}, "loss": {3 + 1 / n}, "note": "{word}"}}' for n in range(1, 9)]
+    rows[3:5] = ["", '\t{"loss": NaN, "step": 4}\r', '{"step": 5, "loss": null}']
+    (log,) = read(put(tmp_path / "x.jsonl", "\n".join(rows)))
+    assert log.steps.tolist() == [1, 2, 3, 4, 6, 7, 8]
+    expected = [4.0, 3.5, 3 + 1 / 3, math.nan, 3 + 1 / 6, 3 + 1 / 7, 3.125]
+    assert np.array_equal(log.losses, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])

@@ -323,6 +323,12 @@ BAD = {
 }
 
 
+def test_a_path_in_which_the_pattern_finds_no_arm_is_named(tmp_path: Path) -> None:
+    log = write_csv(tmp_path / "x.csv", ROWS)
+    with pytest.raises(UserError, match=r"x.csv' names no arm; type --arm COLUMN, or --name REGEX"):
+        read(log, name="(?P<arm>q*)")
+
+
 def diverged(at: Path) -> Path:
     given = runs(recipe())[0]
     note = {"kind": "note", "update": 0, "text": "the loss is not finite"}

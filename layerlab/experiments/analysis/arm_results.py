@@ -8,8 +8,9 @@ which it is not where all other seeds choose (bench/statistics.py, part `rates`)
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -46,16 +47,15 @@ class ArmResults:
     def rates(self) -> dict[int, Rates]:
         """The learning rates of each seed: best for earlier seeds, on the other half."""
         seeds = sorted({seed for runs in self.sweep.values() for seed in runs})
+        first, second = (self._list_bests(seeds, half) for half in (1, 0))
         # With one rate there is nothing to choose; a seed that is alone has nobody to ask.
         if len(self.sweep) == 1 or len(seeds) == 1:
-            even, odd = (self._best(seeds, half) for half in (1, 0))
-            return {} if even is None or odd is None else dict.fromkeys(seeds, (even, odd))
-        found = {}
-        for number, seed in enumerate(seeds):
-            even, odd = (self._best(seeds[:number], half) for half in (1, 0))
-            if even is not None and odd is not None:
-                found[seed] = even, odd
-        return found
+            first, second = first[-1:] * len(seeds), second[-1:] * len(seeds)
+        return {
+            seed: (even, odd)
+            for seed, even, odd in zip(seeds, first, second, strict=False)
+            if even is not None and odd is not None
+        }
 
     @cached_property
     def runs(self) -> Runs:
@@ -128,15 +128,59 @@ class ArmResults:
         even, odd = parts
         return None if even is None or odd is None else even[0] + odd[1]
 
-    def _best(self, seeds: Collection[int], half: int) -> float | None:
-        """Return the best rate for some seeds, on one half of the blocks."""
-        wanted = set(seeds)
-        asked = {
-            rate: {seed: run for seed, run in runs.items() if seed in wanted}
+    def _list_bests(self, seeds: Sequence[int], half: int) -> list[float | None]:
+        """Return the best rate for none of the seeds, the first, the first two, and so on.
+
+        By the mean over the seeds that all rates with a run have, on one half of the blocks; where
+        there are none, over those that each has.
+        """
+        done = {
+            rate: {
+                seed: _loss(run, self.metric, half) for seed, run in runs.items() if run.finished
+            }
             for rate, runs in self.sweep.items()
         }
-        tried = _try(asked, self.metric, half)
-        return best(tried).rate if tried else None
+        own = {rate: _RunningMean() for rate in done}
+        shared: dict[float, _RunningMean] = {}
+        found: list[float | None] = [None]
+        for number, seed in enumerate(seeds, start=1):
+            for rate in done:
+                if seed in done[rate]:
+                    own[rate].add(done[rate][seed])
+            begun = [rate for rate in done if own[rate].count]
+            # Seeds that were shared need not be where a rate has its first run.
+            fresh = len(begun) > len(shared)
+            if fresh:
+                shared = {rate: _RunningMean() for rate in begun}
+            for one in seeds[:number] if fresh else (seed,):
+                if all(one in done[rate] for rate in begun):
+                    for rate in begun:
+                        shared[rate].add(done[rate][one])
+            tried = {rate: (shared[rate] if shared[rate].count else own[rate]) for rate in begun}
+            means = {rate: one.value for rate, one in tried.items()}
+            found.append(best(means).rate if means else None)
+        return found
+
+
+@dataclass
+class _RunningMean:
+    """The mean of numbers as they come, rounded once, as that of `math.fsum` is."""
+
+    total: Fraction = Fraction(0)
+    count: int = 0
+    finite: bool = True
+
+    def add(self, number: float) -> None:
+        """Add a number, which may be infinite."""
+        self.count += 1
+        self.finite = self.finite and math.isfinite(number)
+        if self.finite:
+            self.total += Fraction(number)
+
+    @property
+    def value(self) -> float:
+        """The mean of all."""
+        return float(self.total) / self.count if self.finite else math.inf
 
 
 def collect_arm(name: str, records: Sequence[RunRecord], metric: str) -> ArmResults:
@@ -162,8 +206,8 @@ def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
     ]
 
 
-def _try(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
-    """Return mean loss of each rate, on all blocks or on one half of them."""
+def _try(sweep: Mapping[float, Runs], metric: str) -> dict[float, float]:
+    """Return mean loss of each rate."""
     done = {
         rate: {seed: run for seed, run in runs.items() if run.finished}
         for rate, runs in sweep.items()
@@ -172,7 +216,7 @@ def _try(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> d
     shared = set.intersection(*(set(runs) for runs in done.values())) if done else set()
     return {
         rate: _mean(
-            [_loss(run, metric, half) for seed, run in runs.items() if seed in shared or not shared]
+            [_loss(run, metric, None) for seed, run in runs.items() if seed in shared or not shared]
         )
         for rate, runs in done.items()
     }

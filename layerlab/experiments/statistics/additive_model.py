@@ -7,7 +7,7 @@ holes, where a run diverged or has not finished, is fitted by least squares like
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -30,6 +30,9 @@ FEWEST = 3
 class _Design:
     """Least squares of a table with missing cells, by the normal equations of its shorter side.
 
+    Lines of the longer side that have the same cells are alike in all but their values, and are
+    reckoned with once: their pattern.
+
     Attributes:
         row, column: of each cell, its arm and its seed.
         filled: 1 where an arm has a seed, an array of arms by seeds.
@@ -37,6 +40,9 @@ class _Design:
         inverse: generalised, of the equations of one side without the other.
         by_arm: whether that side is the arms.
         left: of each cell, what of its noise is left in its residual.
+        patterns: 1 where a line of the longer side has a cell, each different one once.
+        kinds: the pattern of each line.
+        parts: of each arm, the part of the table that hangs together with it.
     """
 
     row: np.ndarray
@@ -46,22 +52,52 @@ class _Design:
     inverse: np.ndarray
     by_arm: bool
     left: np.ndarray
+    patterns: np.ndarray
+    kinds: np.ndarray
+    parts: np.ndarray
 
-    def solve(self, arms: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Return, by cell, the fit to sums of arms and of seeds."""
+    def fit(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the effects of arms and of seeds that fit cells best."""
         (of_arm, of_seed), filled = self.counts, self.filled
+        arms = np.bincount(self.row, cells, len(of_arm))
+        seeds = np.bincount(self.column, cells, len(of_seed))
         if self.by_arm:
             first = self.inverse @ (arms - filled @ (seeds / of_seed))
-            second = (seeds - first @ filled) / of_seed
-        else:
-            second = self.inverse @ (seeds - (arms / of_arm) @ filled)
-            first = (arms - filled @ second) / of_arm
-        return first[self.row] + second[self.column]
+            return first, (seeds - first @ filled) / of_seed
+        second = self.inverse @ (seeds - (arms / of_arm) @ filled)
+        return (arms - filled @ second) / of_arm, second
 
-    def add(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sums of each arm and of each seed."""
-        first, second = (len(one) for one in self.counts)
-        return np.bincount(self.row, cells, first), np.bincount(self.column, cells, second)
+    def is_estimable(self, signs: Mapping[int, int]) -> bool:
+        """Return whether a sum of arms is: in each part of the table they add up to nothing."""
+        sums: Counter[int] = Counter()
+        for arm, sign in signs.items():
+            sums[int(self.parts[arm])] += sign
+        return not any(sums.values())
+
+    def spread(self, signs: Mapping[int, int]) -> tuple[dict[int, float], np.ndarray]:
+        """Return how much of the variance of each arm's noise is in a sum of arms.
+
+        Returns:
+            That of arms of their own, and of all others by their pattern. Where arms are the
+            shorter side each has its own.
+        """
+        arms, wanted = list(signs), np.array([*signs.values()], float)
+        if self.by_arm:
+            first = wanted @ self.inverse[arms]
+            centres = self.patterns @ first / self.patterns.sum(1)
+            squares = self.patterns * (first - centres[:, None]) ** 2
+            shares = np.bincount(self.kinds, minlength=len(centres)) @ squares
+            return dict(enumerate(shares.tolist())), np.zeros(0)
+        of_arm = self.counts[0]
+        second = -self.inverse @ (wanted / of_arm[arms] @ self.filled[arms])
+        sizes = self.patterns.sum(1)
+        centres = self.patterns @ second / sizes
+        own = {}
+        for arm, sign in signs.items():
+            kind = self.kinds[arm]
+            weights = sign / of_arm[arm] + second - centres[kind]
+            own[arm] = float(self.patterns[kind] @ weights**2)
+        return own, (self.patterns * (second - centres[:, None]) ** 2).sum(1)
 
 
 class Additive:
@@ -93,7 +129,9 @@ class Additive:
         self._cells = np.array(cells)
         # Less their mean, of which nothing is left but would be rounded.
         centred = self._cells - (self._cells.mean() if cells else 0.0)
-        self.residuals = centred - self._design.solve(*self._design.add(centred))
+        self._effects, of_seed = self._design.fit(centred)
+        fitted = self._effects[self._row] + of_seed[self._design.column]
+        self.residuals = centred - fitted
 
     @property
     def usable(self) -> bool:
@@ -148,27 +186,53 @@ class Additive:
         own = contrast_of(self.values, signs, level)
         if own.n < 2 or own.identical or not self.usable:
             return own
-        wanted = np.zeros(len(self.arms))
+        wanted: Counter[int] = Counter()
         for arm, sign in signs.items():
             wanted[self._places[self._first[arm]]] += sign
-        weights = self._design.solve(wanted, np.zeros(len(self._design.counts[1])))
-        if not self._is_estimable(weights, wanted):
+        if not self._design.is_estimable(wanted):
             return own
-        shares = np.bincount(self._row, weights**2, len(self.arms))
-        parts = [
-            (float(shares[place]) * variance, freedom)
-            for place in np.flatnonzero(shares).tolist()
-            for variance, freedom in [self.moderated[place]]
-            if shares[place] * variance > 0
-        ]
-        error, freedom = satterthwaite(parts)
+        error, freedom = satterthwaite(list(self._list_parts(wanted)))
         return Difference(
             kind="moderated",
             n=own.n,
-            mean=float(weights @ self._cells),
+            mean=math.fsum(sign * float(self._effects[place]) for place, sign in wanted.items()),
             error=error,
             freedom=min(freedom, self.freedom),
             level=level,
+        )
+
+    def _list_parts(self, wanted: Mapping[int, int]) -> Iterator[tuple[float, float]]:
+        """Yield the variances that add up to that of a sum of arms, with their degrees.
+
+        Arms of a pattern, beside those of the sum, are one: its degrees are Satterthwaite's too.
+        """
+        own, alike = self._design.spread(wanted)
+        for place, share in own.items():
+            variance, freedom = self.moderated[place]
+            if share * variance > 0:
+                yield share * variance, freedom
+        for kind in np.flatnonzero(alike).tolist():
+            count, sums, squares = self._lent[kind]
+            for place in wanted:
+                if self._design.kinds[place] == kind:
+                    variance, freedom = self.moderated[place]
+                    count, sums = count - 1, sums - variance
+                    squares -= variance**2 / freedom
+            if count and sums > 0 and squares > 0:
+                yield float(alike[kind]) * sums, sums**2 / squares
+
+    @cached_property
+    def _lent(self) -> list[tuple[int, float, float]]:
+        """Of the arms of each pattern: how many, their variances, and squares over degrees."""
+        variance, freedom = np.array(self.moderated).T
+        kinds = self._design.kinds
+        return list(
+            zip(
+                np.bincount(kinds).tolist(),
+                np.bincount(kinds, variance).tolist(),
+                np.bincount(kinds, variance**2 / freedom).tolist(),
+                strict=True,
+            )
         )
 
     @cached_property
@@ -192,9 +256,17 @@ class Additive:
         """Test whether all arms vary alike (Bartlett, on the residuals): its p, or None."""
         from scipy.stats import bartlett
 
-        groups = [self.residuals[self._row == place] for place in range(len(self.arms))]
-        groups = [group for group in groups if len(group) > 1 and group.std() > 0]
-        return float(bartlett(*groups).pvalue) if self.usable and len(groups) > 1 else None
+        if not self.usable:
+            return None
+        ends = np.cumsum(self._design.counts[0], dtype=int)[:-1]
+        groups = np.split(self.residuals, ends)
+        # What is left of an arm without a degree of its own is a rounding error.
+        groups = [
+            group
+            for group, own in zip(groups, self.freedoms, strict=True)
+            if len(group) > 1 and own > 1e-9 and group.std() > 0
+        ]
+        return float(bartlett(*groups).pvalue) if len(groups) > 1 else None
 
     def spread(self, arm: str) -> float:
         """Return the standard deviation of an arm's residuals."""
@@ -203,11 +275,6 @@ class Additive:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {arm: place for place, arm in enumerate(self.arms)}
-
-    def _is_estimable(self, weights: np.ndarray, wanted: np.ndarray) -> bool:
-        """Return whether a sum of arms can be estimated: missing cells may cut the table in two."""
-        arms, seeds = self._design.add(weights)
-        return bool(max(np.abs(arms - wanted).max(), np.abs(seeds).max()) < 1e-8)
 
 
 def presence(pairs: Collection[tuple[str, ...]]) -> dict[str, float]:
@@ -245,7 +312,22 @@ def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     noise = inverse[place, place] - 2 * reach[place, level] + (share * reach).sum(0)[level]
     left = np.clip(1 - 1 / other[level] - noise, 0.0, 1.0)
     left = np.where(left < 1e-9, 0.0, left)
-    return _Design(row, column, filled, counts, inverse, by_arm, left)
+    patterns, kinds = np.unique(table.T, axis=0, return_inverse=True)
+    parts = _part(row, column, filled.shape)
+    return _Design(
+        row, column, filled, counts, inverse, by_arm, left, patterns, kinds.reshape(-1), parts
+    )
+
+
+def _part(row: np.ndarray, column: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return of each arm the part of the table that shared seeds join it to."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    arms, seeds = shape
+    cells = (np.ones(len(row)), (row, column + arms))
+    joined = coo_array(cells, shape=(arms + seeds, arms + seeds))
+    return np.asarray(connected_components(joined, directed=False)[1][:arms])
 
 
 def _invert(equations: np.ndarray) -> np.ndarray:

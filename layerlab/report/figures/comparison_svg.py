@@ -47,7 +47,7 @@ def pictures(content: Json) -> dict[str, str]:
 
 
 def forest_picture(content: Json) -> str:
-    """Draw the differences to the baseline with their intervals, the lowest loss first.
+    """Draw the differences to the baseline with their intervals, the best first.
 
     Empty where there is nothing to show.
     """
@@ -56,7 +56,8 @@ def forest_picture(content: Json) -> str:
         return ""
     names = [str(row["arm"]) for row in rows]
     base = str(content.get("baseline") or "")
-    found = forest_plot.forest(rows, base, names)
+    higher = bool(content.get("higher_is_better"))
+    found = forest_plot.forest(rows, base, names, higher=higher)
     left = min(250.0, 30 + LETTER * max(len(_label(row, base)) for row in rows))
     lane = (left, WIDTH - 190.0)
     top, bottom = 64.0, 64.0 + LINE * len(rows)

@@ -206,7 +206,12 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             pictures=ladder_pictures(whole, known.label),
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
-            forest=forest_plot.forest(whole["rows"], whole["baseline"], _arms(whole)),
+            forest=forest_plot.forest(
+                whole["rows"],
+                whole["baseline"],
+                _arms(whole),
+                higher=whole["higher_is_better"],
+            ),
             equality=equal_terms.equality(whole["manifests"], declared),
             declared=declared,
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],

@@ -23,11 +23,18 @@ WORDS = (
 )
 
 
-def forest(rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str]) -> Json:
-    """Return the lines of the plot, the lowest loss first, and its scale's ticks in percent."""
+def forest(
+    rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str], *, higher: bool = False
+) -> Json:
+    """Return the lines of the plot, the best first, and its scale's ticks in percent.
+
+    Args:
+        higher: whether more is better.
+    """
     reach = _reach(rows, baseline)
     lines = [_line(row, row["arm"] == baseline, reach, order) for row in rows]
-    lines.sort(key=lambda line: (line["difference"] is None, line["difference"] or 0.0))
+    sign = -1 if higher else 1
+    lines.sort(key=lambda line: (line["difference"] is None, sign * (line["difference"] or 0.0)))
     return {
         "lines": lines,
         "zero": _percent(0.0, reach),

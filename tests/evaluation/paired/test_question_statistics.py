@@ -97,18 +97,39 @@ def test_scores_between_are_a_paired_t_test() -> None:
     assert found.gained is None and found.test == "paired t-test"
 
 
-def test_clusters_of_scores_have_the_errors_of_statsmodels() -> None:
+def test_clusters_of_one_size_have_the_errors_of_statsmodels() -> None:
     rng = np.random.default_rng(2)
-    groups = rng.integers(0, 12, 80)
-    ours = rng.random(80) + 0.3 * rng.random(12)[groups]
-    theirs = rng.random(80)
+    groups = np.repeat(np.arange(12), 7)
+    ours = rng.random(84) + 0.3 * rng.random(12)[groups]
+    theirs = rng.random(84)
     found = compare_questions(ours, theirs, groups)
-    fit = OLS(ours - theirs, np.ones(80)).fit(
+    fit = OLS(ours - theirs, np.ones(84)).fit(
         cov_type="cluster", cov_kwds={"groups": groups}, use_t=True
     )
     assert found.difference == pytest.approx(fit.params[0])
     assert found.found.error == pytest.approx(fit.bse[0])
-    assert found.p == pytest.approx(fit.pvalues[0])
+    assert found.found.freedom == pytest.approx(11)
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 4, 5], [40, 1, 1, 2, 3, 1], [3, 9]])
+def test_clusters_of_any_size_have_the_errors_of_the_whole_matrices(sizes: list[int]) -> None:
+    """As the source has them for any regression: (I - H)^-1/2 of each cluster, and its traces."""
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    ours, theirs = rng.random((2, len(groups)))
+    found = compare_questions(ours, theirs, groups).found
+    n, gaps = len(groups), ours - theirs
+    left = np.eye(n) - 1 / n  # what a mean leaves
+    square, columns = 0.0, []
+    for one in range(len(sizes)):
+        own = np.flatnonzero(groups == one)
+        values, vectors = np.linalg.eigh(left[np.ix_(own, own)])
+        root = vectors / np.sqrt(values) @ vectors.T
+        square += (np.ones(len(own)) / n @ root @ (left @ gaps)[own]) ** 2
+        columns.append(left[:, own] @ root @ (np.ones(len(own)) / n))
+    products = np.array(columns) @ np.array(columns).T
+    assert found.error == pytest.approx(math.sqrt(square))
+    assert found.freedom == pytest.approx(np.trace(products) ** 2 / (products**2).sum())
 
 
 def test_copies_of_questions_tell_no_more() -> None:

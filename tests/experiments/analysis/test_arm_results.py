@@ -1,5 +1,6 @@
 """One side: which rate judges which seed, and how much of a difference is the text's."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,41 @@ def test_no_seed_judges_the_rate_that_it_chose(start: int) -> None:
         best = int(table[:, : seed - 1].mean(1).argmin())
         assert found.rates[seed] == (RATES[best], RATES[best])
         assert found.values[seed] == pytest.approx(table[best, seed - 1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000))
+def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start: int) -> None:
+    """Held against the best of an arm that has the seeds before alone."""
+    rng = np.random.default_rng(start)
+    table = np.round(rng.normal(3, 0.1, (3, 6)), 1)  # with ties
+    table[rng.random((3, 6)) < 0.1] = np.nan
+    kept = rng.random((3, 6)) < rng.choice([0.4, 0.9])
+    plan = recipe(learning_rates=RATES, seeds=[*range(1, 7)])
+    found = [
+        record(run, float(table[place]))
+        for run in runs(plan)
+        if run.arm == "llama" and kept[place := (RATES.index(run.rate), run.seed - 1)]
+    ]
+    seeds = sorted({one.seed for one in found})
+    chosen = {
+        seed: collect_arm("llama", [one for one in found if one.seed < seed], "nats").chosen
+        for seed in seeds
+    }
+    if len({one.rate for one in found}) > 1 and len(seeds) > 1:
+        expected = {seed: (one.rate, one.rate) for seed, one in chosen.items() if one is not None}
+        assert collect_arm("llama", found, "nats").rates == expected
+
+
+def test_many_seeds_have_their_rates_in_a_time_that_grows_as_they_do() -> None:
+    """Eight times as many seeds take less than twenty times as long, and not 64."""
+    taken = []
+    for seeds in (100, 800):
+        found = side(lambda rate, seed: 3.0 + 1 / (seed + 100 * rate), seeds=seeds)
+        began = time.process_time()
+        assert len(found.rates) == seeds - 1
+        taken.append(time.process_time() - began)
+    assert taken[1] < 20 * taken[0]
 
 
 def test_one_rate_leaves_nothing_to_choose_and_one_seed_nobody_to_ask() -> None:

@@ -1,5 +1,6 @@
 """Arm + seed + residual against statsmodels, against paired tests, and with holes in the table."""
 
+import time
 import tracemalloc
 
 import numpy as np
@@ -13,6 +14,7 @@ from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from layerlab.experiments.statistics.additive_model import Additive, presence
 from layerlab.experiments.statistics.differences import Level, holm, paired_difference
+from layerlab.experiments.statistics.joined_variance import satterthwaite
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior
 
 Values = dict[str, dict[int, float]]
@@ -238,3 +240,66 @@ def test_an_interaction_among_the_tests_leaves_false_words_as_rare_as_promised(
         false += min(holm([1.0 if p is None else p for p in found])) < 0.05
     # Three standard errors of a share of 0.05 above it.
     assert false / tries < 0.05 + 3 * (0.05 * 0.95 / tries) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "kept"), [(9, 3, 0.8), (4, 8, 0.8), (6, 6, 0.6), (12, 2, 0.9), (5, 4, 1.0)]
+)
+def test_a_difference_is_that_of_the_weights_of_all_cells(
+    arms: int, seeds: int, kept: float
+) -> None:
+    """Whole least squares, with no pattern of cells reckoned with once, of drawn tables."""
+    counted = 0
+    for start in range(12):
+        rng = np.random.default_rng(start)
+        values = {
+            arm: {seed: one for seed, one in found.items() if rng.random() < kept}
+            for arm, found in drawn(arms, seeds, start).items()
+        }
+        values = {arm: found for arm, found in values.items() if found}
+        table = long(values)
+        cells = pd.get_dummies(table[["arm", "seed"]]).to_numpy(float)
+        solved, names = np.linalg.pinv(cells), sorted(values)
+        model = Additive(values, presence([(name, names[0]) for name in names[1:]]))
+        for arm in names[1:]:
+            found = model.difference(arm, names[0], LEVEL)
+            if found.kind != "moderated":
+                continue
+            counted += 1
+            weights = solved[names.index(arm)] - solved[0]
+            parts = [
+                (float((weights[table["arm"] == name] ** 2).sum()) * variance, freedom)
+                for name, (variance, freedom) in zip(model.arms, model.moderated, strict=True)
+            ]
+            error, freedom = satterthwaite([one for one in parts if one[0] > 1e-18])
+            assert found.mean == pytest.approx(weights @ table["loss"], abs=1e-12)
+            assert found.error == pytest.approx(error, rel=1e-9)
+            assert found.freedom == pytest.approx(min(freedom, model.freedom), rel=1e-6)
+    assert counted > 12
+
+
+def test_an_arm_without_a_degree_of_its_own_says_nothing_of_unequal_variances() -> None:
+    """Of its residuals rounding errors are left, which differ from all others in size."""
+    for start in range(30):
+        values = drawn(4, 5, start)
+        values["a3"] = {0: values["a3"][0], 9: values["a3"][1]}
+        model, others = Additive(values), Additive({arm: values[arm] for arm in ("a0", "a1", "a2")})
+        assert model.freedoms[3] == pytest.approx(0, abs=1e-9)
+        assert model.unequal() == pytest.approx(others.unequal(), rel=1e-6)
+
+
+def test_a_difference_takes_no_longer_where_there_are_more_arms() -> None:
+    """16 times as many arms of three seeds, some with holes: about as long, and not 16 times."""
+    taken = []
+    for arms in (500, 8000):
+        values = without(drawn(arms, 3), ("a5", 1), ("a7", 0), ("a9", 2))
+        model = Additive(values)
+        model.difference("a1", "a0", LEVEL)
+        turns = []
+        for _ in range(5):
+            began = time.process_time()
+            for arm in range(1, 101):
+                model.difference(f"a{arm}", "a0", LEVEL)
+            turns.append(time.process_time() - began)
+        taken.append(min(turns))
+    assert taken[1] < 4 * taken[0]

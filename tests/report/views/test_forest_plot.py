@@ -31,6 +31,13 @@ def test_lines_stand_in_the_order_of_their_differences_and_zero_is_the_middle():
     assert [tick["at"] for tick in found["ticks"] if tick["text"] == "0"] == [50]
 
 
+def test_the_best_stands_first_where_more_is_better_too():
+    rows = [row("worst", -0.1), row("base", 0.0), {"arm": "none", "difference": None}]
+    rows.append(row("best", 0.1))
+    lines = forest(rows, "base", ["base"], higher=True)["lines"]
+    assert [line["arm"] for line in lines] == ["best", "base", "worst", "none"]
+
+
 def test_an_interval_lies_around_its_point_on_the_scale_of_the_ticks():
     found = forest([row("base", 0.0), row("a", 0.05, 0.05)], "base", ["base", "a"])
     line = by_arm(found)["a"]

@@ -1,0 +1,50 @@
+"""Runs that are copies of others, in one call or of what the ledger judged before, are refused."""
+
+from pathlib import Path
+
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.ledger.chain import FILE
+from tests.ledger.test_campaign import FIRST, FRESH, loss, table
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """A ledger with an idea that is written down."""
+    layerlab.create_ledger(tmp_path / "own", baseline="plain")
+    layerlab.add_idea(tmp_path / "own", "wide", says="wider", seeds=FIRST)
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
+def test_runs_that_are_copies_are_refused(
+    ledger: Path, tmp_path: Path, arm: str, other: int
+) -> None:
+    """Of a seed of the trial, and of one that the baseline has beside them."""
+    text = (ledger / FILE).read_bytes()
+    own = {f"{arm}_3": loss(arm, other)}
+    logs = table(tmp_path / "a.csv", {"plain": [*FIRST, 9], "wide": FIRST}, **own)
+    with pytest.raises(UserError, match=rf"{arm}, seed \d .*has the same readings as {arm}, seed"):
+        layerlab.judge_idea(ledger, "wide", logs)
+    assert (ledger / FILE).read_bytes() == text
+
+
+@pytest.mark.parametrize("arm", ["plain", "wide"])
+def test_a_run_that_was_judged_before_is_no_fresh_one(
+    ledger: Path, tmp_path: Path, arm: str
+) -> None:
+    """The log of a first run under a fresh seed, where the first logs are not given any more."""
+    logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
+    layerlab.judge_idea(ledger, "wide", logs)
+    layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
+    text = (ledger / FILE).read_bytes()
+    own = {f"{arm}_13": loss(arm, 2)}
+    logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
+    with pytest.raises(UserError, match=rf"{arm}, seed 13 .*same readings as seed 2, which this"):
+        layerlab.judge_idea(ledger, "wide", logs)
+    assert (ledger / FILE).read_bytes() == text
+    logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH})
+    first, again = (layerlab.judge_idea(ledger, "wide", logs) for _ in range(2))
+    assert first.verdict == again.verdict == "adopted"
