@@ -27,6 +27,7 @@ FRESH = 30 * 24 * 3600.0  # seconds for which a measured peak is believed
 BUDGET = 0.3  # seconds that measuring one takes
 LARGEST = 8192
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # where torch keeps the code that it compiles
+SHARED_DEVICE = "LAYERLAB_SHARED_DEVICE"  # set for a run beside others on its device
 LONGEST = 1e9  # seconds that anything takes
 # How those say it that raise a plain RuntimeError: the CPU, Apple's and Huawei's devices, cuBLAS.
 _SAYINGS = (
@@ -110,6 +111,11 @@ def reset_peak_memory() -> bool:
     except OSError:
         return False
     return True
+
+
+def is_device_shared() -> bool:
+    """Return whether other runs were given this process's device: its speed then says nothing."""
+    return os.environ.get(SHARED_DEVICE) == "1"
 
 
 def cache_folder() -> Path:

@@ -15,7 +15,7 @@ from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.events import EventLog
-from layerlab.system.hardware import explain_memory
+from layerlab.system.hardware import explain_memory, is_device_shared
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
@@ -369,6 +369,7 @@ class Trainer:
         score = None if diverged else self.score
         weights = gather_weights(self.model, keep=self.place.first)
         tokens = self.update * self.train.batch_size * self.block
+        speed = tokens / self.seconds if self.seconds and not is_device_shared() else None
         result = {
             "run": self.run.name,
             "arm": self.run.arm,
@@ -380,7 +381,7 @@ class Trainer:
             "updates": self.update,
             "tokens": tokens,
             "seconds": self.seconds,
-            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "tokens_per_second": speed,
             "peak_memory_bytes": self.place.peak_memory() if self.alone else None,
             "parameters": self.model.num_parameters(),
             "flops": self.update * self.flops,

@@ -12,6 +12,7 @@ from layerlab import UserError
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.match import matched
 from layerlab.recipes.training import make_recipe
@@ -94,6 +95,18 @@ def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None
     # And alone, in this process, it comes to the same weights.
     other = run_one(small, tmp_path / "here" / small.name, heard)
     assert other["weights"] == outcome.result["weights"]
+
+
+def test_a_run_that_shares_its_device_has_no_speed(
+    small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = run_one(small, tmp_path / "alone")
+    assert alone["tokens_per_second"] > 0
+    for name, told in RunSlot(threads=1, shared=True).environment().items():
+        monkeypatch.setenv(name, told)
+    beside = run_one(small, tmp_path / "beside")
+    assert beside["tokens_per_second"] is None and beside["seconds"] > 0
+    assert beside["weights"] == alone["weights"]
 
 
 def test_a_folder_that_another_worker_holds_is_left_alone(

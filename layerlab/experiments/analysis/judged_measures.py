@@ -64,6 +64,7 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
         "against": test.baseline,
         "mean": _mean(measure, stage.sides[test.arm]),
         "against_mean": _mean(measure, stage.sides[test.baseline]),
+        "seeds": _pairs(measure, stage, test),
         "lost": sorted(case.diverged),
         **tabulate_case(case, partial(_sentence, measure=measure)),
     }
@@ -74,6 +75,23 @@ def _words(measure: str, section: CompareSection) -> tuple[VerdictWord, VerdictW
     if not is_scored(measure):
         return "smaller", "larger"
     return ("worse", "better") if section.is_higher_better(measure) else ("better", "worse")
+
+
+def _pairs(measure: str, stage: Look, test: PairTest) -> list[dict[str, Any]]:
+    """Return what an arm and its baseline have at each seed, and their difference."""
+    ours, theirs = (
+        read_runs(measure, side.runs, side.metric)
+        for side in (stage.sides[test.arm], stage.sides[test.baseline])
+    )
+    return [
+        {
+            "seed": seed,
+            "value": ours.get(seed),
+            "baseline": theirs.get(seed),
+            "difference": ours[seed] - theirs[seed] if {seed} <= {*ours} & {*theirs} else None,
+        }
+        for seed in stage.section.seeds
+    ]
 
 
 def _mean(measure: str, side: ArmResults) -> float | None:

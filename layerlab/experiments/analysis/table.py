@@ -75,6 +75,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
         plain(_legend(content, told), "dim"),
         Text(),
         *_differs(content),
+        *_by_seed(content, width),
         *_below(content),
     )
 
@@ -219,6 +220,29 @@ def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
         yield plain("Differs", "bold")
         yield from (plain(line) for line in lines)
         yield Text()
+
+
+def _by_seed(content: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
+    """Yield a table for each measure beside the loss: arms, then how they differ, seed by seed."""
+    measures = content.get("measures", ())
+    for measure in dict.fromkeys(row["measure"] for row in measures):
+        rows = [row for row in measures if row["measure"] == measure]
+        seeds = [str(one["seed"]) for one in rows[0]["seeds"]]
+        cells = {row["against"]: _line(row, row["against"], "baseline") for row in rows}
+        for row in rows:
+            less = f"{row['arm']} less {row['against']}"
+            cells[row["arm"]] = _line(row, row["arm"], "value")
+            cells[less] = _line(row, less, "difference")
+        yield plain(f"{measure} by seed", "bold")
+        yield grids(["arm", *seeds, "mean"], cells.values(), {"arm"}, width)
+        yield Text()
+
+
+def _line(row: Record, name: str, key: str) -> list[str]:
+    """Return a line of such a table: what stands under this key at each seed, and its mean."""
+    signed = key == "difference"
+    mean = row[{"value": "mean", "baseline": "against_mean"}.get(key, key)]
+    return [name, *(_number(one, signed) for one in (*(at[key] for at in row["seeds"]), mean))]
 
 
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import RunSection
+from layerlab.system.hardware import SHARED_DEVICE
 
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _QUOTA = "/sys/fs/cgroup/cpu.max"
@@ -21,16 +22,19 @@ class RunSlot:
         cores: to which it is pinned, as the system numbers them; wherever it likes where empty.
         gpus: that it sees, as CUDA_VISIBLE_DEVICES has them: those of all processes of its run,
             of which it takes the one with its own number; whatever is there where it is left out.
+        shared: whether other runs compute on the same device, so that its speed is nobody's.
     """
 
     threads: int
     cores: tuple[int, ...] = ()
     gpus: str | None = None
+    shared: bool = False
 
     def environment(self) -> dict[str, str]:
         """Return what has to be set before the process imports torch."""
         threads = str(self.threads)
         found = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        found |= {SHARED_DEVICE: "1"} if self.shared else {}
         return found if self.gpus is None else found | {"CUDA_VISIBLE_DEVICES": self.gpus}
 
     def pin(self, process: int) -> None:
@@ -55,8 +59,9 @@ def slots(settings: RunSection) -> list[tuple[RunSlot, ...]]:
     if settings.device == "cuda":
         return _gpus(settings)
     if settings.device != "cpu":  # one device by its number, or of which there is one
-        free = RunSlot(threads=settings.threads)
-        return [(free,) * settings.num_processes] * (settings.max_parallel or 1)
+        count = settings.max_parallel or 1
+        free = RunSlot(threads=settings.threads, shared=count > 1)
+        return [(free,) * settings.num_processes] * count
     return _share(settings, cores())
 
 
@@ -104,11 +109,13 @@ def _gpus(settings: RunSection) -> list[tuple[RunSlot, ...]]:
             f"{len(found)} here; write num_processes = {len(found)}"
         )
     count = settings.max_parallel or len(found) // settings.num_processes
+    # Where more runs are asked for than there are GPUs, they share them in turn.
+    given = [found[place % len(found)] for place in range(count * settings.num_processes)]
     rows = []
-    for start in range(0, count * settings.num_processes, settings.num_processes):
-        # Where more runs are asked for than there are GPUs, they share them in turn.
-        own = [found[place % len(found)] for place in range(start, start + settings.num_processes)]
-        slot = RunSlot(threads=settings.threads, gpus=",".join(own))
+    for start in range(0, len(given), settings.num_processes):
+        own = given[start : start + settings.num_processes]
+        shared = any(given.count(one) > 1 for one in own)
+        slot = RunSlot(threads=settings.threads, gpus=",".join(own), shared=shared)
         rows.append((slot,) * settings.num_processes)
     return rows
 

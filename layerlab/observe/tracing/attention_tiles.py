@@ -34,7 +34,7 @@ class RowBlock:
 
 MaskKey = tuple[object, ...]
 # What was read of masks, which are held so that no other takes their place in memory.
-SeenMasks = dict[MaskKey | None, tuple[tuple[Tensor | None, ...], list[bool]]]
+SeenMasks = dict[MaskKey | None, tuple[tuple[Tensor | None, ...], list[float]]]
 
 
 @runtime_checkable
@@ -163,9 +163,10 @@ def blocks(length: int, size: int) -> Iterator[slice]:
 
 
 def triangular(attended: AttentionRecord) -> AttentionRecord:
-    """Return the record with `causal` set where its mask already says so: tiles then skip half.
+    """Return the record with the rules that its mask says: tiles skip what no row can reach.
 
-    A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
+    Causality is one, a sliding window another. A mask that says nothing else is dropped, because
+    filling by a mask is the slow part of a tile, and kernels that store no scores take none.
     """
     return all_triangular([attended])[0]
 
@@ -186,14 +187,14 @@ def all_triangular(
     keys = [_mask_key(one, first) for one in records]
     unread = [number for number, key in enumerate(keys) if key not in seen]
     asked = [one for one in records if one.bias is not None or _is_open(one)]
-    found: dict[int, list[bool]] = {}
+    found: dict[int, list[float]] = {}
     if unread and asked:
         evidence = [
             torch.stack([*_reach(records[number]), _is_alike(records[number], first)])
             for number in unread
         ]
         read = read_host(evidence)
-        found = {number: one.bool().tolist() for number, one in zip(unread, read, strict=True)}
+        found = {number: one.tolist() for number, one in zip(unread, read, strict=True)}
     for number, flags in found.items():
         if (key := keys[number]) is not None:
             seen[key] = (records[number].bias, first), flags
@@ -221,14 +222,16 @@ def _is_alike(attended: AttentionRecord, first: Tensor | None) -> Tensor:
 
 
 def _with_rules(
-    attended: AttentionRecord, first: Tensor | None, found: Sequence[bool]
+    attended: AttentionRecord, first: Tensor | None, found: Sequence[float]
 ) -> AttentionRecord:
-    looks_ahead, is_bare, is_alike = found
+    looks_ahead, window, is_alike = found
     attended = replace(attended, bias=first) if is_alike else attended
     if looks_ahead or not _is_open(attended):
         return attended
-    is_bare = is_bare and attended.bias is not None and attended.window is None
-    return replace(attended, causal=True, bias=None if is_bare else attended.bias)
+    attended = replace(attended, causal=True)
+    if not window or attended.bias is None:
+        return attended
+    return replace(attended, bias=None, window=int(window) if window < attended.keys else None)
 
 
 def _is_open(attended: AttentionRecord) -> bool:
@@ -237,20 +240,24 @@ def _is_open(attended: AttentionRecord) -> bool:
 
 
 def _reach(attended: AttentionRecord) -> tuple[Tensor, ...]:
-    """Return whether a row uses a later key, and whether each uses all before with nothing added.
+    """Return whether a row uses a later key, and how many each uses if these are the last ones.
 
-    Where this is not asked, nothing is formed.
+    The number is 0 where some row uses others, or something is added. Where this is not asked,
+    nothing is formed.
     """
     if not _is_open(attended):
-        return torch.zeros(2, dtype=torch.bool, device=attended.device).unbind()
+        return torch.zeros(2, dtype=torch.int64, device=attended.device).unbind()
     column = torch.arange(attended.keys, device=attended.device)
+    window = attended.allowed_keys(ALL, slice(-1, None)).sum(-1).max()
     ahead, bare = [], []
     for rows in blocks(attended.tokens, 256):
-        past = column <= column[attended.keys - attended.tokens :][rows, None]
+        row = column[attended.keys - attended.tokens :][rows, None]
+        past = column <= row
         allowed = attended.allowed_keys(ALL, rows)
         ahead.append((allowed & ~past).any())
-        bare.append((allowed == past).all() & _adds_nothing(attended, rows, allowed))
-    return torch.stack(ahead).any(), torch.stack(bare).all()
+        last = past & (column > row - window)
+        bare.append((allowed == last).all() & _adds_nothing(attended, rows, allowed))
+    return torch.stack(ahead).any().long(), torch.stack(bare).all() * window
 
 
 def cut(

@@ -63,6 +63,8 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
+# Tables that are left out where they have no rows.
+_IF_ANY = ("ladder", "measures")
 # Columns of a table without rows.
 _POINT = ("run", "arm", "seed", "rate", "chosen")
 _HEADS = {
@@ -120,7 +122,7 @@ def save_comparison(
     sealed = seal(json_values(kept))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
-    _write_tables(whole, folder, [*_HEADS, *(["ladder"] if whole["ladder"] else [])])
+    _write_tables(whole, folder, [*_HEADS, *(one for one in _IF_ANY if whole[one])])
     drawn = {**comparison_svg.pictures(whole), **ladder_pictures(whole)}
     for name, drawing in drawn.items():
         if drawing:
@@ -286,9 +288,13 @@ def _check(content: Mapping[str, Any]) -> Json:
     whole["metric"] = whole["metric"] or "nats"
     whole["higher_is_better"] = whole.get("higher_is_better") is True
     whole["arms"] = [str(name) for name in whole["arms"]]
-    for part, key in (("rows", "arm"), ("runs", "run")):
+    named = (("rows", "arm"), ("runs", "run"))
+    for part, key in (*named, *(("measures", one) for one in ("measure", "arm", "against"))):
         for row in whole[part]:
             row[key] = str(row.get(key, ""))
+    for row in whole["measures"]:
+        seeds = row.get("seeds")
+        row["seeds"] = seeds if isinstance(seeds, list) and _mappings(seeds) else []
     return whole
 
 
@@ -359,6 +365,10 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
             for size in sizes
             for row in size["rows"]
         ]
+    if name == "measures":
+        key = ("measure", "arm", "against")
+        each = ((row, at) for row in content[name] for at in row["seeds"])
+        return [{**{one: row[one] for one in key}, **at} for row, at in each]
     if name == "paired":
         points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
         return [{"arm": arm, **point} for arm, point in points]

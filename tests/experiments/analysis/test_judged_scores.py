@@ -1,21 +1,26 @@
 """Verdicts on scores of finished models: which way is better, over seeds and over questions."""
 
+import io
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from rich.console import Console
 
 from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.comparison_sections import Command
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
 from layerlab.records.scores import ModelScore, TaskPart
 from layerlab.report.i18n.language import language
-from layerlab.report.pages.comparison import render
+from layerlab.report.pages.comparison import render, save_comparison
 from tests.training.drawn import recipe, record, runs
 
 SUITE, OWN = "suite:own", "command:own"
@@ -53,6 +58,12 @@ def made(given: TrainingRecipe, worth: Worth, measure: str = SUITE) -> list[RunR
     ]
 
 
+def printed(found: Comparison) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=100, force_terminal=False).print(found.table(100))
+    return stream.getvalue()
+
+
 def judged(given: TrainingRecipe, found: list[RunRecord]) -> Mapping[str, Any]:
     (row,) = compare_runs(given, found).content["measures"]
     return dict(row)
@@ -88,6 +99,68 @@ def test_more_is_better_and_the_sentence_names_questions() -> None:
     assert row["mean"] == pytest.approx(np.mean(scores))
     worse = judged(given, made(given, questions(-0.2)))
     assert worse["verdict"] == "worse" and worse["high"] < 0
+
+
+def test_scores_stand_by_arm_and_seed_with_their_paired_differences(tmp_path: Path) -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    found = made(given, questions(0.2))
+    comparison = compare_runs(given, found)
+    content = comparison.content
+    (row,) = content["measures"]
+    own = {(one.arm, one.seed): one.scores[SUITE].score for one in found}
+    assert row["seeds"] == [
+        {
+            "seed": seed,
+            "value": pytest.approx(own["gpt2", seed]),
+            "baseline": pytest.approx(own["llama", seed]),
+            "difference": pytest.approx(own["gpt2", seed] - own["llama", seed]),
+        }
+        for seed in SEEDS
+    ]
+    assert np.mean([one["difference"] for one in row["seeds"]]) == pytest.approx(row["difference"])
+    lines = [line.split() for line in printed(comparison).splitlines()]
+    assert ["suite:own", "by", "seed"] in lines
+    numbers = [*(one["difference"] for one in row["seeds"]), row["difference"]]
+    shown = [f"{one:+.4f}" for one in numbers]
+    assert ["llama", *(f"{own['llama', seed]:.4f}" for seed in SEEDS)] in [one[:5] for one in lines]
+    assert any(line[-5:] == shown for line in lines)
+    page = save_comparison(content, tmp_path, "zh").read_text("utf-8")
+    for sentence in ("gpt2 减 llama", "除损失之外，逐个种子", "种子 4"):
+        assert sentence in page
+    table = pd.read_csv(tmp_path / "tables" / "measures.csv")
+    assert list(table.columns) == [
+        *("measure", "arm", "against", "seed", "value", "baseline", "difference")
+    ]
+    assert table["difference"].tolist() == pytest.approx(numbers[:-1])
+
+
+def test_a_run_without_a_score_is_a_dash_at_its_seed() -> None:
+    given = recipe(seeds=SEEDS, measures=[SUITE])
+    found = [
+        replace(one, scores={}) if (one.arm, one.seed) == ("gpt2", 2) else one
+        for one in made(given, questions(0.2))
+    ]
+    comparison = compare_runs(given, found)
+    (row,) = comparison.content["measures"]
+    lacks = [one["seed"] for one in row["seeds"] if one["difference"] is None]
+    assert lacks == [2] and row["seeds"][1]["value"] is None
+    assert row["seeds"][1]["baseline"] is not None
+    assert any(
+        line.split()[:1] == ["gpt2"] and line.split()[2:3] == ["-"]
+        for line in printed(comparison).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    "seeds", [None, "all", [1, 2], [{}], [{"seed": {}, "value": "<i>hostile"}]]
+)
+def test_what_is_no_list_of_seeds_leaves_a_page(seeds: Any) -> None:
+    given = recipe(measures=[SUITE])
+    content = dict(compare_runs(given, made(given, questions(0.1))).content)
+    content["measures"] = [{**content["measures"][0], "seeds": seeds, "against": None}, {}]
+    page = render(content)
+    assert ('id="measures"' in page) == bool(seeds and isinstance(seeds, list) and seeds[0] != 1)
+    assert "hostile" not in page or "&lt;i&gt;hostile" in page
 
 
 def test_of_a_command_less_may_be_better() -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from layerlab import UserError
 from layerlab.experiments.executors import slots as module
 from layerlab.experiments.executors.slots import RunSlot, cores, fit_at_once, gpus, slots
 from layerlab.recipes.training_sections import RunSection
+from layerlab.system.hardware import SHARED_DEVICE
 
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
 
@@ -100,6 +102,20 @@ def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
 def test_threads_and_gpus_are_told_by_the_environment() -> None:
     assert RunSlot(threads=3).environment() == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
     assert RunSlot(threads=1, gpus="2,3").environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert RunSlot(threads=1, shared=True).environment()[SHARED_DEVICE] == "1"
+
+
+def test_a_run_is_told_that_others_compute_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ["0", "1", "2"])
+
+    def shared(**given: Any) -> list[bool]:
+        return [row[0].shared for row in slots(settings(**given))]
+
+    assert shared(device="cuda") == [False] * 3
+    assert shared(device="cuda", max_parallel=4) == [True, False, False, True]
+    assert shared(device="cuda", max_parallel=2, num_processes=2) == [True, True]
+    assert shared(device="cuda:1", max_parallel=1) == [False]
+    assert shared(device="cuda:1", max_parallel=2) == [True] * 2
 
 
 def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,45 @@ def test_a_mask_that_only_says_causal_is_found_and_dropped(boolean):
     assert agree(spectrum(masked), spectrum(plain), 1e-6)
 
 
+@pytest.mark.parametrize("window", [1, 7, 89, 90, 200])
+@pytest.mark.parametrize("boolean", [True, False])
+def test_a_mask_that_only_says_a_window_is_found_and_dropped(boolean, window):
+    seen = torch.ones(1, 90, 90).tril().triu(1 - window).bool()
+    mask = seen if boolean else torch.zeros(1, 90, 90).masked_fill(~seen, torch.finfo().min)
+    plain = record("local", 90)
+    found = triangular(replace(plain, causal=False, bias=mask))
+    assert (found.causal, found.bias) == (True, None)
+    assert found.window == (window if window < 90 else None)
+    exact = torch.softmax(plain.masked_scores(dtype=torch.float64).where(seen, -torch.inf), -1)
+    norm = spectrum(replace(plain, causal=False, bias=mask), dtype=torch.float64).norm
+    assert torch.allclose(norm, svd_norm(exact), rtol=1e-9)
+
+
+@pytest.mark.parametrize("row", [3, 50, 89])
+def test_a_mask_of_a_window_with_one_row_otherwise_is_kept(row):
+    seen = torch.ones(1, 90, 90).tril().triu(-6).bool()
+    seen[:, row, row - 2] = False
+    masked = replace(record("local", 90), causal=False, bias=seen)
+    assert triangular(masked).causal and triangular(masked).window is None
+    assert triangular(masked).bias is seen
+
+
+def test_a_mask_of_a_window_that_adds_something_is_kept():
+    seen = torch.ones(1, 90, 90).tril().triu(-6).bool()
+    bias = torch.zeros(1, 90, 90).masked_fill(~seen, -torch.inf)
+    bias[:, 40, 38] = 0.5
+    masked = replace(record("local", 90), causal=False, bias=bias)
+    assert triangular(masked).bias is bias and triangular(masked).window is None
+
+
+def test_a_mask_of_a_window_before_a_learned_prefix_is_read_from_the_last_key():
+    plain = record("local", 90)
+    rows = replace(plain, query=plain.query[:, 30:], causal=False)
+    seen = torch.ones(1, 90, 90).tril().triu(-6).bool()[:, 30:]
+    found = triangular(replace(rows, bias=seen))
+    assert (found.causal, found.window, found.bias) == (True, 7, None)
+
+
 def test_a_mask_that_says_more_is_kept():
     past = torch.ones(1, 90, 90).tril().bool()
     past[:, 1:, 4] = False
