@@ -14,8 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pipeline.processes import PROCESSES
+from layerlab.adaptation.pipeline.processes import PROCESSES, WORKER
 from layerlab.adaptation.pipeline.stage import FILE
+from layerlab.adaptation.pipeline.worker import TOLD
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
@@ -143,19 +144,32 @@ def test_killed_they_go_on_to_the_same_bits(
     """
     recipe = content(texts, run=two(sharding))
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
-    for kind in ("pretrain", "tune"):
+    kept: dict[str, int] = {}
+    for kind in ("pretrain", "tune", None):
         running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
-        until(lambda kind=kind: any(tmp_path.glob(f"out/*/stages/{kind}-*/checkpoint-*/{SEAL}")))
-        running.kill()
-        assert not any(tmp_path.glob(f"out/*/stages/{kind}-*/{FILE}"))
-        until(lambda: not _at_work(tmp_path))
+        told: dict[str, str] = {}
+        whole = f"{kind}-*/checkpoint-*/{SEAL}" if kind else f"tune-*/{FILE}"
+        until(
+            lambda told=told, whole=whole: _listen(tmp_path, told) or any(_stages(tmp_path, whole))
+        )
+        if kind is None:
+            assert running.wait().returncode == 0
+        else:
+            assert _at_work(tmp_path, WORKER[-1]) == 2
+            running.kill()
+            assert not any(_stages(tmp_path, f"{kind}-*/{FILE}"))
+            until(lambda: not _at_work(tmp_path))
+        for one, last in kept.items():  # the first that a session says is behind its checkpoint
+            assert int(told[one].split()[1]) > last, told
+        kept = {kind: _newest(tmp_path, whole)} if kind else {}
+        for file in _told(tmp_path):
+            file.unlink()
         if (sharding, kind) == ("none", "pretrain"):
             said = (
                 r"pretrain-\w+ holds a run with another sharding \(None, not 'fsdp'\); name another"
             )
             with pytest.raises(UserError, match=said):
                 layerlab.adapt({**recipe, "run": two("fsdp")}, out=tmp_path / "out", progress=False)
-    layerlab.adapt(recipe, out=tmp_path / "out", progress=False)
     for kind in ("pretrain", "tune"):
         assert gap(tmp_path / "out", together(sharding), kind) == 0.0
 
@@ -181,13 +195,34 @@ def until(done: Callable[[], bool], seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-def _at_work(folder: Path) -> bool:
-    """Whether a process still works for a folder, which its command line names."""
+def _stages(folder: Path, pattern: str) -> Iterator[Path]:
+    return folder.glob(f"out/*/stages/{pattern}")
+
+
+def _newest(folder: Path, pattern: str) -> int:
+    """Return the update of the newest whole checkpoint."""
+    return max(int(one.parent.name.rpartition("-")[2]) for one in _stages(folder, pattern))
+
+
+def _told(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"out/*/{PROCESSES}/*/{TOLD}")
+
+
+def _listen(folder: Path, told: dict[str, str]) -> None:
+    """Keep the first line that the processes of each stage say."""
+    for file in _told(folder):
+        if text := file.read_text("utf-8"):
+            told.setdefault(file.parent.name.partition("-")[0], json.loads(text)[0])
+
+
+def _at_work(folder: Path, word: str = "") -> int:
+    """Count the processes that work for a folder, which their command lines name."""
+    count = 0
     for one in Path("/proc").glob("[0-9]*"):
         try:
             told = (one / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(one.name) != os.getpid() and str(folder).encode() in told:
-            return True
-    return False
+        named = str(folder).encode() in told and word.encode() in told
+        count += named and int(one.name) != os.getpid()
+    return count
