@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from layerlab.adaptation.pipeline.amounts import count_tokens, measure_amount
+from layerlab.adaptation.pipeline.amounts import count_tokens, find_words, measure_amount
 from layerlab.adaptation.pipeline.dry_update import DryUpdate, dry_update
 from layerlab.adaptation.pipeline.overhead import (
     BaseFiles,
@@ -23,7 +23,7 @@ from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
 from layerlab.adaptation.pipeline.worker import IMPORTED
-from layerlab.adaptation.trainer.arguments import block_of, split_rows
+from layerlab.adaptation.trainer.arguments import block_of, check_entries, split_rows
 from layerlab.console.units import amount as quantity
 from layerlab.console.units import duration
 from layerlab.errors import UserError
@@ -38,6 +38,7 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
 from layerlab.system.hardware import here, matmul_peak
 from layerlab.system.logs import quiet_libraries
+from layerlab.tokenization.load import entries
 from layerlab.training.run_spec import design_model
 from layerlab.validation import expand_home
 
@@ -333,6 +334,28 @@ def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
         config.vocab_size = config.vocab_size * given.startswith("+") + int(given)
     dtype = getattr(torch, recipe.base.dtype)
     return lambda: empty(config, str(recipe.base.model)).to(dtype)
+
+
+def check_words(recipe: AdaptationRecipe) -> None:
+    """Refuse a base that is to learn and whose tokenizer has tokens that it has no row for.
+
+    What is not here, or is made by an earlier stage, is left to the stages.
+
+    Raises:
+        UserError: the tokenizer has more entries than the model embeds.
+    """
+    arms = recipe.arms().values()
+    learn = [one for one in arms if one.vocabulary is None and (one.pretrain or one.sft)]
+    for own in {str(one.base): one for one in learn}.values():
+        config = _configuration(own)
+        known = getattr(config and config.get_text_config(), "vocab_size", None)
+        try:
+            with quiet_libraries():
+                words = find_words(own)
+        except UserError:
+            continue
+        if known is not None and entries(words) > known:  # the model decides, which takes longer
+            check_entries(empty(config, str(own.base.model)), words)
 
 
 def share_rows(section: StepSection, run: StageRunSection, block: int) -> Update:
