@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import psutil
@@ -249,7 +250,7 @@ class _Teller:
         if section is None or make is None:
             seconds = row.flops / (ASSUMED * self.peak("fp32")) if row.flops is not None else None
             return replace(row, seconds=seconds)
-        block = section.block_size or block_of(make())
+        block = block_of(make(), section)
         amount = measure_amount(recipe, stage, row.tokens, block)
         update = share_rows(section, self.run, amount.row if amount else block)
         dry, taken = self._try(make, section, update, block, recipe)
@@ -336,26 +337,38 @@ def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
     return lambda: empty(config, str(recipe.base.model)).to(dtype)
 
 
-def check_words(recipe: AdaptationRecipe) -> None:
-    """Refuse a base that is to learn and whose tokenizer has tokens that it has no row for.
+def check_base(recipe: AdaptationRecipe) -> None:
+    """Refuse a base that is to learn what it cannot read: tokens without a row, or rows too long.
 
     What is not here, or is made by an earlier stage, is left to the stages.
 
     Raises:
-        UserError: the tokenizer has more entries than the model embeds.
+        UserError: the tokenizer has more entries than the model embeds, or rows are longer than its
+            context.
     """
-    arms = recipe.arms().values()
-    learn = [one for one in arms if one.vocabulary is None and (one.pretrain or one.sft)]
-    for own in {str(one.base): one for one in learn}.values():
-        config = _configuration(own)
-        known = getattr(config and config.get_text_config(), "vocab_size", None)
-        try:
-            with quiet_libraries():
-                words = find_words(own)
-        except UserError:
+    for own in recipe.arms().values():
+        sections = [one for one in (own.pretrain, own.sft) if one is not None]
+        config = _configuration(own) if sections else None
+        if config is None:
             continue
-        if known is not None and entries(words) > known:  # the model decides, which takes longer
-            check_entries(empty(config, str(own.base.model)), words)
+        text = config.get_text_config()
+        # The model decides; it takes seconds to put it together, and the numbers mostly suffice.
+        context = getattr(text, "max_position_embeddings", None) or inf
+        if any((one.block_size or 0) > context for one in sections):
+            model = empty(config, str(own.base.model))
+            for one in sections:
+                block_of(model, one)
+        if own.vocabulary is None and _count_entries(own) > getattr(text, "vocab_size", inf):
+            check_entries(empty(config, str(own.base.model)), find_words(own))
+
+
+def _count_entries(recipe: AdaptationRecipe) -> int:
+    """Return the entries of a base's tokenizer; 0 where it is not here yet."""
+    try:
+        with quiet_libraries():
+            return entries(find_words(recipe))
+    except UserError:
+        return 0
 
 
 def share_rows(section: StepSection, run: StageRunSection, block: int) -> Update:

@@ -181,3 +181,18 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(
         kinds = plan_adaptation({**content, **other}, model.parent / "out", strict=strict).stages
         assert kinds[0].kind == "base"
     assert not (model.parent / "out").exists()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("part", ["pretrain", "sft"])
+def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(
+    model: Path, part: str, strict: bool
+) -> None:
+    content = lessons(model)
+    content[part] = {**content[part], "block_size": 10_000}
+    said = r"block_size is 10000, more than the model's context of \d+; write block_size = \d+$"
+    with pytest.raises(UserError, match=said) as no:
+        plan_adaptation(content, model.parent / "out", strict=strict)
+    context = int(str(no.value).rsplit(maxsplit=1)[-1])
+    content[part]["block_size"] = context
+    assert plan_adaptation(content, model.parent / "out", strict=strict).stages

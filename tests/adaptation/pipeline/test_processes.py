@@ -34,15 +34,15 @@ if __name__ == "__main__":
 ROUNDING = 2.0**-14  # of float32, over a dozen updates
 
 
-def saved(folder: Path, vocab: int = 300) -> str:
+def saved(folder: Path) -> str:
     """A model that is not ours, in bfloat16, with its tokenizer."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes, **heads))
-    model.to(torch.bfloat16).save_pretrained(folder / f"base-{vocab}")
-    words().save_pretrained(folder / f"base-{vocab}")
-    return str(folder / f"base-{vocab}")
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes, **heads))
+    model.to(torch.bfloat16).save_pretrained(folder / "base")
+    words().save_pretrained(folder / "base")
+    return str(folder / "base")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,7 +127,7 @@ def test_two_processes_learn_what_one_learns(
     sharding: str, alone: Path, together: Callable[[str], Path]
 ) -> None:
     found = together(sharding)
-    base = load_file(next(alone.parents[0].glob("texts*/base-300/model.safetensors")))
+    base = load_file(next(alone.parents[0].glob("texts*/base/model.safetensors")))
     for kind in ("pretrain", "tune"):
         mine = weights(alone, kind)
         moved = max(float((mine[name] - base[name].float()).norm()) for name in mine)
@@ -175,9 +175,14 @@ def test_killed_they_go_on_to_the_same_bits(
 
 
 def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Path) -> None:
-    """The tokenizer has 300 entries, and the model rows for 290."""
-    recipe = content(texts, base={"model": saved(texts, 290)}, run=two("fsdp"))
-    with pytest.raises(UserError, match="300 entries and the model embeds 290 tokens") as refused:
+    """A text that is known for too short when it is in tokens."""
+    (tmp_path / "few.txt").write_text("The contract is void. " * 4, encoding="utf-8")
+    recipe = content(texts, run=two("fsdp"))
+    recipe["data"]["domain"] = [{"text": str(tmp_path / "few.txt")}]
+    recipe["pretrain"]["block_size"] = 128
+    with pytest.raises(
+        UserError, match="tokens to train on, fewer than one block of 128"
+    ) as refused:
         layerlab.adapt(recipe, out=tmp_path, progress=False)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
