@@ -37,7 +37,7 @@ _NUMBER = r"\d+(?:\.\d+)*"
 _KIND = "|".join(KINDS)
 _LISTED = rf"{_NUMBER}(?:(?:, (?:and )?| and | to ){_NUMBER})*"
 _PLACE = re.compile(rf"\b({_KIND})s?\.? ({_LISTED})", re.IGNORECASE)
-_BATCH = re.compile(r"first batch|second batch|future work")
+_PLAIN = re.compile(r"abstract|introduction|first batch|second batch|future work")
 # What a test's name says of the place: lemma_4_6, equations_6_to_8, methods_3_4_and_6.
 _NAMED = re.compile(rf"({_KIND})s?_((?:\d+|to|and)(?:_(?:\d+|to|and))*)(?=_|$)")
 Places = Mapping[str, str]
@@ -50,7 +50,8 @@ def covered(root: Path, claims: Iterable[Sequence[Any]]) -> str:
         claims: as `holds.py` judges them, each at all scales.
 
     Raises:
-        ValueError: a place that nothing speaks of, and that is not left out.
+        ValueError: a place that nothing speaks of, and that is not left out; a claim on one that is
+            not in the list.
     """
     sources = tomllib.loads((root / "docs" / "places.toml").read_text("utf-8"))
     code, tests = read_code(root, sources), read_tests(root, sources)
@@ -86,9 +87,12 @@ def read_code(root: Path, sources: Mapping[str, Places]) -> Found:
     for name, variant in variants().items():
         if home(name).startswith("layerlab."):
             _add(found, cited(variant.source, sources), f"[{name}](variants/{name}.md)")
-    for file in sorted((root / "layerlab" / "recipes").rglob("*.toml")):
-        text = file.read_text("utf-8")
-        _add(found, cited(text, sources), f"the recipe `{file.stem}`")
+    for file in sorted((root / "layerlab").rglob("*.toml")):
+        part = file.relative_to(root / "layerlab")
+        what = f"the recipe `{file.stem}`" if part.parts[0] == "recipes" else f"`{part.as_posix()}`"
+        # A line is a citation's end: the next may be of another table.
+        for line in file.read_text("utf-8").splitlines():
+            _add(found, cited(line, sources), what)
     return found
 
 
@@ -109,14 +113,22 @@ def read_tests(root: Path, sources: Mapping[str, Places]) -> Found:
 
 
 def read_verdicts(claims: Iterable[Sequence[Any]], sources: Mapping[str, Places]) -> Found:
-    """Return every claim on a place with its word, at its largest scale."""
+    """Return every claim on a place with its word, at its largest scale.
+
+    Raises:
+        ValueError: a claim of a source is on none of its places.
+    """
     found: Found = defaultdict(list)
     for claim in claims:
         one = claim[-1]
         whose = "*Own*: " if one.place.startswith("Own") else ""
         scale = f"{one.verdict['scale']}; " if one.verdict["scale"] else ""
         line = f"**{one.verdict['word']}**: {whose}{one.verdict['claim']} ({scale}{one.link})"
-        _add(found, cited(one.place, sources), line)
+        for said in one.place.split("; "):
+            places = [*cited(said, sources)]
+            if not places and said.startswith(tuple(sources)):
+                raise ValueError(f"a claim is on {said}, no place of docs/places.toml")
+            _add(found, places, line)
     return found
 
 
@@ -127,7 +139,7 @@ def cited(text: str, sources: Mapping[str, Places]) -> Iterator[tuple[str, str]]
         # A citation ends with its sentence, or where another source begins.
         said = re.split(r"[;)]|\.\s|\n\n", rest, maxsplit=1)[0]
         said = " ".join(said.split())
-        places = [*_BATCH.findall(said)]
+        places = [*_PLAIN.findall(said)]
         for kind, listed in _PLACE.findall(said):
             numbers = _spread(re.split(r"[, ]+", listed))
             places += (f"{KINDS[kind.lower()]} {one}" for one in numbers)

@@ -2,6 +2,8 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,34 @@ def test_a_place_of_which_nothing_speaks_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs" / "places.toml").write_text('[pangu23]\n"Lemma 99" = "none"\n', "utf-8")
     with pytest.raises(ValueError, match="nothing speaks of pangu23: Lemma 99"):
         COVERED["covered"](tmp_path, [])
+
+
+def test_a_claim_on_a_place_that_is_not_in_the_list_is_an_error() -> None:
+    def claimed(place: str) -> tuple[Any, ...]:
+        said = {"scale": "", "word": "holds", "claim": "It is so."}
+        return (SimpleNamespace(place=place, verdict=said, link="here"),)
+
+    ours = [claimed("Own, of pangu23's two halves"), claimed("Own; pangu23, Lemma 1")]
+    found = COVERED["read_verdicts"](ours, PLACES)
+    assert found == {("pangu23", "Lemma 1"): ["**holds**: *Own*: It is so. (here)"]}
+    with pytest.raises(ValueError, match=r"a claim is on pangu23, abstract, no place"):
+        COVERED["read_verdicts"]([claimed("pangu23, Lemma 1; pangu23, abstract")], PLACES)
+
+
+def test_a_recipe_cites_line_by_line_and_says_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "layerlab" / "recipes"
+    folder.mkdir(parents=True)
+    lines = ("# Of pangu23, Lemma 1", 'claim = "Lemma 2 of another"')
+    (folder / "one.toml").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "layerlab" / "printed.toml").write_text("# As in pangu23, Lemma 3", "utf-8")
+    found = COVERED["read_code"](tmp_path, PLACES)
+    told = {
+        ("pangu23", "Lemma 1"): ["the recipe `one`"],
+        ("pangu23", "Lemma 3"): ["`printed.toml`"],
+    }
+    assert {
+        place: found[place] for place in (*told, ("pangu23", "Lemma 2")) if place in found
+    } == told
 
 
 def test_an_example_of_a_citation_is_no_place_of_it(tmp_path: Path) -> None:

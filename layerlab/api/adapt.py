@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.pipeline.estimate import Forecast, forecast
+from layerlab.adaptation.pipeline.estimate import Forecast, check_base, forecast
 from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
 from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
@@ -135,6 +135,7 @@ def plan_adaptation(
     read = _load(read.change(settings) if settings else read, load)
     files = tuple(str(Path(one).resolve()) for one in paths(load))
     stages = plan_stages(read, strict=strict)
+    check_base(read)
     return AdaptationPlan(read, stages, out / read.name, lang, files)
 
 

@@ -47,7 +47,7 @@ def count_blocks(stream: TokenStream, block: int) -> int:
     if whole < 1:
         raise UserError(
             f"{stream.name} gives {len(stream.tokens) - 1} tokens to train on, fewer than one "
-            f"block of {block}; give a longer text, or write a smaller data.block_size"
+            f"block of {block}; give a longer text, or write a smaller block_size"
         )
     return whole
 

@@ -148,7 +148,7 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
     """Return what tuning reads; None where its rows or its tokenizer are not here."""
     try:
         with quiet_libraries():
-            words = _find_words(recipe)
+            words = find_words(recipe)
             add_plain_template(words)
             encoder = Encoder(words)
             every = [_sample_rows(one, encoder, block) for one in section.sources]
@@ -211,7 +211,7 @@ def _measure_texts(
     """Return what continued pretraining reads, held-out text of both kinds and all it encodes."""
     try:
         with quiet_libraries():
-            machine: Tokenizer | None = engine(_find_words(recipe))
+            machine: Tokenizer | None = engine(find_words(recipe))
     except UserError:
         machine = None
     micro, seconds, held = _count_micro(section, recipe.run), 0.0, 0.0
@@ -246,7 +246,7 @@ def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, floa
     return tokens * share, (time.process_time() - begun) * share
 
 
-def _find_words(recipe: AdaptationRecipe) -> PreTrainedTokenizerFast:
+def find_words(recipe: AdaptationRecipe) -> PreTrainedTokenizerFast:
     """Return the tokenizer of the base, of which no weights are read.
 
     Raises:

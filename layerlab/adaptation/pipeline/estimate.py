@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import psutil
 import torch
 
-from layerlab.adaptation.pipeline.amounts import count_tokens, measure_amount
+from layerlab.adaptation.pipeline.amounts import count_tokens, find_words, measure_amount
 from layerlab.adaptation.pipeline.dry_update import DryUpdate, dry_update
 from layerlab.adaptation.pipeline.overhead import (
     BaseFiles,
@@ -23,7 +24,7 @@ from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
 from layerlab.adaptation.pipeline.worker import IMPORTED
-from layerlab.adaptation.trainer.arguments import block_of, split_rows
+from layerlab.adaptation.trainer.arguments import block_of, check_entries, split_rows
 from layerlab.console.units import amount as quantity
 from layerlab.console.units import duration
 from layerlab.errors import UserError
@@ -38,6 +39,7 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
 from layerlab.system.hardware import here, matmul_peak
 from layerlab.system.logs import quiet_libraries
+from layerlab.tokenization.load import entries
 from layerlab.training.run_spec import design_model
 from layerlab.validation import expand_home
 
@@ -248,7 +250,7 @@ class _Teller:
         if section is None or make is None:
             seconds = row.flops / (ASSUMED * self.peak("fp32")) if row.flops is not None else None
             return replace(row, seconds=seconds)
-        block = section.block_size or block_of(make())
+        block = block_of(make(), section)
         amount = measure_amount(recipe, stage, row.tokens, block)
         update = share_rows(section, self.run, amount.row if amount else block)
         dry, taken = self._try(make, section, update, block, recipe)
@@ -333,6 +335,40 @@ def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
         config.vocab_size = config.vocab_size * given.startswith("+") + int(given)
     dtype = getattr(torch, recipe.base.dtype)
     return lambda: empty(config, str(recipe.base.model)).to(dtype)
+
+
+def check_base(recipe: AdaptationRecipe) -> None:
+    """Refuse a base that is to learn what it cannot read: tokens without a row, or rows too long.
+
+    What is not here, or is made by an earlier stage, is left to the stages.
+
+    Raises:
+        UserError: the tokenizer has more entries than the model embeds, or rows are longer than its
+            context.
+    """
+    for own in recipe.arms().values():
+        sections = [one for one in (own.pretrain, own.sft) if one is not None]
+        config = _configuration(own) if sections else None
+        if config is None:
+            continue
+        text = config.get_text_config()
+        # The model decides; it takes seconds to put it together, and the numbers mostly suffice.
+        context = getattr(text, "max_position_embeddings", None) or inf
+        if any((one.block_size or 0) > context for one in sections):
+            model = empty(config, str(own.base.model))
+            for one in sections:
+                block_of(model, one)
+        if own.vocabulary is None and _count_entries(own) > getattr(text, "vocab_size", inf):
+            check_entries(empty(config, str(own.base.model)), find_words(own))
+
+
+def _count_entries(recipe: AdaptationRecipe) -> int:
+    """Return the entries of a base's tokenizer; 0 where it is not here yet."""
+    try:
+        with quiet_libraries():
+            return entries(find_words(recipe))
+    except UserError:
+        return 0
 
 
 def share_rows(section: StepSection, run: StageRunSection, block: int) -> Update:

@@ -157,7 +157,7 @@ def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
         >>> change(before, after).value
         1.0
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit  # all of scipy.stats would be loaded for it
 
     gaps, size = (now.nats - then.nats) / log(2), float(now.bytes.sum())
     value, count = float(gaps.sum()) / size, len(gaps)
@@ -165,5 +165,5 @@ def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
         return Change(value, None, None, None, count, now.per, level)
     left = gaps - value * now.bytes
     error = sqrt(count / (count - 1) * float(left @ left)) / size
-    wide = float(t.ppf((1 + level) / 2, count - 1)) * error
+    wide = float(stdtrit(count - 1, (1 + level) / 2)) * error
     return Change(value, error, value - wide, value + wide, count, now.per, level)

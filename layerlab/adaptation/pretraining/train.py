@@ -112,7 +112,7 @@ def pretrain(
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     if reading.documents:
         check_separation(model, "documents", "documents")
-    block = section.block_size or block_of(model)
+    block = block_of(model, section)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:

@@ -148,7 +148,7 @@ def tune(
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     note = add_plain_template(words)
     notes = (note,) if note else ()
-    block = section.block_size or block_of(model)
+    block = block_of(model, section)
     if section.packing:
         check_separation(model, "packed conversations", "packing")
     given = {**section_arguments(section), **arguments}

@@ -198,6 +198,18 @@ def context_of(model: Any) -> int | None:
     return LoadedModel(name="", source="memory", model=whole, tokenizer=None).context
 
 
-def block_of(model: Any) -> int:
-    """Return the default tokens of a row: the model's context, at most 1024."""
-    return min(1024, context_of(model) or 1024)
+def block_of(model: Any, section: StepSection) -> int:
+    """Return the tokens of a row: those that are asked for, else the model's context up to 1024.
+
+    Raises:
+        UserError: more are asked for than the model reads.
+    """
+    context = context_of(model)
+    if section.block_size is None:
+        return min(1024, context or 1024)
+    if context is not None and section.block_size > context:
+        raise UserError(
+            f"block_size is {section.block_size}, more than the model's context of {context}; "
+            f"write block_size = {context}"
+        )
+    return section.block_size

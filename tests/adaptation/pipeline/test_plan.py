@@ -12,6 +12,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
+from layerlab.api.adapt import plan_adaptation
 from layerlab.builtin import path
 from layerlab.console.progress import NullProgress
 from layerlab.recipes.adaptation import make_recipe
@@ -162,3 +163,36 @@ def test_another_chat_template_is_tuned_with(
     fresh = layerlab.adapt(content, out=tmp_path / "fresh", progress=False)
     assert second.content["tune"][0]["after"] == fresh.content["tune"][0]["after"]
     assert second.content["tune"][0]["after"] != first.content["tune"][0]["after"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(
+    model: Path, strict: bool
+) -> None:
+    """So is a plan; a vocabulary that changes, or a base that learns nothing, is not."""
+    file = model / "tokenizer.json"
+    words = json.loads(file.read_text("utf-8"))
+    words["added_tokens"].append({**words["added_tokens"][0], "id": 512, "content": "<more>"})
+    file.write_text(json.dumps(words), encoding="utf-8")
+    content = lessons(model)
+    with pytest.raises(UserError, match="has 513 entries and the model embeds 512 tokens; type: "):
+        plan_adaptation(content, model.parent / "out", strict=strict)
+    for other in ({"vocabulary": {"size": "+8"}}, {"pretrain": None, "sft": None}):
+        kinds = plan_adaptation({**content, **other}, model.parent / "out", strict=strict).stages
+        assert kinds[0].kind == "base"
+    assert not (model.parent / "out").exists()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("part", ["pretrain", "sft"])
+def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(
+    model: Path, part: str, strict: bool
+) -> None:
+    content = lessons(model)
+    content[part] = {**content[part], "block_size": 10_000}
+    said = r"block_size is 10000, more than the model's context of \d+; write block_size = \d+$"
+    with pytest.raises(UserError, match=said) as no:
+        plan_adaptation(content, model.parent / "out", strict=strict)
+    context = int(str(no.value).rsplit(maxsplit=1)[-1])
+    content[part]["block_size"] = context
+    assert plan_adaptation(content, model.parent / "out", strict=strict).stages

@@ -14,8 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pipeline.processes import PROCESSES
+from layerlab.adaptation.pipeline.processes import PROCESSES, WORKER
 from layerlab.adaptation.pipeline.stage import FILE
+from layerlab.adaptation.pipeline.worker import TOLD
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
@@ -33,15 +34,15 @@ if __name__ == "__main__":
 ROUNDING = 2.0**-14  # of float32, over a dozen updates
 
 
-def saved(folder: Path, vocab: int = 300) -> str:
+def saved(folder: Path) -> str:
     """A model that is not ours, in bfloat16, with its tokenizer."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **sizes, **heads))
-    model.to(torch.bfloat16).save_pretrained(folder / f"base-{vocab}")
-    words().save_pretrained(folder / f"base-{vocab}")
-    return str(folder / f"base-{vocab}")
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes, **heads))
+    model.to(torch.bfloat16).save_pretrained(folder / "base")
+    words().save_pretrained(folder / "base")
+    return str(folder / "base")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,7 +127,7 @@ def test_two_processes_learn_what_one_learns(
     sharding: str, alone: Path, together: Callable[[str], Path]
 ) -> None:
     found = together(sharding)
-    base = load_file(next(alone.parents[0].glob("texts*/base-300/model.safetensors")))
+    base = load_file(next(alone.parents[0].glob("texts*/base/model.safetensors")))
     for kind in ("pretrain", "tune"):
         mine = weights(alone, kind)
         moved = max(float((mine[name] - base[name].float()).norm()) for name in mine)
@@ -143,27 +144,45 @@ def test_killed_they_go_on_to_the_same_bits(
     """
     recipe = content(texts, run=two(sharding))
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
-    for kind in ("pretrain", "tune"):
+    kept: dict[str, int] = {}
+    for kind in ("pretrain", "tune", None):
         running = Forked("-c", PROGRAM, tmp_path / "recipe.json", tmp_path / "out")
-        until(lambda kind=kind: any(tmp_path.glob(f"out/*/stages/{kind}-*/checkpoint-*/{SEAL}")))
-        running.kill()
-        assert not any(tmp_path.glob(f"out/*/stages/{kind}-*/{FILE}"))
-        until(lambda: not _at_work(tmp_path))
+        told: dict[str, str] = {}
+        whole = f"{kind}-*/checkpoint-*/{SEAL}" if kind else f"tune-*/{FILE}"
+        until(
+            lambda told=told, whole=whole: _listen(tmp_path, told) or any(_stages(tmp_path, whole))
+        )
+        if kind is None:
+            assert running.wait().returncode == 0
+        else:
+            assert _at_work(tmp_path, WORKER[-1]) == 2
+            running.kill()
+            assert not any(_stages(tmp_path, f"{kind}-*/{FILE}"))
+            until(lambda: not _at_work(tmp_path))
+        for one, last in kept.items():  # the first that a session says is behind its checkpoint
+            assert int(told[one].split()[1]) > last, told
+        kept = {kind: _newest(tmp_path, whole)} if kind else {}
+        for file in _told(tmp_path):
+            file.unlink()
         if (sharding, kind) == ("none", "pretrain"):
             said = (
                 r"pretrain-\w+ holds a run with another sharding \(None, not 'fsdp'\); name another"
             )
             with pytest.raises(UserError, match=said):
                 layerlab.adapt({**recipe, "run": two("fsdp")}, out=tmp_path / "out", progress=False)
-    layerlab.adapt(recipe, out=tmp_path / "out", progress=False)
     for kind in ("pretrain", "tune"):
         assert gap(tmp_path / "out", together(sharding), kind) == 0.0
 
 
 def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Path) -> None:
-    """The tokenizer has 300 entries, and the model rows for 290."""
-    recipe = content(texts, base={"model": saved(texts, 290)}, run=two("fsdp"))
-    with pytest.raises(UserError, match="300 entries and the model embeds 290 tokens") as refused:
+    """A text that is known for too short when it is in tokens."""
+    (tmp_path / "few.txt").write_text("The contract is void. " * 4, encoding="utf-8")
+    recipe = content(texts, run=two("fsdp"))
+    recipe["data"]["domain"] = [{"text": str(tmp_path / "few.txt")}]
+    recipe["pretrain"]["block_size"] = 128
+    with pytest.raises(
+        UserError, match="tokens to train on, fewer than one block of 128"
+    ) as refused:
         layerlab.adapt(recipe, out=tmp_path, progress=False)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
@@ -181,13 +200,34 @@ def until(done: Callable[[], bool], seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-def _at_work(folder: Path) -> bool:
-    """Whether a process still works for a folder, which its command line names."""
+def _stages(folder: Path, pattern: str) -> Iterator[Path]:
+    return folder.glob(f"out/*/stages/{pattern}")
+
+
+def _newest(folder: Path, pattern: str) -> int:
+    """Return the update of the newest whole checkpoint."""
+    return max(int(one.parent.name.rpartition("-")[2]) for one in _stages(folder, pattern))
+
+
+def _told(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"out/*/{PROCESSES}/*/{TOLD}")
+
+
+def _listen(folder: Path, told: dict[str, str]) -> None:
+    """Keep the first line that the processes of each stage say."""
+    for file in _told(folder):
+        if text := file.read_text("utf-8"):
+            told.setdefault(file.parent.name.partition("-")[0], json.loads(text)[0])
+
+
+def _at_work(folder: Path, word: str = "") -> int:
+    """Count the processes that work for a folder, which their command lines name."""
+    count = 0
     for one in Path("/proc").glob("[0-9]*"):
         try:
             told = (one / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(one.name) != os.getpid() and str(folder).encode() in told:
-            return True
-    return False
+        named = str(folder).encode() in told and word.encode() in told
+        count += named and int(one.name) != os.getpid()
+    return count

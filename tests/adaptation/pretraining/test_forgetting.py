@@ -1,6 +1,7 @@
 """Bits per byte by document, and how far they have moved."""
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,20 @@ def test_a_change_is_that_of_the_bits_per_byte(seed: int, count: int) -> None:
     back = change(now, then)
     assert back.value == pytest.approx(-found.value, abs=1e-12)
     assert back.error == pytest.approx(found.error)
+
+
+def test_its_interval_is_students_without_half_a_second_of_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first reading stands within a stage, and a short one took an eighth longer by it."""
+    from scipy.stats import t
+
+    sizes = np.array([10, 20, 30])
+    then, now = (UnitLosses(one * sizes, sizes, "block") for one in (1.0, np.array([1, 2, 4])))
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    found = change(then, now, 0.9)
+    assert found.error is not None and found.high is not None
+    assert (found.high - found.value) / found.error == pytest.approx(t.ppf(0.95, 2), rel=1e-12)
 
 
 def test_its_interval_holds_what_it_promises() -> None:
