@@ -19,7 +19,7 @@ from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import COMPARISON
 from layerlab.records.settings import flatten
-from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 from layerlab.validation import short_repr
 
 OTHERS = "comparisons"
@@ -87,6 +87,7 @@ def check_page_folder(folder: Path, *, logs: bool = False) -> None:
             f"{folder} holds something other than a comparison: {foreign}; move it away, or name "
             "another folder with --out"
         )
+    check_own_links(folder, (COMPARISON, *BESIDE))
     if (folder / COMPARISON).exists() and logs is not _is_of_logs(folder / COMPARISON):
         held, other = ("runs of a recipe", "judged") if logs else ("logs, by judge", "compared")
         raise UserError(

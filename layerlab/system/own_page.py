@@ -1,9 +1,11 @@
 """Tells a page that layerlab wrote from other files, which are not replaced."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.system.files import read_whole
+from layerlab.system.files import check_link, check_links, read_whole
 
 # Stands at the head of every page, before the name of its command.
 BRAND = "<b>layerlab</b>"
@@ -29,21 +31,34 @@ def mark_of(command: str) -> str:
     return f"{BRAND}<span> {command}</span>"
 
 
-def check_own_files(folder: Path, command: str, page: str, numbers: str, what: str) -> None:
-    """Refuse a folder whose page or numbers are not those of an earlier call.
+def check_own_files(folder: Path, command: str, names: Sequence[str], what: str) -> None:
+    """Refuse a folder whose files of these names are not those of an earlier call.
 
     Args:
         command: that writes them.
+        names: of all files that it writes, the page first.
         what: they are.
 
     Raises:
-        UserError: it holds something that would be replaced.
+        UserError: it holds something that would be replaced, or a link that would be followed.
     """
-    if is_own_page(folder / page, mark_of(command)):
-        return
-    foreign = next((one for one in (page, numbers) if (folder / one).exists()), None)
-    if foreign is not None:
-        raise UserError(
-            f"{folder} holds something other than {what}: {foreign}; move it away, or name "
-            "another folder with --out"
-        )
+    page, *_ = names
+    if not is_own_page(folder / page, mark_of(command)):
+        foreign = next((one for one in names if os.path.lexists(folder / one)), None)
+        if foreign is not None:
+            raise UserError(
+                f"{folder} holds something other than {what}: {foreign}; move it away, or name "
+                "another folder with --out"
+            )
+    check_own_links(folder, names)
+
+
+def check_own_links(folder: Path, names: Sequence[str]) -> None:
+    """Refuse links, pipes and devices at these names of a folder, and inside folders there.
+
+    Raises:
+        UserError: there is one.
+    """
+    for one in names:
+        check_link(folder / one, folder)
+        check_links(folder / one)

@@ -1,6 +1,7 @@
 """Pages and results that are written beside files of the user's: only layerlab's own give way."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,25 @@ def test_scores_are_not_written_through_a_linked_folder(
     with pytest.raises(UserError, match=r"tables is a link to .*; delete the link, or name an"):
         result.save(tmp_path / "out")
     assert (mine / "subjects.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["tables", "pictures", "pictures/own.svg"])
+def test_pages_are_not_written_through_links_in_their_folder(name: str, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log.csv"
+    log.write_text("arm,seed,step,loss\na,1,9,3.0\na,2,9,3.1\nb,1,9,2.9\nb,2,9,3.2\n")
+    layerlab.judge(log, out=out)
+    save(tmp_path / "thesis")
+    writers: dict[Path, Callable[[], object]] = {out: lambda: layerlab.judge(log, out=out)}
+    writers[tmp_path / "thesis"] = lambda: save(tmp_path / "thesis")
+    for folder, write in writers.items():
+        place = folder / name
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        if place.is_dir():
+            place.rename(tmp_path / f"kept {folder.name}")
+        place.symlink_to(tmp_path / "mine")
+        with pytest.raises(UserError, match=rf"{name} is a link to .*; delete the link, or name"):
+            write()
+        assert not [*(tmp_path / "mine").iterdir()]
 
 
 @pytest.mark.parametrize("page", ["report.html", "study.html"])

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from statsmodels.stats.power import TTestPower
 
 import layerlab
+from layerlab import UserError
 from layerlab.ledger.campaign import SCREEN
 from layerlab.ledger.chain import FILE
 from layerlab.ledger.table import describe_trial
@@ -34,3 +36,27 @@ def test_a_ledger_that_was_cut_off_is_read_where_nothing_can_be_written(tmp_path
     before = [one.stat().st_mtime_ns for one in (screened, screened.parent)]
     assert layerlab.read_ledger(screened).remark.startswith("the last line was cut off")
     assert [one.stat().st_mtime_ns for one in (screened, screened.parent)] == before
+
+
+@pytest.mark.parametrize("name", ["wealth.svg", "levels.svg", "campaign.json", "report.html"])
+def test_a_page_replaces_nothing_that_it_did_not_write(tmp_path: Path, name: str) -> None:
+    """Neither where it lies nor where a link leads, beside a page of ours or not."""
+    ledger, out = write_campaign(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    with pytest.raises(UserError, match=f"other than the page of a campaign: {name}; move it away"):
+        layerlab.read_ledger(ledger, out=out)
+    assert [one.read_text() for one in out.iterdir()] == ["mine"]
+    kept = (out / name).rename(tmp_path / "kept")
+    (out / name).symlink_to(kept)
+    with pytest.raises(UserError, match=rf"campaign: {name}; move it away"):
+        layerlab.read_ledger(ledger, out=out)
+    (out / name).unlink()
+    layerlab.read_ledger(ledger, out=out)
+    layerlab.read_ledger(ledger, out=out)
+    (out / name).replace(kept)
+    (out / name).symlink_to(kept)
+    before = kept.read_bytes()
+    with pytest.raises(UserError, match=rf"{name} is a link to .* delete the link"):
+        layerlab.read_ledger(ledger, out=out)
+    assert kept.read_bytes() == before

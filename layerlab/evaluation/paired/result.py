@@ -71,4 +71,4 @@ def check_paired_folder(folder: Path) -> None:
     Raises:
         UserError: it holds something that would be replaced.
     """
-    check_own_files(folder, MARK, PAGE, PAIRED, "paired evaluations")
+    check_own_files(folder, MARK, (PAGE, PAIRED), "paired evaluations")

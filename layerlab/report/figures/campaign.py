@@ -25,6 +25,7 @@ from layerlab.report.figures.svg import (
 from layerlab.report.i18n.language import Say, label
 from layerlab.report.views.text import prose
 
+PICTURES = ("wealth.svg", "levels.svg")
 HEIGHT = 300
 EDGES = {"left": 78.0, "right": WIDTH - 20.0, "top": 32.0, "bottom": HEIGHT - 48.0}
 TICKS = 6
@@ -42,10 +43,8 @@ def campaign_pictures(content: Mapping[str, Any], say: Say = str) -> dict[str, s
     """
     if not content["ideas"]:
         return {}
-    return {
-        "wealth.svg": _draw_wealth(content, say),
-        "levels.svg": _draw_levels(content["ideas"], say),
-    }
+    drawn = (_draw_wealth(content, say), _draw_levels(content["ideas"], say))
+    return dict(zip(PICTURES, drawn, strict=True))
 
 
 def _draw_wealth(content: Mapping[str, Any], say: Say) -> str:

@@ -25,7 +25,7 @@ from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
-from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
@@ -97,6 +97,7 @@ def check_curriculum(folder: Path) -> None:
             f"{folder} holds something other than an adaptation: {foreign}; move it away, or name "
             "another folder with --out"
         )
+    check_own_links(folder, (DATA, PAGE, TABLES, PICTURES))
 
 
 def _is_curriculum(file: Path) -> bool:

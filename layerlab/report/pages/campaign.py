@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.records.json_values import Json
-from layerlab.report.figures.campaign import WORDS, campaign_pictures
+from layerlab.report.figures.campaign import PICTURES, WORDS, campaign_pictures
 from layerlab.report.i18n.language import ENGLISH, Label, label, language
 from layerlab.report.pages.shell import assemble, environment, join_scripts, words
 from layerlab.report.views.forest_plot import format_signed
@@ -65,13 +65,15 @@ def save_campaign(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH)
     Raises:
         UserError: the folder holds something else, or cannot be written.
     """
-    check_own_files(folder, COMMAND, PAGE, NUMBERS, "the page of a campaign")
+    check_own_files(folder, COMMAND, (PAGE, NUMBERS, *PICTURES), "the page of a campaign")
     page = render(content, lang)
     whole = json.dumps(content, ensure_ascii=False, indent=1)
+    # First: it tells that what lies beside it was written here.
+    written = files.write_file(folder / PAGE, page)
     files.write_file(folder / NUMBERS, whole + "\n")
     for name, drawn in campaign_pictures(content).items():
         files.write_file(folder / name, drawn)
-    return files.write_file(folder / PAGE, page)
+    return written
 
 
 def _facts(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
