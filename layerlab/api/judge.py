@@ -12,6 +12,7 @@ from layerlab.evaluation.paired.folders import AnsweredModel, find_evaluations
 from layerlab.evaluation.paired.result import PairedEvaluations, check_paired_folder
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.statistics.differences import check_confidence, check_margin
+from layerlab.logs.directions import split_direction
 from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.paired import save_pairs
@@ -59,7 +60,9 @@ def judge(
         logs: files and folders.
         arm: column that says what a run tries; its path where no column does.
         seed: column that tells the runs of an arm apart, as for `arm`.
-        loss: column that is judged: a loss, found by its usual names if left out, or a score.
+        loss: column that is judged: a loss or a score, found by its usual names, or as the only one
+            with numbers, if left out; "latency=lower" or "own=higher" where no word of its name
+            says which way is better.
         step: column that readings are ordered by, as for `loss`.
         line: regular expression of a line of plain text, with groups named step and loss.
         name: regular expression of a path, with groups named arm and seed.
@@ -99,6 +102,9 @@ def judge(
     }
     of_answers = {"metric": metric, "cluster": tuple(cluster) or None}
     _refuse(of_logs if models else of_answers, "evaluations" if models else "logs")
+    column, told = (None, None) if loss is None else split_direction(loss, "--loss")
+    if told is False and higher_is_better:
+        raise UserError(f"--higher-is-better contradicts --loss {loss}; leave one of them out")
     options = {
         **(of_answers if models else of_logs),
         "baseline": baseline,
@@ -122,9 +128,9 @@ def judge(
 
     return judge_runs(
         given,
-        LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name),
+        LogColumns(arm=arm, seed=seed, loss=column, step=step, line=line, name=name),
         judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
-        asked={**asked, "strict": strict, "higher": higher_is_better},
+        asked={**asked, "strict": strict, "higher": higher_is_better, "told": told},
         place=place,
         lang=lang,
         command=command,

@@ -10,8 +10,9 @@ from pathlib import Path
 from layerlab.errors import UserError
 from layerlab.ledger.campaign import Campaign, CampaignTerms, IdeaTrial, IdeaVerdict, replay
 from layerlab.ledger.chain import read_chain, wait_for_writer
-from layerlab.ledger.declare import begin_campaign, declare_trial
+from layerlab.ledger.declare import begin_campaign, declare_trial, find_better
 from layerlab.ledger.table import list_facts
+from layerlab.logs.directions import split_direction
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
@@ -47,15 +48,25 @@ def create_ledger(
         alpha: that probability.
         never: spend alpha instead, by online fallback: it is then the probability of any false
             adoption, whatever else works, and less is found.
-        loss: column that is judged, lower is better; found by its usual names if left out.
+        loss: column that is judged: a loss, found by its usual names if left out, or a score;
+            "latency=lower" or "own=higher" where no word of its name says which way is better.
         at: judge at this step; at the last one if left out.
         last: judge the mean of so many readings.
 
     Raises:
-        UserError: a number means nothing, or the folder has a ledger or cannot be written.
+        UserError: a number means nothing, nothing says which way a column is better, or the folder
+            has a ledger or cannot be written.
     """
+    column, higher = (None, False) if loss is None else split_direction(loss, "--loss")
     terms = CampaignTerms(
-        baseline=baseline, fdr=fdr, alpha=alpha, never=never, loss=loss, at=at, last=last
+        baseline=baseline,
+        fdr=fdr,
+        alpha=alpha,
+        never=never,
+        loss=column,
+        at=at,
+        last=last,
+        better=find_better(column, higher),
     )
     return begin_campaign(Path(folder), terms)
 

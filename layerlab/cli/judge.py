@@ -29,7 +29,12 @@ def judge(
     arm: ArmOption = None,
     seed: SeedOption = None,
     loss: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What is judged: a loss, or a score.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="What is judged: a loss, or a score; COLUMN=lower or COLUMN=higher says what is "
+            "better.",
+        ),
     ] = None,
     step: StepOption = None,
     line: LineOption = None,

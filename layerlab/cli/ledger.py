@@ -61,7 +61,12 @@ def new(
         bool, typer.Option("--never", help="Alpha is that of any false adoption; finds less.")
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What is judged; lower is better.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="What is judged: a loss, or a score; COLUMN=lower or COLUMN=higher says what is "
+            "better.",
+        ),
     ] = None,
     at: Annotated[
         float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")

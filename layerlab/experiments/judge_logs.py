@@ -20,8 +20,8 @@ from layerlab.experiments.log_settings import describe_unlike, find_unlike, refu
 from layerlab.experiments.log_values import (
     LOSS,
     JudgedStep,
+    find_direction,
     find_end,
-    is_score,
     leave_unfinished,
     list_arms,
     make_records,
@@ -49,6 +49,7 @@ class JudgeRequest:
         allowed: settings in which arms may differ.
         strict: refuse arms that differ in others.
         higher: whether more is better in what is judged; its name tells where it is False.
+        told: whether it is, whatever the name tells.
         confidence: of the intervals.
         name: of the comparison.
     """
@@ -59,6 +60,7 @@ class JudgeRequest:
     allowed: Sequence[str] = ()
     strict: bool = False
     higher: bool = False
+    told: bool | None = None
     confidence: float = 0.95
     name: str = "judge"
 
@@ -75,7 +77,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     unlike = find_unlike(logs, names, asked.allowed)
     if asked.strict:
         refuse_unlike(unlike, names)
-    higher = asked.higher or all(is_score(one.loss_name) for one in logs)
+    higher = _is_higher(logs, asked)
     records = make_records(logs, asked.judged, higher=higher)
     section = _section(names, [one.seed for one in records], asked, higher=higher)
     unit = name_unit(logs[0].loss_name if higher else LOSS)
@@ -138,17 +140,24 @@ def weigh_pair(
         UserError: as `judge_logs` does.
     """
     names = list_arms(logs, asked.baseline)
-    records = make_records(logs, asked.judged)
-    section = _section(names, [one.seed for one in records], asked)
+    higher = _is_higher(logs, asked)
+    records = make_records(logs, asked.judged, higher=higher)
+    section = _section(names, [one.seed for one in records], asked, higher=higher)
     stages, _ = look_at_runs(section, dict.fromkeys(names, names[0]), records, LOSS, [])
     test = PairTest(names[1], names[0], measure=next(iter(section.measures), LOSS))
     remarks = [
-        _describe_judged(logs, asked.judged),
+        _describe_judged(logs, asked.judged, higher=higher),
         *describe_unlike(find_unlike(logs, names, asked.allowed), names),
         *_describe_again(logs),
         *_describe_cut(logs),
     ]
     return stages[-1].evidence(test), records, remarks
+
+
+def _is_higher(logs: Sequence[TrainingLog], asked: JudgeRequest) -> bool:
+    if asked.told is not None:
+        return asked.told
+    return find_direction(logs, higher=asked.higher)
 
 
 class _LogSection(CompareSection):

@@ -11,19 +11,13 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.curves import MOST
+from layerlab.logs.directions import is_higher_better
 from layerlab.logs.training_log import TrainingLog
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
 # The metric's name in a comparison of logs, whatever a log calls it.
 LOSS = "loss"
-# Words in the names of what is better the higher it is.
-HIGHER = re.compile(
-    r"(?<![a-z])(acc|accuracy|acc_norm|f1|bleu|rouge|reward|recall|precision|auc|auroc|score|exact_match)"
-    r"(?![a-z])",
-    re.I,
-)
-LOWER = re.compile(r"loss|err|nats|bits|perplexity|ppl", re.I)
 # Trackers write one number in several ways: eval_loss, val/loss.
 HELD_OUT = re.compile(r"(eval|val|valid|validation)[/_ ]loss|nats", re.I)
 TRAINING = re.compile(r"((train|training)[/_ ])?(train_)?loss", re.I)
@@ -93,14 +87,28 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
     return found
 
 
-def is_score(name: str) -> bool:
-    """Tell by its name whether more of a column is better.
+def find_direction(logs: Sequence[TrainingLog], *, higher: bool) -> bool:
+    """Tell by the names of what is judged whether more is better.
 
-    Example:
-        >>> is_score("eval/accuracy"), is_score("eval_loss"), is_score("accuracy_loss")
-        (True, False, False)
+    Args:
+        higher: whether somebody says so.
+
+    Raises:
+        UserError: a name says the other, or none says anything.
     """
-    return HIGHER.search(name) is not None and LOWER.search(name) is None
+    for one in logs:
+        name, found = one.loss_name, is_higher_better(one.loss_name)
+        if found is None and not higher:
+            raise UserError(
+                f"whether more of {short_repr(name)} ({one.place}) is better is told by no word of "
+                f"its name; type --loss {name}=lower or --loss {name}=higher"
+            )
+        if higher and found is False:
+            raise UserError(
+                f"{short_repr(name)} ({one.place}) is better the lower it is; leave "
+                "--higher-is-better out, or name a score with --loss COLUMN"
+            )
+    return higher or all(is_higher_better(one.loss_name) for one in logs)
 
 
 def _is_whole(word: str) -> bool:
@@ -111,11 +119,6 @@ def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
     seen: dict[str, TrainingLog] = {}
     for one in logs:
         name = one.loss_name
-        if is_score(name):
-            raise UserError(
-                f"{short_repr(name)} ({one.place}) is better the higher it is, and what is judged "
-                "is better the lower it is; name a loss, or an error rate"
-            )
         kind = "held-out" if HELD_OUT.fullmatch(name) else name
         seen.setdefault("training" if TRAINING.fullmatch(name) else kind, one)
     if len(seen) > 1:
@@ -131,11 +134,6 @@ def _refuse_unlike_scores(logs: Sequence[TrainingLog], judged: JudgedStep) -> No
     seen: dict[str, TrainingLog] = {}
     for one in logs:
         seen.setdefault(one.loss_name, one)
-        if LOWER.search(one.loss_name):
-            raise UserError(
-                f"{short_repr(one.loss_name)} ({one.place}) is better the lower it is; leave "
-                "--higher-is-better out, or name a score with --loss COLUMN"
-            )
     if len(seen) > 1:
         first, other, *_ = seen.values()
         raise UserError(

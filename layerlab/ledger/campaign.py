@@ -11,6 +11,7 @@ from layerlab.ledger.chain import Chain, Line
 from layerlab.validation import short_repr, suggest
 
 TrialStage = Literal["screening", "confirmation"]
+Direction = Literal["lower", "higher"]
 IdeaWord = Literal["adopted", "refuted", "undecided"]
 LOSS = "loss"  # the measure of an idea for which none is named
 # What the first runs of an idea must show so that a confirmation is worth its runs. Nothing is
@@ -30,6 +31,7 @@ class CampaignTerms:
         loss: column that is judged; found by its usual names where it is None.
         at: step at which runs are judged; the last where it is None.
         last: readings whose mean is judged.
+        better: of what is judged; of ledgers of earlier versions, None, it is lower.
     """
 
     baseline: str
@@ -39,6 +41,7 @@ class CampaignTerms:
     loss: str | None = None
     at: float | None = None
     last: int = 1
+    better: Direction | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class IdeaVerdict:
         said: the same in a sentence, with its numbers.
         level: that p had to reach.
         p: one-sided, that the idea is no better.
-        difference: of its mean to the baseline's; below 0 is better.
+        difference: of its mean to the baseline's; below 0 is better, or above of a score.
         low: end of the 95 % interval of it.
         high: the other end.
         seeds: that were judged.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from layerlab.ledger.campaign import (
     SCREEN,
     Campaign,
     CampaignTerms,
+    Direction,
     IdeaTrial,
     TrialStage,
     replay,
 )
 from layerlab.ledger.chain import FILE, append_line, begin_chain, hold_ledger, read_chain
+from layerlab.logs.directions import is_higher_better
 from layerlab.recipes.compared_measures import parse_measure
 from layerlab.records.json_values import json_text
 from layerlab.system.files import check_file, resolve
@@ -49,6 +52,22 @@ def begin_campaign(folder: Path, terms: CampaignTerms) -> Campaign:
     check_file(folder / FILE)
     with hold_ledger(folder):
         return replay(begin_chain(resolve(folder), content))
+
+
+def find_better(column: str | None, higher: bool | None) -> Direction:
+    """Return which way a column is better: as it is said, or else as its name says.
+
+    Raises:
+        UserError: neither says it.
+    """
+    if higher is None and column is not None:
+        higher = is_higher_better(column)
+    if higher is None:
+        raise UserError(
+            f"whether more of {short_repr(column)} is better is told by no word of its name; type "
+            f"--loss {column}=lower or --loss {column}=higher"
+        )
+    return "higher" if higher else "lower"
 
 
 def declare_trial(
@@ -84,7 +103,8 @@ def declare_trial(
             )
         else:
             stage, level = "screening", SCREEN
-            judged, text = _check_measure(measure or LOSS), _check_new(campaign, idea, says)
+            judged = _check_measure(measure or LOSS, campaign.terms)
+            text = _check_new(campaign, idea, says)
         content: dict[str, Any] = {
             "kind": "trial",
             "idea": idea,
@@ -119,19 +139,22 @@ def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(one) for one in seeds)
 
 
-def _check_measure(name: str) -> str:
+def _check_measure(name: str, terms: CampaignTerms) -> str:
     """Return the name of a measure that a log can give.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: there is none of this name, or it is not one of scores.
     """
     if name == LOSS:
         return name
-    try:
+    with suppress(ValueError):
         if parse_measure(name).kind == STEPS:
+            if terms.better == "higher":
+                raise UserError(
+                    f"--measure {name} is for what is better the lower it is, and {terms.loss} is "
+                    "not; leave it out"
+                )
             return name
-    except ValueError:
-        pass
     raise UserError(
         f"--measure is {short_repr(name)}; expected loss, or steps:2.5 for the steps to a loss of "
         "2.5"

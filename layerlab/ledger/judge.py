@@ -18,9 +18,18 @@ from layerlab.experiments.judge_logs import (
 )
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
-from layerlab.ledger.campaign import LOSS, Campaign, IdeaTrial, IdeaVerdict, IdeaWord, replay
+from layerlab.ledger.campaign import (
+    LOSS,
+    Campaign,
+    CampaignTerms,
+    IdeaTrial,
+    IdeaVerdict,
+    IdeaWord,
+    replay,
+)
 from layerlab.ledger.chain import append_line, hold_ledger, read_chain
 from layerlab.ledger.declare import list_seeds
+from layerlab.logs.directions import is_higher_better
 from layerlab.logs.training_log import LogColumns, TrainingLog
 from layerlab.recipes.compared_measures import parse_measure
 from layerlab.records.json_values import json_text
@@ -172,14 +181,15 @@ class _Test:
         if not side:
             return cls(1.0, 1.0)
         ends = p / 2, 1 - p / 2
-        return cls(*ends) if side < 0 else cls(*reversed(ends))
+        return cls(*ends) if (side > 0) is evidence.higher else cls(*reversed(ends))
 
 
 def _judge(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) -> IdeaVerdict:
     terms = campaign.terms
     target = None if trial.measure == LOSS else parse_measure(trial.measure).loss
     judged = JudgedStep(at=terms.at, last=terms.last, nan_diverged=True, target=target)
-    asked = JudgeRequest(judged=judged, baseline=terms.baseline)
+    _refuse_scores(terms, logs)
+    asked = JudgeRequest(judged=judged, baseline=terms.baseline, told=terms.better == "higher")
     evidence, records, remarks = weigh_pair(logs, asked)
     test, found = _Test.of(evidence), evidence.found
     word: IdeaWord = "undecided"
@@ -194,7 +204,7 @@ def _judge(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) ->
         idea=trial.idea,
         stage=trial.stage,
         verdict=word,
-        said=_say(trial, terms.baseline, word, following, evidence, test),
+        said=_say(trial, terms, word, following, evidence, test),
         level=trial.level,
         p=test.better,
         difference=found.mean,
@@ -207,14 +217,36 @@ def _judge(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) ->
     )
 
 
+def _refuse_scores(terms: CampaignTerms, logs: Sequence[TrainingLog]) -> None:
+    """Refuse scores that nobody named, in a campaign that takes what it finds for a loss.
+
+    Raises:
+        UserError: there is one.
+    """
+    if terms.loss is not None and terms.better is not None:
+        return
+    for one in logs:
+        if is_higher_better(one.loss_name):
+            raise UserError(
+                f"{short_repr(one.loss_name)} ({one.place}) is better the higher it is, and what "
+                "is judged is better the lower it is; name a loss, or an error rate, or type "
+                f"--loss {one.loss_name}=higher"
+            )
+
+
 def _say(
-    trial: IdeaTrial, baseline: str, word: IdeaWord, following: str, evidence: Evidence, test: _Test
+    trial: IdeaTrial,
+    terms: CampaignTerms,
+    word: IdeaWord,
+    following: str,
+    evidence: Evidence,
+    test: _Test,
 ) -> str:
-    found = evidence.found
+    found, name = evidence.found, terms.loss if evidence.higher else trial.measure
     mean = "no difference" if found.mean is None else f"{number(found.mean, sign=True)}"
     interval = f", 95 % {number(found.low or 0, sign=True)} to {number(found.high or 0, sign=True)}"
     facts = (
-        f"{trial.measure} {mean} to {baseline} over {found.n} seeds"
+        f"{name} {mean} to {terms.baseline} over {found.n} seeds"
         f"{interval if found.interval else ''}; p = {test.better:.2g}"
     )
     if any(evidence.lost):

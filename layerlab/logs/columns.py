@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerlab.errors import UserError
+from layerlab.logs.directions import is_higher_better
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
     ARMS,
@@ -39,7 +40,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             told apart.
     """
     known = table.column_names
-    loss = _find(known, columns.loss, LOSSES, "--loss", path)
+    loss = _find(known, columns.loss, LOSSES, "--loss", path) or _find_alone(table, columns)
     if loss is None:
         raise UserError(
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
@@ -193,6 +194,22 @@ def _find(
         f"{path} has no column {short_repr(given)}, which {option} names; "
         f"{suggest(given, known)}it has {_list(known)}"
     )
+
+
+def _find_alone(table: "pa.Table", columns: LogColumns) -> str | None:
+    """Return the one column with numbers that names no run or step, if it is called a score."""
+    import pyarrow as pa
+
+    named = {*STEPS, *columns.word_names, *filter(None, [columns.step])}
+    numbers = [
+        one.name
+        for one in table.schema
+        if one.name.lower() not in named
+        and one.name not in named
+        and (pa.types.is_floating(one.type) or pa.types.is_integer(one.type))
+    ]
+    alone = len(numbers) == 1 and is_higher_better(numbers[0]) is not None
+    return numbers[0] if alone else None
 
 
 def _list(known: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from layerlab import UserError
-from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs, weigh_pair
+from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.logs.training_log import TrainingLog
 from layerlab.report.figures.comparison_svg import pictures
@@ -219,9 +219,11 @@ def test_more_is_better_of_what_is_called_a_score(name: str) -> None:
 
 
 def test_more_is_better_where_that_is_said() -> None:
-    found = judged(named(pair(), "win"), higher=True)
+    found = judged(named(pair(), "own"), higher=True)
     assert found["rows"][1]["verdict"] == "worse"
-    assert judged(named(pair(), "win"))["rows"][1]["verdict"] == "better"
+    with pytest.raises(UserError, match=r"more of 'own' .* no word .*; type --loss own=lower or -"):
+        judged(named(pair(), "own"))
+    assert judged(named(pair(), "own"), told=False)["rows"][1]["verdict"] == "better"
     with pytest.raises(UserError, match=r"'loss' .* is better the lower it is; leave --higher-is"):
         judged(pair(), higher=True)
     with pytest.raises(UserError, match="--target-loss is for what is better the lower it is, and"):
@@ -237,11 +239,6 @@ def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> 
     logs += [log("wide", n, 0.5, losses=lost, loss_name="f1") for n in range(8)]
     (_, row) = judged(logs, JudgedStep(nan_diverged=True))["rows"]
     assert row["verdict"] == "worse"
-
-
-def test_an_idea_of_a_campaign_is_judged_by_a_loss_alone() -> None:
-    with pytest.raises(UserError, match=r"'f1' .* is better the higher it is, and what is judged"):
-        weigh_pair(named(pair(), "f1"), JudgeRequest())
 
 
 def test_the_page_of_a_score_says_so() -> None:

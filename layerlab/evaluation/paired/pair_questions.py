@@ -10,6 +10,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.task_result import WORTHS
 from layerlab.evaluation.paired.answers import ASKED, SETTINGS, ModelAnswer, TaskAnswers
 from layerlab.evaluation.paired.folders import AnsweredModel
+from layerlab.logs.directions import is_higher_better, split_direction
 from layerlab.validation import short_repr, suggest
 
 # Fields in which benchmarks keep what several questions are about.
@@ -21,17 +22,6 @@ NO_DOCUMENTS = "none"
 ALLOWED = ("prompts", "questions", "tasks")
 # Of `ASKED`, what nobody may allow: the question, and its right answer.
 _NEVER = (0, 3)
-# Whether more is better, of metrics that lm-eval or layerlab names, where no results say it. Of a
-# perplexity a question has a log-likelihood.
-HIGHER = {
-    **dict.fromkeys(("score", "acc", "acc_norm", "acc_mutual_info", "acc_bytes", "acc_all"), True),
-    **dict.fromkeys(("exact_match", "em", "f1", "mcc", "bleu", "chrf", "chrf++"), True),
-    **dict.fromkeys(("likelihood", "perplexity", "mc1", "mc2", "pass@1"), True),
-    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), True),
-    **dict.fromkeys(("brier_score", "ter", "loss", "error", "wer", "cer"), False),
-    **dict.fromkeys(("word_perplexity", "byte_perplexity", "bits_per_byte"), False),
-}
-DIRECTIONS = {"lower": False, "higher": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +121,8 @@ def pair_questions(
         _refuse_set(task, ours, theirs)
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
-    wanted, _, direction = (metric or "").partition("=")
-    found = _pick_metric(task, pairs, wanted or None)
+    wanted, direction = (None, None) if metric is None else split_direction(metric, "--metric")
+    found = _pick_metric(task, pairs, wanted)
     if found is None:
         return None
     for key, both in zip(keys, pairs, strict=True):
@@ -248,25 +238,20 @@ def _pick_metric(
 def _is_higher(
     task: str,
     metric: str,
-    direction: str,
+    direction: bool | None,
     ours: tuple[str, TaskAnswers],
     theirs: tuple[str, TaskAnswers],
 ) -> bool:
     """Judge whether more is better: as the user says, else the results of both, else its name.
 
     Raises:
-        UserError: nobody says it, two say otherwise, or the user says something else.
+        UserError: nobody says it, or two say otherwise.
     """
-    if direction:
-        if direction not in DIRECTIONS:
-            raise UserError(
-                f"--metric says {short_repr(direction)} of {metric}; expected {metric}=lower or "
-                f"{metric}=higher"
-            )
-        return DIRECTIONS[direction]
+    if direction is not None:
+        return direction
     name = metric.partition(",")[0]
-    if name == "perplexity":
-        return HIGHER[name]
+    if name == "perplexity":  # of a question it is a log-likelihood
+        return True
     told = {
         who: one.higher.get(metric, one.higher.get(name))
         for who, one in (theirs, ours)
@@ -278,7 +263,7 @@ def _is_higher(
             f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
             f"in the same way, or type --metric {metric}=lower or {metric}=higher"
         )
-    found = next(iter(told.values()), HIGHER.get(name))
+    found = next(iter(told.values()), is_higher_better(name))
     if found is None:
         raise UserError(
             f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "

@@ -8,7 +8,7 @@ import pytest
 
 import layerlab
 from layerlab import UserError
-from layerlab.evaluation.paired.pair_questions import HIGHER
+from layerlab.logs.directions import is_higher_better
 from tests.evaluation.paired.written_samples import DATE, write_scores
 
 pytest.importorskip("lm_eval")
@@ -69,12 +69,11 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> No
 
 
 def test_the_directions_of_lm_eval_are_known() -> None:
-    """Of a question, a perplexity is a log-likelihood, more of which is better."""
     import lm_eval.api.metrics  # noqa: F401  (it fills the registry)
     from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
 
     told = {name: one for name, one in HIGHER_IS_BETTER_REGISTRY.items() if name != "bypass"}
-    assert {**told, "perplexity": True} == {name: HIGHER[name] for name in told}
+    assert told == {name: is_higher_better(name) for name in told}
 
 
 MEAN = {"metric_list": [{"metric": "off", "aggregation": "mean"}]}
