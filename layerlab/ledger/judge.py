@@ -242,11 +242,11 @@ def _say(
     evidence: Evidence,
     test: _Test,
 ) -> str:
-    found, name = evidence.found, terms.loss if evidence.higher else trial.measure
+    found, measure = evidence.found, terms.loss if evidence.higher else trial.measure
     mean = "no difference" if found.mean is None else f"{number(found.mean, sign=True)}"
     interval = f", 95 % {number(found.low or 0, sign=True)} to {number(found.high or 0, sign=True)}"
     facts = (
-        f"{name} {mean} to {terms.baseline} over {found.n} seeds"
+        f"{measure} {mean} to {terms.baseline} over {found.n} seeds"
         f"{interval if found.interval else ''}; p = {test.better:.2g}"
     )
     if any(evidence.lost):

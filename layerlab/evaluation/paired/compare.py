@@ -28,7 +28,9 @@ from layerlab.evaluation.paired.sentences import (
     SUITE,
     TASK,
     TASKS,
+    LeftOut,
     describe_pairs,
+    list_names,
     say_row,
 )
 from layerlab.experiments.statistics.differences import Level, holm
@@ -141,10 +143,10 @@ def judge_models(models: Sequence[AnsweredModel], asked: PairedRequest) -> dict[
             f"no task has a score of each question ({', '.join(unscored[:6])}); such metrics as "
             "perplexity and BLEU are of all questions together"
         )
-    groups = {name: tasks for one in models for name, tasks in one.groups.items()}
+    groups, left = _pick_groups(models, tasks, unscored, by_arm)
     for name, pairs in by_arm.items():
         contests += _list_contests(name, base.name, pairs, groups)
-    return _tabulate(models, base, contests, unscored, asked)
+    return _tabulate(models, base, contests, left, asked)
 
 
 def _pair(
@@ -178,6 +180,38 @@ def _pick_baseline(models: Sequence[AnsweredModel], wanted: str | None) -> Answe
     )
 
 
+def _pick_groups(
+    models: Sequence[AnsweredModel],
+    tasks: Collection[str],
+    unscored: Sequence[str],
+    by_arm: Mapping[str, Sequence[QuestionPairs]],
+) -> tuple[dict[str, frozenset[str]], LeftOut]:
+    """Return the groups of which every task is compared, and what is left out.
+
+    Args:
+        tasks: that all models were asked.
+    """
+    groups: dict[str, frozenset[str]] = {}
+    left = LeftOut(unscored=unscored)
+    unlike = {one.task for pairs in by_arm.values() for one in pairs if not one.share}
+    for one in models:
+        for name, own in one.groups.items():
+            if groups.setdefault(name, own) != own:
+                left.otherwise.append(name)
+    for name, own in [*groups.items()]:
+        reasons = (
+            (left.unanswered, own - set(tasks)),
+            (left.unmarked, own & set(unscored)),
+            (left.unlike, own & unlike),
+        )
+        why = next(((place, lacking) for place, lacking in reasons if lacking), None)
+        if why is not None and name not in left.otherwise and len(own) > 1:
+            why[0].append(f"{name} ({list_names(sorted(why[1]))})")
+        if why is not None or name in left.otherwise:
+            del groups[name]
+    return groups, left
+
+
 def _list_contests(
     arm: str,
     against: str,
@@ -191,7 +225,7 @@ def _list_contests(
         yield _Contest(arm=arm, against=against, scope=TASKS, pairs=shares)
     seen = {frozenset(one.task for one in shares)}
     for name, tasks in groups.items():
-        inside = [one for one in shares if one.task in tasks]
+        inside = [one for one in pairs if one.task in tasks]
         members = frozenset(one.task for one in inside)
         if len(inside) > 1 and members not in seen:  # another name of the same is no other test
             seen.add(members)
@@ -204,7 +238,7 @@ def _tabulate(
     models: Sequence[AnsweredModel],
     base: AnsweredModel,
     contests: Sequence[_Contest],
-    unscored: Sequence[str],
+    left: LeftOut,
     asked: PairedRequest,
 ) -> dict[str, Any]:
     level = Level(confidence=asked.confidence)
@@ -231,7 +265,7 @@ def _tabulate(
         "tests": level.comparisons,
         "rows": rows,
         "flipped": flipped,
-        "remarks": describe_pairs(models, pairs, unscored, NO_DOCUMENTS in asked.documents),
+        "remarks": describe_pairs(models, pairs, left, NO_DOCUMENTS in asked.documents),
     }
     found: dict[str, Any] = json_values(content)
     return found

@@ -25,6 +25,7 @@ from layerlab.evaluation.paired.answers import (
 )
 from layerlab.evaluation.paired.harness_results import (
     check_answers,
+    list_told,
     pick_directions,
     read_results,
 )
@@ -57,6 +58,7 @@ class AnsweredModel:
         records: of `layerlab evaluate`, by task.
         groups: tasks of each group that was asked for, whatever lies between.
         results: of lm-eval, what lies beside the answers to each task, and where it would.
+        missing: tasks that results tell of, and to which a folder holds no answers.
     """
 
     name: str
@@ -67,6 +69,7 @@ class AnsweredModel:
     records: Mapping[str, Record] = field(default_factory=dict)
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
     results: Mapping[str, tuple[Path, Record]] = field(default_factory=dict)
+    missing: Sequence[str] = ()
 
     @property
     def tasks(self) -> list[str]:
@@ -152,6 +155,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         dated.setdefault(fits["task"], []).append((fits["date"] or "", file))
     latest = {task: max(each) for task, each in dated.items()}
     results = _read_results(folder, {date for each in dated.values() for date, _ in each})
+    told = set[str]().union(*(list_told(one) for _, one in results.values()))
     return AnsweredModel(
         name=name,
         given=given,
@@ -160,6 +164,8 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         again=[task for task, each in dated.items() if len(each) > 1],
         groups=_list_groups(one for _, one in results.values()),
         results={task: results[date] for task, (date, _) in latest.items()},
+        # Whoever names a file does not ask for those beside it.
+        missing=sorted(told - latest.keys()) if expand_home(given).is_dir() else (),
     )
 
 

@@ -49,6 +49,11 @@ def pick_directions(results: Record, task: str) -> dict[str, bool]:
     return {str(name): one for name, one in told.items() if isinstance(one, bool)}
 
 
+def list_told(results: Record) -> set[str]:
+    """Return the tasks that results tell of, whether their answers lie beside or not."""
+    return {str(task) for task in results.get("n-samples", {})}
+
+
 def check_answers(task: str, found: TaskAnswers, results: Record, path: Path) -> None:
     """Hold answers against the results beside them: how many they are, and their means.
 

@@ -71,7 +71,8 @@ def pick_tasks(models: Sequence[AnsweredModel], allowed: Sequence[str]) -> list[
     """Return the tasks that all models were asked.
 
     Raises:
-        UserError: there is none, or some have one that others have not.
+        UserError: there is none, or some have one that others have not, or that results tell of
+            and no answers are there to.
     """
     for word in allowed:
         if word not in ALLOWED:
@@ -84,6 +85,12 @@ def pick_tasks(models: Sequence[AnsweredModel], allowed: Sequence[str]) -> list[
         told = "; ".join(f"{one.name} has {_list(one.tasks)}" for one in models)
         raise UserError(f"no task was asked of all: {told}; name evaluations of the same tasks")
     for one in models:
+        if "tasks" not in allowed and one.missing:
+            raise UserError(
+                f"{one.folder} holds no answers to {_list(one.missing)}, of which the results "
+                "there tell; copy them too, or type --allow tasks to compare the tasks that all "
+                "have"
+            )
         if "tasks" not in allowed and (more := sorted(set(one.tasks) - shared)):
             raise UserError(
                 f"{one.name} was asked {_list(more)}, and not all others were; type --allow tasks "

@@ -1,6 +1,7 @@
 """What is said of models that answered the same questions: verdicts, and what to know beside."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
@@ -10,6 +11,25 @@ from layerlab.records.json_values import Record
 # What a test is over: one task, all questions of a suite or of a group of tasks, or its tasks.
 TASK, SUITE, GROUP, TASKS = "task", "all questions", "group", "mean of tasks"
 LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """What was asked of all and is not judged, by why it is not.
+
+    Attributes:
+        unscored: tasks that score no question by itself.
+        otherwise: groups that have other tasks in one model than in another.
+        unanswered: groups with tasks that not all models have answers to, which stand behind them.
+        unmarked: with tasks that score no question by itself.
+        unlike: with tasks whose scores are no shares.
+    """
+
+    unscored: Sequence[str] = ()
+    otherwise: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+    unmarked: list[str] = field(default_factory=list)
+    unlike: list[str] = field(default_factory=list)
 
 
 def say_row(row: Record, level: Level) -> str:
@@ -43,23 +63,23 @@ def _say_verdict(row: Record, level: Level) -> str:
 def describe_pairs(
     models: Sequence[AnsweredModel],
     pairs: Sequence[QuestionPairs],
-    unscored: Sequence[str],
+    left: LeftOut,
     alone: bool,
 ) -> list[str]:
     """Return what a reader has to know beside the verdicts.
 
     Args:
         pairs: of every task and model.
-        unscored: tasks that score no question by itself.
+        left: what is not judged.
         alone: whether clusters were declined.
     """
-    return list(dict.fromkeys(_describe(models, pairs, unscored, alone)))
+    return list(dict.fromkeys(_describe(models, pairs, left, alone)))
 
 
 def _describe(
     models: Sequence[AnsweredModel],
     pairs: Sequence[QuestionPairs],
-    unscored: Sequence[str],
+    left: LeftOut,
     alone: bool,
 ) -> Iterator[str]:
     yield (
@@ -78,9 +98,14 @@ def _describe(
         )
     if alone:
         yield "each question was taken by itself, also where several are about one document"
-    if unscored:
-        tasks = list_names(unscored)
+    for one in models:
+        if one.missing:
+            tasks = list_names(one.missing)
+            yield f"{one.name} has no answers to tasks that its results tell of: {tasks}"
+    if left.unscored:
+        tasks = list_names(left.unscored)
         yield f"left out, as no metric scores each question: {tasks}"
+    yield from _describe_groups(left)
     if lower := [one.task for one in pairs if not one.share]:
         tasks = list_names(lower)
         yield f"not in the means over tasks, as their scores are no shares: {tasks}"
@@ -93,9 +118,24 @@ def _describe(
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"
-    if left := {one.task: one.left for one in pairs if one.left}:
-        count, tasks = sum(left.values()), list_names(list(left))
+    if odd := {one.task: one.left for one in pairs if one.left}:
+        count, tasks = sum(odd.values()), list_names(list(odd))
         yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
+
+
+def _describe_groups(left: LeftOut) -> Iterator[str]:
+    if left.otherwise:
+        groups = list_names(left.otherwise)
+        yield f"groups left out, as they have other tasks in one model than in another: {groups}"
+    if left.unanswered:
+        groups = list_names(left.unanswered)
+        yield f"groups left out, as not all models have answers to tasks of them: {groups}"
+    if left.unmarked:
+        groups = list_names(left.unmarked)
+        yield f"groups left out, as no metric scores each question of tasks of them: {groups}"
+    if left.unlike:
+        groups = list_names(left.unlike)
+        yield f"groups left out, as the scores of tasks of them are no shares: {groups}"
 
 
 def format_size(row: Record, value: float, *, sign: bool = False) -> str:
