@@ -76,7 +76,8 @@ class StageForecast:
     """The forecast of one stage.
 
     Attributes:
-        tokens: that it trains on; None where it trains nothing.
+        trains: whether it is pretraining or tuning.
+        tokens: that it trains on; None where it trains nothing, or its texts are not here.
         flops: of its passes forward and backward, counted on the model without weights; where that
             trains a base, 6 of each parameter and token; None where no size is known.
         seconds: that it took, or else will take, all parts together.
@@ -89,6 +90,7 @@ class StageForecast:
 
     key: str
     title: str
+    trains: bool
     tokens: int | None
     flops: int | None
     seconds: float | None
@@ -96,6 +98,19 @@ class StageForecast:
     memory: int | None = None
     measured: bool = False
     parts: StageParts | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """Return what a table has of its numbers: a dash for what is not known yet."""
+        share = None if self.parts is None else self.parts.updates / self.parts.total
+        found = (
+            None if self.tokens is None else f"{self.tokens:,}",
+            None if self.flops is None else quantity(self.flops),
+            None if self.memory is None else f"{self.memory / 1e9:,.3g} GB",
+            None if self.seconds is None else duration(self.seconds),
+            None if share is None else f"{share:.0%}",
+        )
+        unknown = "-" if self.trains and not self.finished else ""
+        return tuple(unknown if one is None else one for one in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +131,12 @@ class Forecast:
     absent: tuple[str, ...] = ()
 
     @property
-    def left(self) -> float:
-        """Seconds of the stages that train and are not finished."""
-        return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
+    def left(self) -> float | None:
+        """Seconds of the stages that train and are not finished; None where one has none."""
+        rows = [one for one in self.rows if not one.finished]
+        if any(one.trains and one.seconds is None for one in rows):
+            return None
+        return sum((one.seconds or 0.0 for one in rows), 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the forecast as plain numbers and texts."""
@@ -141,14 +159,19 @@ class Forecast:
     def remarks(self) -> list[str]:
         """Return what stands below the table, a sentence each."""
         size = "?" if self.parameters is None else f"{self.parameters:,}"
-        found = [
+        text = (
             f"A base of {size} parameters; {duration(self.left)} of training left: of updates "
             "tried here where the model fits, else by formula, of FLOPs at "
             f"{ASSUMED:g} of the fastest matrix product"
             + (" here" if self.here else " of an A100, since the device is not here")
             + ". Beside updates it is held-out text, loading, hashing and saving; cleaning, "
             "vocabularies and benchmarks come on top."
-        ]
+        )
+        if self.left is None:
+            text = (
+                f"A base of {size} parameters; the time is known once what training reads is here."
+            )
+        found = [text]
         if self.fits is not None:
             room = f"{self.room / 1e9:,.3g} GB" if self.room is not None else ""
             word = "It fits" if self.fits else "It does not fit"
@@ -173,11 +196,7 @@ class Forecast:
         for one in self.rows:
             table.add_row(
                 Text(one.title),
-                "" if one.tokens is None else f"{one.tokens:,}",
-                "" if one.flops is None else quantity(one.flops),
-                "" if one.memory is None else f"{one.memory / 1e9:,.3g} GB",
-                "" if one.seconds is None else duration(one.seconds),
-                "" if one.parts is None else f"{one.parts.updates / one.parts.total:.0%}",
+                *one.cells(),
                 "finished" if one.finished else "",
                 Text(one.key, style="dim"),
             )
@@ -212,6 +231,7 @@ def forecast(
         row = StageForecast(
             key=stage.key,
             title=stage.title(len(arms)),
+            trains=stage.kind in ("pretrain", "tune"),
             tokens=tokens,
             flops=FLOPS * size * tokens if tokens is not None and size is not None else None,
             seconds=kept["seconds"] if kept else None,

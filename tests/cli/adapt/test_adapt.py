@@ -67,6 +67,16 @@ def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(
     assert "finished" in shown and "0:00 of training left" in shown
 
 
+def test_a_plan_has_dashes_where_rows_are_not_here(place: Path) -> None:
+    shown = layerlab(place, "lora-1b", "--plan").stdout
+    (row,) = (one.split() for one in shown.splitlines() if one.startswith("tune"))
+    assert row[1:3] == ["-", "-"] and row[4] == "GB" and row[5:7] == ["-", "-"]
+    assert "the time is known once what training reads is here" in " ".join(shown.split())
+    assert "training left" not in shown
+    content = json.loads(layerlab(place, "lora-1b", "--plan", "--json").stdout)
+    assert content["seconds_left"] is None
+
+
 def test_files_of_the_user_are_run(place: Path) -> None:
     (place / "mine.py").write_text("raise RuntimeError('this file was run')\n", encoding="utf-8")
     said = layerlab(place, "short.toml", "--plan", "--load", "mine.py")
