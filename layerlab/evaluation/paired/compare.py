@@ -28,7 +28,7 @@ from layerlab.evaluation.paired.sentences import (
     SUITE,
     TASK,
     TASKS,
-    LeftOut,
+    Omissions,
     describe_pairs,
     list_names,
     say_row,
@@ -185,14 +185,14 @@ def _pick_groups(
     tasks: Collection[str],
     unscored: Sequence[str],
     by_arm: Mapping[str, Sequence[QuestionPairs]],
-) -> tuple[dict[str, frozenset[str]], LeftOut]:
+) -> tuple[dict[str, frozenset[str]], Omissions]:
     """Return the groups of which every task is compared, and what is left out.
 
     Args:
         tasks: that all models were asked.
     """
     groups: dict[str, frozenset[str]] = {}
-    left = LeftOut(unscored=unscored)
+    left = Omissions(unscored=unscored)
     unlike = {one.task for pairs in by_arm.values() for one in pairs if not one.share}
     for one in models:
         for name, own in one.groups.items():
@@ -238,7 +238,7 @@ def _tabulate(
     models: Sequence[AnsweredModel],
     base: AnsweredModel,
     contests: Sequence[_Contest],
-    left: LeftOut,
+    left: Omissions,
     asked: PairedRequest,
 ) -> dict[str, Any]:
     level = Level(confidence=asked.confidence)

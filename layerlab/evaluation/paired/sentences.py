@@ -14,7 +14,7 @@ LISTED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class Omissions:
     """What was asked of all and is not judged, by why it is not.
 
     Attributes:
@@ -63,7 +63,7 @@ def _say_verdict(row: Record, level: Level) -> str:
 def describe_pairs(
     models: Sequence[AnsweredModel],
     pairs: Sequence[QuestionPairs],
-    left: LeftOut,
+    left: Omissions,
     alone: bool,
 ) -> list[str]:
     """Return what a reader has to know beside the verdicts.
@@ -79,7 +79,7 @@ def describe_pairs(
 def _describe(
     models: Sequence[AnsweredModel],
     pairs: Sequence[QuestionPairs],
-    left: LeftOut,
+    left: Omissions,
     alone: bool,
 ) -> Iterator[str]:
     yield (
@@ -123,7 +123,7 @@ def _describe(
         yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
 
 
-def _describe_groups(left: LeftOut) -> Iterator[str]:
+def _describe_groups(left: Omissions) -> Iterator[str]:
     if left.otherwise:
         groups = list_names(left.otherwise)
         yield f"groups left out, as they have other tasks in one model than in another: {groups}"
