@@ -14,7 +14,7 @@ from layerlab.system.hooks import temporary_hooks
 WORDS = {"norm": "norm", "rotary": "rotary_tables", "router": "router", "experts": "experts"}
 ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 CURVES = frozenset(
-    "elu erf exp gelu hardswish leaky_relu mish pow relu selu sigmoid silu softplus tanh".split()
+    "elu erf exp gelu hardswish leaky_relu mish power relu selu sigmoid silu softplus tanh".split()
 )
 
 # The component that an operation belongs to wherever it is done.

@@ -23,7 +23,7 @@ from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import ADDING
-from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite
+from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex, count_layers
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
@@ -234,7 +234,7 @@ class SideBySide(Emulation):
         if func.is_view and given and isinstance(given[0], EmulatedTensor):
             note_views(given[0], outputs)
         narrowed = narrows(func, given, outputs[0], LOW)
-        moved = func._opname in EXACT and bool(given) and not narrowed
+        moved = moves(func, inputs) and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
         # What is looked up is read again with every sum that is not rounded.
