@@ -141,8 +141,11 @@ class Forecast:
     def remarks(self) -> list[str]:
         """Return what stands below the table, a sentence each."""
         size = "?" if self.parameters is None else f"{self.parameters:,}"
+        untold = [one.title for one in self.rows if one.memory is not None and one.seconds is None]
+        left = f"{duration(self.left)} of training left"
+        left += f", without {' and '.join(untold)}, whose texts are not here" if untold else ""
         found = [
-            f"A base of {size} parameters; {duration(self.left)} of training left: of updates "
+            f"A base of {size} parameters; {left}: of updates "
             "tried here where the model fits, else by formula, of FLOPs at "
             f"{ASSUMED:g} of the fastest matrix product"
             + (" here" if self.here else " of an A100, since the device is not here")
