@@ -32,13 +32,12 @@ from layerlab.numerics.profiles.lane_values import (
     ProductCall,
     carry_over,
     change_each,
+    compute_lanes,
     find_carriers,
     find_floats,
     flatten,
-    map_carriers,
     narrows,
     sum_products,
-    take_lane,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
@@ -191,17 +190,12 @@ class SideBySide(Emulation):
             self.computed += product
             return super().perform(func, args, kwargs)
         every = {id(one): self.values(one) for one in carriers}
-        known: dict[tuple[int, ...], Any] = {}
-        results = []
-        for run in range(len(self.runs)):
-            key = tuple(id(every[id(one)][run]) for one in carriers)
-            if key not in known:
-                take = partial(take_lane, every, run)
-                given, options = map_carriers(take, tuple(args)), map_carriers(take, dict(kwargs))
-                known[key] = super().perform(func, given, options)
-            results.append(known[key])
-        self.computed += product * len(known)
-        if len(known) > 1:
+        given, perform = (tuple(args), dict(kwargs)), partial(super().perform, func)
+        runs = dict.fromkeys(range(len(self.runs)), perform)
+        results = list(compute_lanes(given, every, runs).values())
+        different = len(set(map(id, results)))
+        self.computed += product * different
+        if different > 1:
             self._others = [find_floats(one) for one in results]
             if func._opname in CHOOSING and len(flatten(results[0])) == 2:
                 self._choose(func, args, kwargs, results)
