@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -28,6 +28,14 @@ COMPONENTS = {
     "router": "router",
     **dict.fromkeys(("head", "log_softmax"), "head"),
 }
+
+
+class OperationResult(NamedTuple):
+    """What a profile rounds: the operation, and where in the model it is done."""
+
+    operation: str
+    layer: int
+    component: str
 
 
 class OperationIndex:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerlab.numerics.profiles.classify import count_layers
+from layerlab.numerics.profiles.classify import OperationResult, count_layers
 from layerlab.numerics.profiles.gap_result import DifferenceShare, JointShare, Remedy, RunGap
-from layerlab.numerics.profiles.lanes import Lane, OperationResult
+from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating
 from layerlab.numerics.emulation.inner_roundings import ADDING
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.profiles.classify import OperationIndex, count_layers
+from layerlab.numerics.profiles.classify import OperationIndex, OperationResult, count_layers
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     LayerLanes,
@@ -48,14 +48,6 @@ from layerlab.records.layer_names import EMBEDDING
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
 # What returns numbers and where they stand, which is decided by the first run.
 CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
-
-
-class OperationResult(NamedTuple):
-    """What a profile rounds: the operation, and where in the model it is done."""
-
-    operation: str
-    layer: int
-    component: str
 
 
 @dataclass(frozen=True, kw_only=True)
