@@ -10,12 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.pipeline.estimate import Forecast, check_base, forecast
+from layerlab.adaptation.pipeline.estimate import Forecast, forecast
 from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
 from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.run_stage import StageContext
 from layerlab.adaptation.pipeline.stage import MODEL, PROCESSOR, WORDS, Stage, StageStore
+from layerlab.adaptation.pipeline.starting_model import check_base
 from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.adaptation.pipeline.texts import read_held_out
 from layerlab.adaptation.sft.chat_template import add_plain_template

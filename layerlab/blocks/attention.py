@@ -9,6 +9,7 @@ from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import linear, residual
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
+from layerlab.errors import UserError
 from layerlab.shapes import Heads, Joined, KeyHeads, Stream
 from layerlab.validation import Constraint
 
@@ -44,6 +45,7 @@ class Attention(Part):
         self.layer_idx = site.layer
         self.dropout = 0.0
         self.attend = site.attend
+        self.key_heads = shape.kv_heads
         queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         self.query = linear(width, queries, bias=bias != "none")
         self.key = linear(width, keys, bias=bias != "none")
@@ -78,7 +80,17 @@ class Attention(Part):
         return out
 
     def split(self, features: Tensor) -> Tensor:
-        """Split the features into heads: batch x head x token x head_width."""
+        """Split the features into heads: batch x head x token x head_width.
+
+        Raises:
+            UserError: a process has a part of a head, as more processes than heads would.
+        """
+        if features.shape[-1] % self.head_dim:
+            raise UserError(
+                f"tensor parallelism gives a process {features.shape[-1]} features of heads that "
+                f"are {self.head_dim} wide; start a number of processes that divides "
+                f"its heads of keys, {self.key_heads}, so that each has whole ones"
+            )
         return features.view(*features.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
     @classmethod

@@ -214,6 +214,11 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
         if shared
         else "no step is in all: log the same steps, or leave the logs of one end out"
     )
+    if short.blank is not None:
+        way = (
+            f"{short.name} has a row without a loss at step {short.blank:g}: write nan there and "
+            f"type --nan-diverged if it diverged; else {way}"
+        )
     raise UserError(
         f"runs end at different steps, from {min(ends):g} ({short.name}) to {max(ends):g}, and "
         f"are not comparable there; {way}"

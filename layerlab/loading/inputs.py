@@ -105,8 +105,8 @@ def tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     """
     if subject.tokenizer is None:
         raise UserError(
-            f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "
-            "tokenizer= (or input_ids=) to layerlab.inspect"
+            f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or in "
+            "Python give tokenizer= (layerlab.inspect takes input_ids= too)"
         )
     return [_ids(subject, text) for text in passage.texts]
 

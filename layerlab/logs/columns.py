@@ -1,5 +1,6 @@
 """From a table of readings to runs: which column is which, and where one run ends."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -96,6 +97,8 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
                     "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
                 )
         kept = rows[order]
+        bare = every[timed[every] & ~read[every]]
+        later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
         yield TrainingLog(
             place=str(path),
             arm=one,
@@ -104,6 +107,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             losses=losses[kept],
             loss_name=loss,
             again=again,
+            blank=later if later > own.max() else None,
         )
 
 

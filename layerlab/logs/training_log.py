@@ -64,6 +64,7 @@ class TrainingLog:
         diverged: why the run itself says that it diverged; None where it does not.
         finished: whether the run has come to its end; None where nothing tells.
         again: readings of steps that were logged again, as a resumed run does; the last counts.
+        blank: step of a row behind its last reading that has no loss; None where there is none.
         cut: whether the end of its file is cut off, as where it is still being written.
     """
 
@@ -77,6 +78,7 @@ class TrainingLog:
     diverged: str | None = None
     finished: bool | None = None
     again: int = 0
+    blank: float | None = None
     cut: bool = False
 
     @property

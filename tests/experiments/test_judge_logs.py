@@ -275,6 +275,19 @@ def test_seeds_that_are_one_number_are_one_seed() -> None:
         judged([log("plain", 1, 3.0), other, log("wide", 1, 2.0)])
 
 
+def test_a_loss_that_pandas_left_empty_is_named_where_a_run_ends_early() -> None:
+    """What was nan at the end of a table is empty there, and the run must not look sound."""
+    logs = [
+        one
+        if one.arm == "plain"
+        else replace(one, steps=STEPS[:-1], losses=one.losses[:-1], blank=100.0)
+        for one in pair()
+    ]
+    said = r"wide, seed 0 has a row without a loss at step 100: write nan .* else type --at 90"
+    with pytest.raises(UserError, match=said):
+        judged(logs)
+
+
 def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
     early = log("wide", 9, 3.0, steps=STEPS[:2], losses=np.array([3.0, math.nan]))
     row = judged([*pair(), early], JudgedStep(nan_diverged=True))["rows"][1]

@@ -323,6 +323,15 @@ BAD = {
 }
 
 
+def test_a_row_without_a_loss_behind_the_last_reading_is_known(tmp_path: Path) -> None:
+    (log,) = read(put(tmp_path / "a.csv", "step,loss\n1,3\n2,\n3,2\n4,\n"))
+    assert log.steps.tolist() == [1, 3] and log.blank == 4
+    (log,) = read(put(tmp_path / "a.csv", "step,loss\n1,3\n2,\n3,2\n"))
+    assert log.blank is None
+    (log,) = read(put(tmp_path / "a.csv", "loss,other\n3,1\n,1\n"))
+    assert log.blank is None
+
+
 def test_a_path_in_which_the_pattern_finds_no_arm_is_named(tmp_path: Path) -> None:
     log = write_csv(tmp_path / "x.csv", ROWS)
     with pytest.raises(UserError, match=r"x.csv' names no arm; type --arm COLUMN, or --name REGEX"):

@@ -32,6 +32,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from layerlab.errors import UserError
 from layerlab.model.modeling import LabForCausalLM
 from tests.model.test_distributed import SHARDED, SPLIT, WHOLE, made, stepped, taught
 from tests.model.small import tokens
@@ -68,6 +69,11 @@ for name, options in SPLIT:
     learnt = taught(model)
     whole = {k: one.full_tensor() if isinstance(one, DTensor) else one for k, one in learnt.items()}
     torch.save(whole, f"{place}/{rank}.pt")
+one = LabForCausalLM.from_pretrained(f"{folder}/one-head", dtype=torch.float64, tp_plan="auto")
+try:
+    one(tokens())
+except UserError as error:
+    open(f"{folder}/one-head/{rank}.txt", "w").write(str(error))
 distributed.destroy_process_group()
 """
 
@@ -101,6 +107,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
     for name, options in SPLIT:
         shaken(small(name, **options)).save_pretrained(folder / f"split-{name}")
+    small("llama", kv_heads=1).save_pretrained(folder / "one-head")
     running = [Forked("-c", PROGRAM, folder, str(rank)) for rank in (0, 1)]
     for one in running:
         done = one.wait()
@@ -143,3 +150,11 @@ def test_matrices_split_between_two_processes_learn_like_whole_ones(
             unseen = key.endswith("key.bias")
             size = largest if unseen else float(own[key].abs().max())
             assert gap <= 64 * 2.0**-23 * size, (key, rank)
+
+
+@pytest.mark.full
+def test_more_processes_than_heads_are_told_how_many_there_may_be(sharded: Path) -> None:
+    for rank in (0, 1):
+        said = (sharded / "one-head" / f"{rank}.txt").read_text("utf-8")
+        assert "6 features of heads that are 12 wide" in said and "\n" not in said
+        assert "divides its heads of keys, 1," in said

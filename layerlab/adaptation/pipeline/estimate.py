@@ -1,47 +1,41 @@
 """Estimates the tokens, FLOPs and time of each stage, and lists finished ones."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from math import inf
 from typing import Any
 
 import psutil
 import torch
 
-from layerlab.adaptation.pipeline.amounts import count_tokens, find_words, measure_amount
+from layerlab.adaptation.pipeline.amounts import count_tokens, measure_amount
 from layerlab.adaptation.pipeline.dry_update import DryUpdate, dry_update
 from layerlab.adaptation.pipeline.overhead import (
     BaseFiles,
     FileRates,
     base_seconds,
-    find_files,
     measure_rates,
     stage_seconds,
 )
-from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
+from layerlab.adaptation.pipeline.starting_model import (
+    base_configuration,
+    base_files,
+    model_maker,
+)
 from layerlab.adaptation.pipeline.update_time import Update, UpdateTime, time_update
 from layerlab.adaptation.pipeline.worker import IMPORTED
-from layerlab.adaptation.trainer.arguments import block_of, check_entries, split_rows
+from layerlab.adaptation.trainer.arguments import block_of, split_rows
 from layerlab.console.units import amount as quantity
 from layerlab.console.units import duration
-from layerlab.errors import UserError
 from layerlab.experiments.estimate.startup import startup_seconds
 from layerlab.experiments.estimate.step_time import ASSUMED
-from layerlab.loading.folders import find_folder
 from layerlab.loading.weightless import empty
-from layerlab.loading.weights import configuration as read_configuration
-from layerlab.model.build import configuration
-from layerlab.model.design import design
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
 from layerlab.system.hardware import here, matmul_peak
 from layerlab.system.logs import quiet_libraries
-from layerlab.tokenization.load import entries
-from layerlab.training.run_spec import design_model
-from layerlab.validation import expand_home
 
 # Forward and backward, of each parameter and token.
 FLOPS = 6
@@ -133,10 +127,17 @@ class Forecast:
     @property
     def left(self) -> float | None:
         """Seconds of the stages that train and are not finished; None where one has none."""
-        rows = [one for one in self.rows if not one.finished]
-        if any(one.trains and one.seconds is None for one in rows):
-            return None
-        return sum((one.seconds or 0.0 for one in rows), 0.0)
+        return None if self._untold else self._known
+
+    @property
+    def _known(self) -> float:
+        return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
+
+    @property
+    def _untold(self) -> list[str]:
+        """Stages of which nothing tells how long they train."""
+        rows = [one for one in self.rows if one.trains and not one.finished]
+        return [one.title for one in rows if one.seconds is None]
 
     def to_json(self) -> dict[str, Any]:
         """Return the forecast as plain numbers and texts."""
@@ -159,19 +160,18 @@ class Forecast:
     def remarks(self) -> list[str]:
         """Return what stands below the table, a sentence each."""
         size = "?" if self.parameters is None else f"{self.parameters:,}"
-        text = (
-            f"A base of {size} parameters; {duration(self.left)} of training left: of updates "
+        left = f"{duration(self._known)} of training left"
+        if untold := " and ".join(self._untold):
+            without = f"without {untold}, whose texts are not here"
+            left = f"{left}, {without}" if self._known else f"no time can be told {without}"
+        found = [
+            f"A base of {size} parameters; {left}: of updates "
             "tried here where the model fits, else by formula, of FLOPs at "
             f"{ASSUMED:g} of the fastest matrix product"
             + (" here" if self.here else " of an A100, since the device is not here")
             + ". Beside updates it is held-out text, loading, hashing and saving; cleaning, "
             "vocabularies and benchmarks come on top."
-        )
-        if self.left is None:
-            text = (
-                f"A base of {size} parameters; the time is known once what training reads is here."
-            )
-        found = [text]
+        ]
         if self.fits is not None:
             room = f"{self.room / 1e9:,.3g} GB" if self.room is not None else ""
             word = "It fits" if self.fits else "It does not fit"
@@ -345,52 +345,6 @@ def _sum(row: StageForecast, parts: StageParts) -> StageForecast:
     return replace(row, seconds=parts.total, parts=parts)
 
 
-def model_maker(recipe: AdaptationRecipe) -> Callable[[], Any] | None:
-    """Return what makes the base of a recipe on the meta device; None where no shape is known."""
-    config = _configuration(recipe)
-    if config is None:
-        return None
-    if recipe.vocabulary is not None:
-        given = recipe.vocabulary.size
-        config.vocab_size = config.vocab_size * given.startswith("+") + int(given)
-    dtype = getattr(torch, recipe.base.dtype)
-    return lambda: empty(config, str(recipe.base.model)).to(dtype)
-
-
-def check_base(recipe: AdaptationRecipe) -> None:
-    """Refuse a base that is to learn what it cannot read: tokens without a row, or rows too long.
-
-    What is not here, or is made by an earlier stage, is left to the stages.
-
-    Raises:
-        UserError: the tokenizer has more entries than the model embeds, or rows are longer than its
-            context.
-    """
-    for own in recipe.arms().values():
-        sections = [one for one in (own.pretrain, own.sft) if one is not None]
-        config = _configuration(own) if sections else None
-        if config is None:
-            continue
-        text = config.get_text_config()
-        # The model decides; it takes seconds to put it together, and the numbers mostly suffice.
-        context = getattr(text, "max_position_embeddings", None) or inf
-        if any((one.block_size or 0) > context for one in sections):
-            model = empty(config, str(own.base.model))
-            for one in sections:
-                block_of(model, one)
-        if own.vocabulary is None and _count_entries(own) > getattr(text, "vocab_size", inf):
-            check_entries(empty(config, str(own.base.model)), find_words(own))
-
-
-def _count_entries(recipe: AdaptationRecipe) -> int:
-    """Return the entries of a base's tokenizer; 0 where it is not here yet."""
-    try:
-        with quiet_libraries():
-            return entries(find_words(recipe))
-    except UserError:
-        return 0
-
-
 def share_rows(section: StepSection, run: StageRunSection, block: int) -> Update:
     """Return the rows of an update in one process, and of a pass, as `split_batch` does."""
     rows = section.batch_size // run.num_processes
@@ -409,43 +363,14 @@ def _room(run: StageRunSection) -> int | None:
     return None
 
 
-def base_files(recipe: AdaptationRecipe) -> BaseFiles | None:
-    """Return the files of a base that is here with its weights; None of another."""
-    folder = expand_home(str(recipe.base.model))
-    if recipe.base.model is None or not folder.is_dir():
-        return None
-    return find_files(folder)
-
-
 def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> int | None:
     """Return the number of parameters of the base, as it was found or as it is designed."""
     base = next(one for one in stages if one.kind == "base")
     if kept := shelf.read(base.key):
         return int(kept["result"]["parameters"])
-    config = _configuration(recipe)
+    config = base_configuration(recipe)
     if config is None:
         return None
     with quiet_libraries():
         model = empty(config, str(recipe.base.model))
     return sum(one.numel() for one in model.parameters())
-
-
-def _configuration(recipe: AdaptationRecipe) -> Any:
-    """Return the configuration of the base, of which no weights are read; None where none is here.
-
-    The name of a preset stands for its shape.
-    """
-    training = recipe.training()
-    if training is not None:
-        sized = training.change({"model.vocab": training.model.vocab or training.data.vocab_size})
-        found = design_model(sized)
-        return configuration(found.variant.name, found.spec, found.shape, base=found.base)
-    name = str(recipe.base.model)
-    if is_shape(name):
-        found = design(name)
-        return configuration(found.variant.name, found.spec, found.shape)
-    try:
-        with quiet_libraries():
-            return read_configuration(find_folder(name, whole=False))
-    except UserError:  # no such name, no network, a strange configuration
-        return None

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from layerlab.system.hooks import temporary_hooks
 WORDS = {"norm": "norm", "rotary": "rotary_tables", "router": "router", "experts": "experts"}
 ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 CURVES = frozenset(
-    "elu erf exp gelu hardswish leaky_relu mish pow relu selu sigmoid silu softplus tanh".split()
+    "elu erf exp gelu hardswish leaky_relu mish power relu selu sigmoid silu softplus tanh".split()
 )
 
 # The component that an operation belongs to wherever it is done.
@@ -28,6 +28,14 @@ COMPONENTS = {
     "router": "router",
     **dict.fromkeys(("head", "log_softmax"), "head"),
 }
+
+
+class OperationResult(NamedTuple):
+    """What a profile rounds: the operation, and where in the model it is done."""
+
+    operation: str
+    layer: int
+    component: str
 
 
 class OperationIndex:

@@ -1,7 +1,7 @@
 """Values of several runs side by side: found in arguments, taken one run at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -98,30 +98,55 @@ def carry_over(func: Any, given: Sequence[Any], values: Sequence[Tensor]) -> lis
     return change_each(Tensor.clone, values)
 
 
+def compute_lanes(
+    given: tuple[Sequence[Any], Mapping[str, Any]],
+    every: Mapping[int, Sequence[Tensor]],
+    runs: Mapping[int, Callable[..., Any]],
+) -> dict[int, Any]:
+    """Compute an operation in some runs, once for all that do the same with the same.
+
+    Args:
+        given: its arguments.
+        every: carriers in every run, by their id; others are the same in all.
+        runs: what computes it, by run.
+    """
+    known: dict[tuple[Any, ...], Any] = {}
+    found = {}
+    for run, compute in runs.items():
+        key = (compute, *(id(one[run]) for one in every.values()))
+        if key not in known:
+            known[key] = compute(*map_carriers(partial(take_lane, every, run), given))
+        found[run] = known[key]
+    return found
+
+
 def sum_products(
     call: ProductCall,
     orders: Mapping[int, str],
     values: Callable[[EmulatedTensor], Sequence[Tensor]],
     wide: torch.dtype,
 ) -> dict[int, Tensor]:
-    """Return a product in some runs, each with its sums in float32 and in an order of its own.
+    """Return what is made of sums in some runs, these in float32 and in an order of their own.
 
     Args:
-        call: the product.
+        call: what makes it.
         orders: by run, as its profile says them.
         values: gives a carrier in each run.
         wide: dtype of what is returned.
     """
     name, args, kwargs = call
-    every = {id(one): values(one) for one in find_carriers(args)}
-    known: dict[tuple[Any, ...], Tensor] = {}
-    summed = {}
-    for number, said in orders.items():
-        given = [unwrap(map_carriers(partial(take_lane, every, number), one)) for one in args]
-        key = (said, *map(id, find_floats(given)))
-        if key not in known:
-            given = [one.float() if floating(one) else one for one in given]
-            multiply = partial(multiply_by_rows, stages=summations(said))
-            known[key] = take_apart(name, given, kwargs, multiply).to(wide)
-        summed[number] = known[key]
-    return summed
+    every = {id(one): values(one) for one in find_carriers((args, kwargs))}
+
+    @cache
+    def order(said: str) -> Callable[..., Tensor]:
+        multiply = partial(multiply_by_rows, stages=summations(said))
+
+        def compute(given: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
+            plain = [unwrap(one) for one in given]
+            plain = [one.float() if floating(one) else one for one in plain]
+            return take_apart(name, plain, options, multiply).to(wide)
+
+        return compute
+
+    runs = {run: order(said) for run, said in orders.items()}
+    return compute_lanes((args, kwargs), every, runs)

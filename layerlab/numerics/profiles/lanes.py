@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +23,21 @@ from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import ADDING
-from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite
+from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.profiles.classify import OperationIndex, count_layers
+from layerlab.numerics.profiles.classify import OperationIndex, OperationResult, count_layers
 from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     LayerLanes,
     ProductCall,
     carry_over,
     change_each,
+    compute_lanes,
     find_carriers,
     find_floats,
     flatten,
-    map_carriers,
     narrows,
     sum_products,
-    take_lane,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
@@ -49,14 +48,6 @@ from layerlab.records.layer_names import EMBEDDING
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
 # What returns numbers and where they stand, which is decided by the first run.
 CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
-
-
-class OperationResult(NamedTuple):
-    """What a profile rounds: the operation, and where in the model it is done."""
-
-    operation: str
-    layer: int
-    component: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +76,7 @@ class SideBySide(Emulation):
         model: the model; it is not changed.
         lanes: the runs; the first two have profiles.
         index: the operations of the model.
-        wide: dtype that values are held in; that which the profiles ask for if left out.
+        wide: dtype that values are held in; left out, what the profiles ask for.
         behind: whether all that is run lies behind the blocks.
     """
 
@@ -156,8 +147,7 @@ class SideBySide(Emulation):
             self._lay(plain, make())
             return plain
         kept: Any = plain
-        lanes = LayerLanes(value, plain.dtype, plain.device, kept._known, kept._layer, make)  # type: ignore[arg-type]
-        return lanes
+        return LayerLanes(value, plain.dtype, plain.device, kept._known, kept._layer, make)  # type: ignore[arg-type]
 
     def _values(self, value: Tensor, place: OpSite, format: Any) -> Tensor:
         # Each run rounds for itself.
@@ -191,17 +181,12 @@ class SideBySide(Emulation):
             self.computed += product
             return super().perform(func, args, kwargs)
         every = {id(one): self.values(one) for one in carriers}
-        known: dict[tuple[int, ...], Any] = {}
-        results = []
-        for run in range(len(self.runs)):
-            key = tuple(id(every[id(one)][run]) for one in carriers)
-            if key not in known:
-                take = partial(take_lane, every, run)
-                given, options = map_carriers(take, tuple(args)), map_carriers(take, dict(kwargs))
-                known[key] = super().perform(func, given, options)
-            results.append(known[key])
-        self.computed += product * len(known)
-        if len(known) > 1:
+        given, perform = (tuple(args), dict(kwargs)), partial(super().perform, func)
+        runs = dict.fromkeys(range(len(self.runs)), perform)
+        results = list(compute_lanes(given, every, runs).values())
+        different = len(set(map(id, results)))
+        self.computed += product * different
+        if different > 1:
             self._others = [find_floats(one) for one in results]
             if func._opname in CHOOSING and len(flatten(results[0])) == 2:
                 self._choose(func, args, kwargs, results)
@@ -234,7 +219,7 @@ class SideBySide(Emulation):
         if func.is_view and given and isinstance(given[0], EmulatedTensor):
             note_views(given[0], outputs)
         narrowed = narrows(func, given, outputs[0], LOW)
-        moved = func._opname in EXACT and bool(given) and not narrowed
+        moved = moves(func, inputs) and bool(given) and not narrowed
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
         # What is looked up is read again with every sum that is not rounded.
@@ -269,7 +254,7 @@ class SideBySide(Emulation):
         if narrowed:
             return self.index.find_cast(self._place)
         found = self.index.find(self._place, self.tracker.weighted)
-        # Outside the blocks, what scales or bounds logits is done as what scales embeddings is.
+        # What scales or bounds logits looks as what scales embeddings does.
         return "head" if found == "embedding" and self._begun else found
 
     def _locate(self, operation: str, place: OpSite, before: bool) -> OperationResult:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.numerics.profiles.classify import OperationIndex
+from layerlab.numerics.profiles.classify import OperationIndex, OperationResult
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.lane_values import change_each
-from layerlab.numerics.profiles.lanes import Lane, OperationResult, SideBySide
+from layerlab.numerics.profiles.lanes import Lane, SideBySide
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import find_carrier
 from layerlab.system.hooks import replacing_forward, temporary_hooks

@@ -109,7 +109,8 @@ from layerlab.system.hardware import peak_memory, reset_peak_memory
 
 reset_peak_memory()
 plan = plan_adaptation("yunshan", Path("out"), strict=False)
-print(json.dumps([estimate_adaptation(plan).to_json(), peak_memory("cpu")]))
+found = estimate_adaptation(plan)
+print(json.dumps([found.to_json(), found.remarks()[0], peak_memory("cpu")]))
 """
 
 
@@ -117,12 +118,13 @@ print(json.dumps([estimate_adaptation(plan).to_json(), peak_memory("cpu")]))
 def test_seven_billion_are_planned_in_two_gigabytes() -> None:
     said = python("-c", PROGRAM)
     assert said.returncode == 0, said.stderr
-    told, taken = json.loads(said.stdout)
+    told, remark, taken = json.loads(said.stdout)
     assert told["parameters"] > 6.7e9 and taken < 2e9 < psutil.virtual_memory().total
     assert told["fits"] is True and told["room"] == 80e9
     trained = [one for one in told["stages"] if one["memory"] is not None]
     assert [one["key"].partition("-")[0] for one in trained] == ["pretrain", "tune"]
     # Weights, gradients and moments of a share, and never less.
     assert all(16 / 8 * told["parameters"] < one["memory"] < 80e9 for one in trained)
+    assert "of training left, without tune, whose texts are not here: of updates" in remark
     first, texts, rows = told["absent"]
     assert "model pangu-pi-7b" in first and "corpora/lexfiles" in texts and "chatlaw" in rows
