@@ -69,7 +69,7 @@ def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(
 
 def test_a_plan_has_dashes_where_rows_are_not_here(place: Path) -> None:
     shown = layerlab(place, "lora-1b", "--plan").stdout
-    (row,) = (one.split() for one in shown.splitlines() if one.startswith("tune"))
+    (row,) = (one.split() for one in shown.splitlines() if one.startswith("tune "))
     assert row[1:3] == ["-", "-"] and row[4] == "GB" and row[5:7] == ["-", "-"]
     said = "no time can be told without tune, whose texts are not here: of updates"
     assert said in " ".join(shown.split())
