@@ -62,6 +62,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
     **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
+_NAMED = {"rows": ("arm",), "runs": ("run",), "measures": ("measure", "arm", "against")}
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
 # Tables that are left out where they have no rows.
 _IF_ANY = ("ladder", "measures")
@@ -288,10 +289,9 @@ def _check(content: Mapping[str, Any]) -> Json:
     whole["metric"] = whole["metric"] or "nats"
     whole["higher_is_better"] = whole.get("higher_is_better") is True
     whole["arms"] = [str(name) for name in whole["arms"]]
-    named = (("rows", "arm"), ("runs", "run"))
-    for part, key in (*named, *(("measures", one) for one in ("measure", "arm", "against"))):
+    for part, keys in _NAMED.items():
         for row in whole[part]:
-            row[key] = str(row.get(key, ""))
+            row.update({key: str(row.get(key, "")) for key in keys})
     for row in whole["measures"]:
         seeds = row.get("seeds")
         row["seeds"] = seeds if isinstance(seeds, list) and _mappings(seeds) else []
@@ -366,9 +366,8 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
             for row in size["rows"]
         ]
     if name == "measures":
-        key = ("measure", "arm", "against")
         each = ((row, at) for row in content[name] for at in row["seeds"])
-        return [{**{one: row[one] for one in key}, **at} for row, at in each]
+        return [{**{key: row[key] for key in _NAMED[name]}, **at} for row, at in each]
     if name == "paired":
         points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
         return [{"arm": arm, **point} for arm, point in points]
