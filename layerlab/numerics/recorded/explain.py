@@ -123,6 +123,7 @@ def explain_record(
         rms=rms(error),
         bias=bias,
         candidates=tuple(rows),
+        floor=floor,
         most_rms=most_rms,
         most_bias=most_bias,
         is_bug=is_bug,

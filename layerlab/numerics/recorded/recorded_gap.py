@@ -76,6 +76,7 @@ class RecordedGap:
         rms: of the recorded difference from a float32 run, in nats.
         bias: its mean, in nats.
         candidates: profiles, the one that explains most first.
+        floor: RMS of what float32 makes, and the digits of the record: none smaller is seen.
         most_rms: the largest RMS that is put down to rounding.
         most_bias: the largest mean that is.
         is_bug: whether the record lies beyond both what rounding allows and what fits.
@@ -90,6 +91,7 @@ class RecordedGap:
     rms: float
     bias: float
     candidates: tuple[ProfileFit, ...]
+    floor: float
     most_rms: float
     most_bias: float
     is_bug: bool
@@ -145,10 +147,11 @@ def _judge(found: RecordedGap) -> str:
         best, share = found.best, found.candidates[0].share
         names = " or ".join(one.name for one in best)
         if not found.fits:
-            digits = "fewer" if found.rms > best[0].rms else "more"
+            made = max(best[0].rms, found.floor)
+            digits = "fewer" if found.rms > made else "more"
             return (
-                f"not the rounding of {names}, which makes {best[0].rms:.2g} nats, and "
-                f"{found.rms:.2g} were recorded: by their size that of a format of {digits} digits"
+                f"rounding, by its size, but not that of {names}, which makes {made:.2g} nats, and "
+                f"{found.rms:.2g} were recorded: that of a format of {digits} digits"
             )
         if share <= SEEN:
             return f"rounding, by its size; no profile fits by its digits, {names} comes nearest"
