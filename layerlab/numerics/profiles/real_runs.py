@@ -97,7 +97,7 @@ def prepare_model(model: nn.Module, runs: str, many: bool = False) -> nn.Module:
 
 
 def _refuse(error: Exception) -> str:
-    said = str(error).partition("\n")[0]
+    said = str(error).partition("\n")[0].partition(". ")[0]
     return f"torch refuses to run it so: {said}"
 
 

@@ -42,6 +42,7 @@ FITTING = 0.5
 SAME = 0.99
 # Texts that are read: more of them tell no more, and short ones take as long as those of a page.
 TEXTS = 64
+MISTAKEN = 16  # texts that mistakes are tried on
 
 
 def explain_record(
@@ -180,8 +181,9 @@ def _run_all(
 
 
 def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
-    model, pieces = scores.model, scores.pieces
-    texts = RecordedTexts(recorded, exact.split([len(one) for one in recorded]))
+    model, pieces = scores.model, scores.pieces[:MISTAKEN]
+    read_exactly = exact.split([len(one) for one in recorded])
+    texts = RecordedTexts(recorded[:MISTAKEN], read_exactly[:MISTAKEN])
     entries = len(model.get_input_embeddings().weight)  # type: ignore[operator]
     config = getattr(model, "config", None)
     padding = _find_token(config, ("pad_token_id", "eos_token_id"), entries)
@@ -190,7 +192,7 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
     def read(given: Sequence[Tensor]) -> list[Tensor]:
         own = TokenScores(model, given, scores.call, scores.step)
         found = own.read([Lane(profile=EXACT)] * 2)[0]
-        scores.forwards += own.forwards * len(given) / len(pieces)
+        scores.forwards += own.forwards * len(given) / len(scores.pieces)
         return list(found.split([len(ids) - 1 for ids in given]))
 
     return [

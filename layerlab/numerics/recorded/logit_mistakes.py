@@ -22,6 +22,7 @@ NUCLEI = (*(step / 100 for step in range(5, 100)), 0.995, 0.999)
 # What a sampler cuts off is told only where it leaves so much less than what asks for less.
 BETTER = 0.5
 BASES = (2, 10)
+NEVER = 1e9  # what is left, in nats, where tokens would have been cut off themselves
 
 
 class LogitSample:
@@ -158,7 +159,7 @@ def try_cut(sample: RecordedLogits, measure: MeasureCuts, word: str) -> Cause:
     few = RecordedLogits(sample.rows[:TRIED], sample.targets[:TRIED], sample.values[:TRIED])
 
     def leave(power: float) -> float:
-        return float(measure(_sort(few, exp(power)))[1].min())
+        return min(float(measure(_sort(few, exp(power)))[1].min()), NEVER)
 
     powers = [log(one) for one in WARMTHS]
     near = min(powers, key=leave)

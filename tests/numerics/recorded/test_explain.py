@@ -1,6 +1,7 @@
 """Records of real runs are taken for what they are, and mistakes for mistakes."""
 
 import copy
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import (
 from layerlab import builtin
 from layerlab.api.gap import run_model
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
-from layerlab.numerics.recorded.explain import explain_record
+from layerlab.numerics.recorded.explain import TEXTS, explain_record
 from layerlab.numerics.recorded.mistakes import turning
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
@@ -308,6 +309,68 @@ def test_other_numbers_than_log_probabilities_are_named(
         ]
     found = find(model, records, CANDIDATES[:2])
     assert found.is_bug and found.cause is not None and found.cause.name == cause
+
+
+def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[TokenRecord]:
+    """Change what was recorded of the last token of each text."""
+    return [
+        TokenRecord(
+            token_ids=one.token_ids,
+            logprobs=(*one.logprobs[:-1], change(one.logprobs[-1] or 0.0)),
+        )
+        for one in records
+    ]
+
+
+def test_one_profile_alone_is_held_against_what_rounding_makes(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    exact = load("sdpa", torch.float32)
+    plain = record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0])
+    rounded = record(pieces, RUNS["torch-sdpa"])
+    short = [
+        TokenRecord(
+            token_ids=one.token_ids,
+            logprobs=(None, *[round(value or 0.0, 3) for value in one.logprobs[1:]]),
+        )
+        for one in plain
+    ]
+    alone = [load_profile("float32")]
+    own = find(model, plain, alone, real=True)
+    assert not own.is_bug and own.fits and own.candidates[0].share > 0.9
+    # By its size alone, too, and where most of its digits were left out.
+    assert all(find(model, one, alone).fits for one in (plain, short))
+    other = find(model, rounded, alone, real=True)
+    assert not other.is_bug and not other.fits and other.candidates[0].real is not None
+    assert "but not that of float32" in str(other) and "a format of fewer digits" in str(other)
+    wide = find(model, plain, [EAGER])
+    assert not wide.is_bug and not wide.fits and "a format of more digits" in str(wide)
+    # Shares of thousands of millions say nothing.
+    row = next(one for one in str(wide).splitlines() if one.startswith("torch-eager"))
+    assert row.split()[-1] == "–"
+
+
+@pytest.mark.full
+def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
+    model: Any, pieces: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
+    wrong = keep(record(pieces, RUNS["torch-sdpa"]), lambda value: value - 1000.0)
+    found = find(model, wrong, CANDIDATES[:2])
+    assert found.is_bug and found.cause is None
+    added = next(one for one in found.causes if one.name.endswith("beginning added"))
+    assert added.left < found.rms / 10 and added.part > 1
+
+
+@pytest.mark.full
+def test_no_more_texts_are_read_than_tell_something(model: nn.Module) -> None:
+    one = TokenRecord(token_ids=(5, 6), logprobs=(None, -50.0))
+    found = find(model, [one] * (TEXTS + 1500), CANDIDATES[:2])
+    assert found.left_out == 1500 and found.difference.tokens == TEXTS
+    assert "64, of the first texts; 1,500 more were not read" in str(found)
+    # Nothing is known of a shift where a text has but one token.
+    written = json.dumps(found.to_json(), allow_nan=False)
+    assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written
 
 
 PAD = 3
