@@ -13,11 +13,13 @@ from layerlab.numerics.profiles.profile import KEPT, NumericsProfile, list_profi
 from layerlab.numerics.profiles.real_runs import read_real
 from layerlab.numerics.profiles.token_differences import compare_tokens, rms
 from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
+from layerlab.numerics.recorded.logit_mistakes import LogitSample, try_logits
 from layerlab.numerics.recorded.mistakes import (
     try_beginning,
+    try_context,
+    try_offsets,
     try_rotations,
     try_shifts,
-    try_temperature,
 )
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import Cause, ProfileFit, RecordedGap
@@ -69,7 +71,9 @@ def explain_record(
     pieces = [torch.tensor(one.token_ids, device=device) for one in records]
     recorded = [_values(one, device) for one in records]
     scores = TokenScores(model, pieces, call, step)
-    exact, mine, *emulated = scores.read([Lane(profile=one) for one in (EXACT, a, *candidates)])
+    sample = LogitSample(sum(map(len, recorded)))
+    lanes = [Lane(profile=one) for one in (EXACT, a, *candidates)]
+    exact, mine, *emulated = scores.read(lanes, sample.add)
     known = ~torch.cat(recorded).isnan()
     whole = torch.cat(recorded)[known]
     error = whole - exact[known]
@@ -100,7 +104,8 @@ def explain_record(
     is_bug = beyond and rows[0].share < FITTING
     causes: list[Cause] = []
     if is_bug:
-        causes = _try_mistakes(scores, recorded, exact)
+        causes = try_logits(sample.select(torch.cat(recorded)))
+        causes += _try_mistakes(scores, recorded, exact)
     return RecordedGap(
         a=a,
         difference=compare_tokens(mine[known], whole),
@@ -148,24 +153,30 @@ def _run_all(
 
 def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
     model, pieces = scores.model, scores.pieces
-    beginning = getattr(getattr(model, "config", None), "bos_token_id", None)
-    table: Any = model.get_input_embeddings()  # type: ignore[operator]
-    if beginning is not None and not 0 <= beginning < len(table.weight):
-        beginning = None
+    entries = len(model.get_input_embeddings().weight)  # type: ignore[operator]
+    config = getattr(model, "config", None)
+    padding = _find_token(config, ("pad_token_id", "eos_token_id"), entries)
+    most = getattr(config, "max_position_embeddings", 0) or 0
 
     def read(given: Sequence[Tensor]) -> list[Tensor]:
         own = TokenScores(model, given, scores.call, scores.step)
         found = own.read([Lane(profile=EXACT)] * 2)[0]
-        scores.forwards += own.forwards
+        scores.forwards += own.forwards * len(given) / len(pieces)
         return list(found.split([len(ids) - 1 for ids in given]))
 
-    logits = scores.logits[0]
     return [
         *try_shifts(recorded, exact.split([len(one) for one in recorded])),
-        try_temperature(recorded, logits, pieces),
-        *try_beginning(recorded, pieces, beginning, read),
+        *try_beginning(recorded, pieces, _find_token(config, ("bos_token_id",), entries), read),
+        *try_context(recorded, pieces, padding, most, read),
         *try_rotations(recorded, pieces, model, read),
+        *try_offsets(recorded, pieces, model, read),
     ]
+
+
+def _find_token(config: Any, names: Sequence[str], entries: int) -> int | None:
+    """Return the first token that a model's settings name and its table has."""
+    found = [getattr(config, name, None) for name in names]
+    return next((one for one in found if isinstance(one, int) and 0 <= one < entries), None)
 
 
 def _explain(recorded: Tensor, read: Tensor, exact: Tensor) -> float:

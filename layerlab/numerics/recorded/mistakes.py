@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import exp, inf, log
+from math import inf
+from typing import Any
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from layerlab.numerics.profiles.token_differences import rms
@@ -14,8 +14,8 @@ from layerlab.numerics.recorded.recorded_gap import Cause
 # Rotations are tried with these times their base, and at positions divided by these.
 BASES = (0.5, 2.0, 50.0, 100.0)
 FACTORS = (0.5, 2.0, 4.0, 8.0)
-COLDEST, HOTTEST = 0.05, 20.0
-PRECISE = 1e-4  # of the logarithm of a temperature
+# Places that learned positions are tried to be off by.
+OFFSETS = (-1, 1, 2, 3, 4, 8, 16)
 FREQUENCIES = "inv_freq"
 # Log-probabilities of all tokens but the first of each text, in float32.
 Read = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -35,35 +35,6 @@ def try_shifts(recorded: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Caus
         Cause(name="each recorded a token too early", left=measure(later)),
         Cause(name="each recorded a token too late", left=measure(earlier)),
     ]
-
-
-def try_temperature(
-    recorded: Sequence[Tensor], logits: Sequence[Tensor], ids: Sequence[Tensor]
-) -> Cause:
-    """Fit the temperature that logits were divided by.
-
-    T = argmin sum (recorded - log softmax(logits / T))^2
-
-    Source: Own.
-
-    Args:
-        recorded: by text; NaN where nothing was.
-        logits: in float32, one row for each token but the last.
-        ids: the tokens.
-    """
-
-    def measure_left(power: float) -> float:
-        found = []
-        for one, rows, tokens in zip(recorded, logits, ids, strict=True):
-            scaled = (rows.double() / exp(power)).log_softmax(-1)
-            found.append(one - scaled.gather(-1, tokens[1:, None])[:, 0])
-        return measure(found)
-
-    limits = log(COLDEST), log(HOTTEST)
-    best = minimize_scalar(
-        measure_left, bounds=limits, method="bounded", options={"xatol": PRECISE}
-    )
-    return Cause(name=f"temperature {exp(best.x):.4g} applied", left=float(best.fun))
 
 
 def try_beginning(
@@ -143,6 +114,91 @@ def turning(model: nn.Module, base: float, factor: float) -> Iterator[None]:
     finally:
         for buffer, before in kept:
             buffer.copy_(before)
+
+
+def try_offsets(
+    recorded: Sequence[Tensor], pieces: Sequence[Tensor], model: nn.Module, read: Read
+) -> list[Cause]:
+    """Count positions from elsewhere; nothing for a model that has not learned them.
+
+    Args:
+        recorded: by text; NaN where nothing was.
+        pieces: token ids of each text.
+        model: it is as before when this returns.
+        read: gives log-probabilities in float32.
+    """
+    tables = _find_positions(model, max(map(len, pieces)))
+    if not tables:
+        return []
+    padding = [max(map(len, pieces)) - len(ids) for ids in pieces]
+    tried = [(f"learned positions off by {by:+d}", [by] * len(pieces)) for by in OFFSETS]
+    if any(padding):
+        tried.append(("learned positions that count padding on the left", padding))
+    found = []
+    for name, offsets in tried:
+        rows = []
+        for one, ids, by in zip(recorded, pieces, offsets, strict=True):
+            with moving(tables, by):
+                rows.append(one - read([ids])[0])
+        found.append(Cause(name=name, left=measure(rows)))
+    return found
+
+
+def _find_positions(model: nn.Module, places: int) -> list[Tensor]:
+    """Return tables of embeddings with a row for each place; none where they are elsewhere."""
+    tokens: Any = model.get_input_embeddings()  # type: ignore[operator]
+    found = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module is not tokens
+    ]
+    return [one for one in found if len(one) >= places and not one.is_meta]
+
+
+@contextmanager
+def moving(tables: Sequence[Tensor], by: int) -> Iterator[None]:
+    """Have tables of positions begin at another row until the block ends."""
+    kept = [(one, one.detach().clone()) for one in tables]
+    with torch.no_grad():
+        try:
+            for table, before in kept:
+                table.copy_(before.roll(-by, 0))
+            yield
+        finally:
+            for table, before in kept:
+                table.copy_(before)
+
+
+def try_context(
+    recorded: Sequence[Tensor],
+    pieces: Sequence[Tensor],
+    padding: int | None,
+    most: int,
+    read: Read,
+) -> list[Cause]:
+    """Have each text attend to what should have been hidden: its padding, or the texts before it.
+
+    Args:
+        recorded: by text; NaN where nothing was.
+        pieces: token ids of each text.
+        padding: token that short texts are filled up with on the left; None where there is none.
+        most: tokens that the model can read at once.
+        read: gives log-probabilities in float32.
+    """
+    longest = max(map(len, pieces))
+    tried = []
+    if padding is not None and any(len(ids) < longest for ids in pieces):
+        ahead = [ids.new_full((longest - len(ids),), padding) for ids in pieces]
+        tried.append(("padding on the left attended to", ahead))
+    if 1 < len(pieces) and sum(map(len, pieces)) <= most:
+        before = [torch.cat([ids[:0], *pieces[:number]]) for number, ids in enumerate(pieces)]
+        tried.append(("the texts before each attended to", before))
+    found = []
+    for name, ahead in tried:
+        whole = read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
+        rows = [one - other[-len(one) :] for one, other in zip(recorded, whole, strict=True)]
+        found.append(Cause(name=name, left=measure(rows)))
+    return found
 
 
 def measure(rows: Sequence[Tensor]) -> float:
