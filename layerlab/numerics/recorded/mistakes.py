@@ -1,9 +1,9 @@
 """The commonest mistakes by which two runs of one model differ, each tried on a record."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ FACTORS = (0.5, 2.0, 4.0, 8.0)
 # Places that learned positions are tried to be off by.
 OFFSETS = (-1, 1, 2, 3, 4, 8, 16)
 FREQUENCIES = "inv_freq"
+# What tables of learned positions are called.
+POSITIONS = re.compile(r"wpe$|pos[^.]*$")
 # Log-probabilities of all tokens but the first of each text, in float32.
 Read = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -145,12 +147,11 @@ def try_offsets(
 
 
 def _find_positions(model: nn.Module, places: int) -> list[Tensor]:
-    """Return tables of embeddings with a row for each place; none where they are elsewhere."""
-    tokens: Any = model.get_input_embeddings()  # type: ignore[operator]
+    """Return tables of learned positions; none where they are elsewhere."""
     found = [
         module.weight
-        for module in model.modules()
-        if isinstance(module, nn.Embedding) and module is not tokens
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and POSITIONS.search(name)
     ]
     return [one for one in found if len(one) >= places and not one.is_meta]
 

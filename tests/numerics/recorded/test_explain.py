@@ -1,12 +1,20 @@
 """Records of real runs are taken for what they are, and mistakes for mistakes."""
 
+import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from layerlab import builtin
 from layerlab.api.gap import run_model
@@ -230,3 +238,150 @@ def test_a_beginning_left_out_is_named(pieces: list[Tensor]) -> None:
 
     found = find(own, record(texts, read), CANDIDATES[:2])
     assert found.cause is not None and found.cause.name == "the token of the beginning missing"
+
+
+CUTS: dict[str, tuple[dict[str, float], str]] = {
+    "top-k": ({"top_k": 5}, "top-k 5 applied"),
+    "top-p": ({"top_p": 0.8}, "top-p 0.8 applied"),
+    "both": ({"top_p": 0.9, "temperature": 0.7}, "and top-p 0.9 applied"),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_what_a_sampler_cuts_off_is_named(model: Any, name: str) -> None:
+    given, cause = CUTS[name]
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"top_k": 0, "temperature": 1.0, **given}
+    start = torch.tensor([[7], [19]])
+    made = model.generate(
+        start,
+        max_new_tokens=80,
+        min_new_tokens=80,
+        do_sample=True,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+    pieces = list(made.sequences)
+    steps = torch.stack(made.scores, 1).float().log_softmax(-1)
+    records = [
+        TokenRecord(
+            token_ids=tuple(ids.tolist()),
+            logprobs=(None, *rows.gather(-1, ids[1:, None])[:, 0].clamp(max=0).tolist()),
+        )
+        for ids, rows in zip(pieces, steps, strict=True)
+    ]
+    found = find(model, records, CANDIDATES[:2])
+    assert found.is_bug and found.cause is not None and found.cause.name.endswith(cause)
+    assert ("temperature 0.7" in found.cause.name) == (name == "both")
+
+
+def wrong_best(logits: Tensor, ids: Tensor) -> list[float]:
+    return logits[:-1].float().log_softmax(-1).amax(-1).tolist()
+
+
+def wrong_base(logits: Tensor, ids: Tensor) -> list[float]:
+    return [one / math.log(10) for one in score(logits, ids)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        (wrong_best, "that of the most probable token each time"),
+        (wrong_base, "logarithms to the base of 10"),
+    ],
+)
+def test_other_numbers_than_log_probabilities_are_named(
+    model: Any,
+    pieces: list[Tensor],
+    wrong: Callable[[Tensor, Tensor], list[float]],
+    cause: str,
+) -> None:
+    engine = load("sdpa")
+    with torch.no_grad():
+        records = [
+            TokenRecord(
+                token_ids=tuple(ids.tolist()),
+                logprobs=(None, *wrong(engine(input_ids=ids[None]).logits[0], ids)),
+            )
+            for ids in pieces
+        ]
+    found = find(model, records, CANDIDATES[:2])
+    assert found.is_bug and found.cause is not None and found.cause.name == cause
+
+
+PAD = 3
+
+
+@pytest.fixture(scope="module")
+def learned() -> Any:
+    """A model with learned positions that matter."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=300,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=128,
+        initializer_range=0.2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=PAD,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def pad(ids: Tensor, texts: list[Tensor]) -> tuple[Tensor, int]:
+    """Fill a text up on the left to the length of the longest."""
+    more = max(map(len, texts)) - len(ids)
+    return torch.cat([ids.new_full((more,), PAD), ids]), more
+
+
+def read_offset(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
+    places = torch.arange(2, len(ids) + 2)
+    logits: Tensor = model(input_ids=ids[None], position_ids=places[None]).logits[0]
+    return logits
+
+
+def read_counted(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
+    """Mask padding, and count positions from its beginning."""
+    whole, more = pad(ids, texts)
+    mask = torch.arange(len(whole)) >= more
+    places = torch.arange(len(whole))
+    logits: Tensor = model(
+        input_ids=whole[None], attention_mask=mask[None].long(), position_ids=places[None]
+    ).logits[0, more:]
+    return logits
+
+
+def read_attended(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
+    whole, more = pad(ids, texts)
+    logits: Tensor = model(input_ids=whole[None]).logits[0, more:]
+    return logits
+
+
+def read_packed(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
+    at = next(number for number, one in enumerate(texts) if one is ids)
+    before = [one for one in texts[:at]]
+    logits: Tensor = model(input_ids=torch.cat([*before, ids])[None]).logits[0, -len(ids) :]
+    return logits
+
+
+CONTEXTS: dict[str, tuple[Callable[[Any, Tensor, list[Tensor]], Tensor], str]] = {
+    "offset": (read_offset, "learned positions off by +2"),
+    "counted": (read_counted, "learned positions that count padding on the left"),
+    "attended": (read_attended, "padding on the left attended to"),
+    "packed": (read_packed, "the texts before each attended to"),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_what_a_text_was_read_beside_is_named(learned: Any, name: str) -> None:
+    read, cause = CONTEXTS[name]
+    texts = [torch.arange(20, 20 + size) for size in (40, 31, 25)]
+    before = {key: one.clone() for key, one in learned.named_parameters()}
+    engine = copy.deepcopy(learned).to(torch.bfloat16)
+    found = find(learned, record(texts, lambda ids: read(engine, ids, texts)), CANDIDATES[:2])
+    assert found.is_bug and found.cause is not None and found.cause.name == cause
+    assert found.forwards <= 30
+    torch.testing.assert_close(dict(learned.named_parameters()), before, rtol=0, atol=0)
