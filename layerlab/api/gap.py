@@ -21,7 +21,7 @@ from layerlab.numerics.profiles.gap import RunGap, find_gap
 from layerlab.numerics.profiles.profile import RUNS, NumericsProfile, load_profile
 from layerlab.numerics.recorded.explain import explain_record
 from layerlab.numerics.recorded.read_records import read_records
-from layerlab.numerics.recorded.record import TokenRecord, check_tokens
+from layerlab.numerics.recorded.record import TokenRecord, check_lengths, check_tokens
 from layerlab.numerics.recorded.recorded_gap import RecordedGap
 from layerlab.plugins import load_files
 from layerlab.system.files import File
@@ -165,6 +165,7 @@ def _pieces(
     asked: GapRequest, patient: LoadedModel, records: Sequence[TokenRecord]
 ) -> list[Tensor]:
     """Return the tokens of each text, which those of the record have to be."""
+    check_lengths(records, patient.context, str(asked.logprobs), patient.name)
     if asked.passage is not None:
         pieces = sequences(asked.passage, patient)
         if records:

@@ -71,5 +71,6 @@ def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> TokenRecord
         raise UserError(f"{holder} is {short_repr(row)}; expected {KNOWN}")
     found = read_plain(row) or read_vllm(row, holder) or read_openai(row, tokenizer, holder)
     if found is None:
-        raise UserError(f"{holder} has the keys {', '.join(map(str, row))}; expected {KNOWN}")
+        keys = f"the keys {', '.join(map(str, row))}" if row else "no keys"
+        raise UserError(f"{holder} has {keys}; expected {KNOWN}")
     return make_record(*found, vocabulary, holder)

@@ -8,6 +8,9 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
+# What OpenAI-type servers return for a token that was not among those they looked at.
+UNKNOWN = -9999.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
@@ -78,11 +81,17 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
 
 def _check_logprob(given: Any, holder: str) -> None:
     number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not number or not math.isfinite(given):
+    if not number or given != given or given == -math.inf:
         raise UserError(f"{holder} is {short_repr(given)}; expected a number")
     if given > 0:
         raise UserError(
-            f"{holder} is {given:g}, above 0: expected natural logarithms of probabilities"
+            f"{holder} is {short_repr(given)}, above 0: expected natural logarithms of"
+            " probabilities"
+        )
+    if given <= UNKNOWN:
+        raise UserError(
+            f"{holder} is {short_repr(given)}: servers write {UNKNOWN:g} where they know none;"
+            " leave that text out, or record it again"
         )
 
 
@@ -116,3 +125,22 @@ def check_tokens(
                     f"text {number} of {name} has token {one} at {place}, the text that was given "
                     f"has {other}; give the text that was recorded, or none"
                 )
+
+
+def check_lengths(records: Sequence[TokenRecord], most: int | None, name: str, model: str) -> None:
+    """Refuse records of texts that are longer than the model can read.
+
+    Args:
+        most: tokens that it can read at once; None for any number.
+        name: of what was recorded.
+        model: its name.
+
+    Raises:
+        UserError: one is.
+    """
+    for number, record in enumerate(records, 1):
+        if most is not None and len(record.token_ids) > most:
+            raise UserError(
+                f"text {number} of {name} has {len(record.token_ids)} tokens, the context of "
+                f"{model} is {most}; record texts of {most} tokens at the most"
+            )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+import layerlab
 from layerlab import UserError, builtin
 from layerlab.numerics.recorded.read_records import read_records
 from layerlab.numerics.recorded.record import TokenRecord, check_tokens
@@ -119,6 +120,10 @@ WRONG: list[tuple[Any, str]] = [
     (change(logprobs=[None, 0.5, -2.0]), "is 0.5, above 0: expected natural logarithms"),
     (change(logprobs=[None, float("nan"), -2.0]), "log-probability 1 of text 1"),
     (change(logprobs=[None, float("-inf"), -2.0]), "is -inf; expected a number"),
+    (change(logprobs=[None, 10**400, -2.0]), "above 0: expected natural logarithms"),
+    (change(logprobs=[None, -(10**400), -2.0]), "servers write -9999 where they know none"),
+    (change(logprobs=[None, -1e308, -2.0]), "is -1e+308: servers write -9999 where"),
+    (change(logprobs=[None, -9999.0, -2.0]), "leave that text out, or record it again"),
     (change(logprobs=[None, -1.0, None]), "is None; expected a number"),
     (change(logprobs=[None, -1.0]), "has 3 tokens and 2 log-probabilities; expected one of each"),
     (change(logprobs=[None, None, None]), "has no log-probability of a token that follows another"),
@@ -126,6 +131,7 @@ WRONG: list[tuple[Any, str]] = [
     (change(token_ids=[5, 7, 500]), "has token 500, the model knows 500 from 0"),
     (change(token_ids=[5, "7", 9]), "has the token id '7'; expected whole numbers"),
     ([[1]], 'is [1]; expected {"token_ids"'),
+    ({}, "has no keys; expected"),
     ({"text": "a"}, "has the keys text; expected"),
     (places({"8": -1.0}), "has no log-probability of its own token 7 in"),
     ({"prompt_logprobs": [None, {"7": -1.0}]}, "does not say which token stands at 0; ask the"),
@@ -185,3 +191,17 @@ def test_records_of_other_tokens_than_the_text_are_refused() -> None:
         UserError, match="records 1 texts, and 2 were given; give the texts that were recorded"
     ):
         check_tokens([WANTED], [[5], [6]], "it")
+
+
+def test_a_record_longer_than_the_context_is_told_without_advice_to_cut_it(
+    tmp_path: Path,
+) -> None:
+    ids = [index % 100 for index in range(300)]
+    path = write(tmp_path, {"token_ids": ids, "logprobs": [None, *[-1.0] * 299]})
+    with pytest.raises(UserError) as caught:
+        layerlab.gap("llama", logprobs=path, progress=False)
+    said = str(caught.value)
+    assert said.endswith(
+        "300 tokens, the context of llama is 256; record texts of 256 tokens at the most"
+    )
+    assert said.startswith(f"text 1 of {path}") and "\n" not in said
