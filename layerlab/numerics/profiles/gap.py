@@ -39,7 +39,7 @@ EXPERTS = "experts chosen otherwise"
 BEFORE, BLOCKS, BEHIND = layer_name(EMBEDDING), "blocks", "behind the blocks"
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """Results of a model whose errors are exchanged together: none belongs to two parts."""
 
     operation: str
@@ -60,7 +60,7 @@ class ExchangedErrors:
     """
 
     whole: Tensor
-    parts: Mapping[Part, Tensor]
+    parts: Mapping[ModelPart, Tensor]
     layers: Mapping[str, Tensor]
     blocks: str
     rows: tuple[DifferenceShare, ...]
@@ -72,7 +72,7 @@ class ExchangedErrors:
             field: of a part.
             apart: operations that the profiles set differently.
         """
-        groups: dict[str, list[Part]] = {}
+        groups: dict[str, list[ModelPart]] = {}
         for part in self.parts:
             groups.setdefault(getattr(part, field), []).append(part)
         return [
@@ -185,16 +185,16 @@ def _rank(rows: Iterable[DifferenceShare]) -> tuple[DifferenceShare, ...]:
     return tuple(sorted(made, key=lambda one: -one.share if isfinite(one.share) else inf))
 
 
-def _list_parts(scores: TokenScores, pair: Sequence[Lane], count: int) -> list[Part]:
+def _list_parts(scores: TokenScores, pair: Sequence[Lane], count: int) -> list[ModelPart]:
     """Return the parts of a model in which one of two runs rounds, in the order of operations."""
     order = list(OPERATIONS)
     found = {_find_part(one, count) for one in scores.list_results(pair)}
     return sorted(found, key=lambda part: (order.index(part.operation), part))
 
 
-def _find_part(result: OperationResult, count: int) -> Part:
+def _find_part(result: OperationResult, count: int) -> ModelPart:
     zone = BEFORE if result.layer == EMBEDDING else BEHIND if result.layer == count else BLOCKS
-    return Part(result.operation, result.component, zone)
+    return ModelPart(result.operation, result.component, zone)
 
 
 def _count_groups(spent: float, apart: int, chooses: bool) -> int:
@@ -268,7 +268,7 @@ def _is_one_of(names: Collection[str], result: OperationResult) -> bool:
     return result.operation in names
 
 
-def _is_part(part: Part, count: int, result: OperationResult) -> bool:
+def _is_part(part: ModelPart, count: int, result: OperationResult) -> bool:
     return _find_part(result, count) == part
 
 
