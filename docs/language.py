@@ -36,7 +36,8 @@ LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 # What rows are named by and no file declares.
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
-    *("residual stream", "weights (stored)", "behind the blocks"),
+    *("residual stream", "weights (stored)", "behind the blocks", "experts chosen otherwise"),
+    *("operation", "remedy", "router"),
     *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
     *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
 )

@@ -30,7 +30,7 @@ SPARE = 1
 DEPTHS = 12
 # So many differences are taken back together, the largest shares first, before all of them are;
 # and the largest so many are also taken back alone.
-STEPS = (1, 2, 4)
+STEPS = (1, 3)
 ALONE = 2
 # A closure further from 1 asks which of the largest operations do not add up.
 CLOSED = 0.1
@@ -39,7 +39,7 @@ EXPERTS = "experts chosen otherwise"
 BEFORE, BLOCKS, BEHIND = layer_name(EMBEDDING), "blocks", "behind the blocks"
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """Results of a model whose errors are exchanged together: none belongs to two parts."""
 
     operation: str
@@ -54,13 +54,15 @@ class ExchangedErrors:
     Attributes:
         whole: by token.
         parts: with the errors of b in one part.
-        layers: with the errors of b in a group of layers, by name.
+        layers: with the errors of b in a group of layers, by name; none where all are one group.
+        blocks: what all blocks together are called.
         rows: of their own in every table, as of experts that were chosen otherwise.
     """
 
     whole: Tensor
-    parts: Mapping[Part, Tensor]
+    parts: Mapping[ModelPart, Tensor]
     layers: Mapping[str, Tensor]
+    blocks: str
     rows: tuple[DifferenceShare, ...]
 
     def add_up(self, field: str, apart: Collection[str]) -> list[DifferenceShare]:
@@ -70,7 +72,7 @@ class ExchangedErrors:
             field: of a part.
             apart: operations that the profiles set differently.
         """
-        groups: dict[str, list[Part]] = {}
+        groups: dict[str, list[ModelPart]] = {}
         for part in self.parts:
             groups.setdefault(getattr(part, field), []).append(part)
         return [
@@ -87,8 +89,11 @@ class ExchangedErrors:
         """Return the shares by layer, in the order in which they run."""
         zones = self.add_up("zone", ())
         blocks = [_share(name, one, self.whole) for name, one in self.layers.items()]
-        before, behind = ([one for one in zones if one.name == name] for name in (BEFORE, BEHIND))
-        return [*before, *blocks, *behind]
+        before, whole, behind = (
+            [replace(one, name=called) for one in zones if one.name == name]
+            for name, called in ((BEFORE, BEFORE), (BLOCKS, self.blocks), (BEHIND, BEHIND))
+        )
+        return [*before, *(blocks or whole), *behind]
 
 
 def find_gap(
@@ -126,7 +131,8 @@ def find_gap(
     chooses = any(part.operation == "router" for part in parts)
     spent = scores.count_passes([*pair, *lanes])
     spans = _group_layers(count, _count_groups(spent, len(differences(a, b)), chooses))
-    lanes += [Lane(takes=partial(_is_layer, span)) for span in spans.values()]
+    # All blocks together have what their parts have.
+    lanes += [Lane(takes=partial(_is_layer, span)) for span in spans.values() if len(spans) > 1]
     distributions = DistributionDifferences()
     mine, theirs, *read = scores.read([*pair, *lanes], distributions.add)
     pinned = theirs
@@ -148,7 +154,8 @@ def find_gap(
     exchanged = ExchangedErrors(
         whole=whole,
         parts=dict(zip(parts, made, strict=False)),
-        layers=dict(zip(spans, made[len(parts) :], strict=True)),
+        layers=dict(zip(spans, made[len(parts) :], strict=False)),
+        blocks=next(iter(spans), BLOCKS),
         rows=(_share(EXPERTS, theirs - pinned, whole),) if changed else (),
     )
     found = _attribute(found, exchanged)
@@ -178,16 +185,16 @@ def _rank(rows: Iterable[DifferenceShare]) -> tuple[DifferenceShare, ...]:
     return tuple(sorted(made, key=lambda one: -one.share if isfinite(one.share) else inf))
 
 
-def _list_parts(scores: TokenScores, pair: Sequence[Lane], count: int) -> list[Part]:
+def _list_parts(scores: TokenScores, pair: Sequence[Lane], count: int) -> list[ModelPart]:
     """Return the parts of a model in which one of two runs rounds, in the order of operations."""
     order = list(OPERATIONS)
     found = {_find_part(one, count) for one in scores.list_results(pair)}
     return sorted(found, key=lambda part: (order.index(part.operation), part))
 
 
-def _find_part(result: OperationResult, count: int) -> Part:
+def _find_part(result: OperationResult, count: int) -> ModelPart:
     zone = BEFORE if result.layer == EMBEDDING else BEHIND if result.layer == count else BLOCKS
-    return Part(result.operation, result.component, zone)
+    return ModelPart(result.operation, result.component, zone)
 
 
 def _count_groups(spent: float, apart: int, chooses: bool) -> int:
@@ -261,7 +268,7 @@ def _is_one_of(names: Collection[str], result: OperationResult) -> bool:
     return result.operation in names
 
 
-def _is_part(part: Part, count: int, result: OperationResult) -> bool:
+def _is_part(part: ModelPart, count: int, result: OperationResult) -> bool:
     return _find_part(result, count) == part
 
 

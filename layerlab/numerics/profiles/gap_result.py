@@ -1,6 +1,6 @@
 """The difference between two runs of one model: what it is made of, and how it is told."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
@@ -252,19 +252,19 @@ def _list_places(found: RunGap) -> list[list[str]]:
 
 def _list_remedies(found: RunGap) -> list[str]:
     lines = ["set as in a                       RMS left  mean left, nats"]
-    lines += map(_tell_remedy, name_steps(found.remedies), found.remedies)
+    for place, (one, added) in enumerate(list_steps(found.remedies)):
+        told = _join(added) if len(added) < LARGEST else f"{len(added)} more"
+        lines.append(_tell_remedy(f"and {told}" if place else told, one))
     return lines + [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
 
 
-def name_steps(remedies: Sequence[Remedy]) -> list[str]:
-    """Return what each takes back beside what the one before does, in a few words."""
-    names, before = [], 0
+def list_steps(remedies: Iterable[Remedy]) -> list[tuple[Remedy, tuple[str, ...]]]:
+    """Return each with what it takes back beside what the one before does."""
+    found, before = [], 0
     for one in remedies:
-        added = one.operations[before:]
-        told = _join(added) if len(added) < LARGEST else f"{len(added)} more"
-        names.append(f"and {told}" if before else told)
+        found.append((one, one.operations[before:]))
         before = len(one.operations)
-    return names
+    return found
 
 
 def _tell_remedy(name: str, one: Remedy) -> str:

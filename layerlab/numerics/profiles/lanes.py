@@ -85,7 +85,7 @@ class SideBySide(Emulation):
         model: the model; it is not changed.
         lanes: the runs; the first two have profiles.
         index: the operations of the model.
-        wide: dtype that values are held in; that which the profiles ask for if left out.
+        wide: dtype that values are held in; left out, what the profiles ask for.
         behind: whether all that is run lies behind the blocks.
     """
 
@@ -156,8 +156,7 @@ class SideBySide(Emulation):
             self._lay(plain, make())
             return plain
         kept: Any = plain
-        lanes = LayerLanes(value, plain.dtype, plain.device, kept._known, kept._layer, make)  # type: ignore[arg-type]
-        return lanes
+        return LayerLanes(value, plain.dtype, plain.device, kept._known, kept._layer, make)  # type: ignore[arg-type]
 
     def _values(self, value: Tensor, place: OpSite, format: Any) -> Tensor:
         # Each run rounds for itself.
@@ -269,7 +268,7 @@ class SideBySide(Emulation):
         if narrowed:
             return self.index.find_cast(self._place)
         found = self.index.find(self._place, self.tracker.weighted)
-        # Outside the blocks, what scales or bounds logits is done as what scales embeddings is.
+        # What scales or bounds logits looks as what scales embeddings does.
         return "head" if found == "embedding" and self._begun else found
 
     def _locate(self, operation: str, place: OpSite, before: bool) -> OperationResult:

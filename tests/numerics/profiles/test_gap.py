@@ -45,7 +45,10 @@ def test_shares_add_up(family: str, b: str) -> None:
     assert found.echo + sum(one.share for one in found.causes) == pytest.approx(found.closure)
 
 
-@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(one, marks=pytest.mark.full) for one in ("pre-norm", "post-norm")), "llama"],
+)
 def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> None:
     model = subject(name).model
     for b in ("torch-compile", "autocast-bf16"):
@@ -64,7 +67,8 @@ def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
     found = find_gap(model, [IDS], EAGER, load_profile("autocast-bf16"), call=call)
     assert found.forwards <= FORWARDS and 0.9 < found.layer_closure < 1.1
     grouped = [one.name for one in found.layers if one.name.startswith("layers")]
-    assert 2 <= len(grouped) < 14 and grouped[-1].endswith("to 13")
+    assert 1 <= len(grouped) < 14
+    assert grouped[0].startswith("layers 0 to") and grouped[-1].endswith("to 13")
 
 
 def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import forward
 from layerlab.numerics.profiles.gap import find_gap
-from layerlab.numerics.profiles.gap_result import RunGap, name_steps
+from layerlab.numerics.profiles.gap_result import LARGEST, RunGap, list_steps
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.validation import Constraint
 
@@ -71,10 +71,12 @@ def _rows(found: RunGap) -> Iterator[Row]:
                 "differs": differs,
             }
     whole = found.difference.rms
-    for name, left in zip(name_steps(found.remedies), found.remedies, strict=True):
+    for left, added in list_steps(found.remedies):
+        operations, count = ", ".join(added), len(added)
+        few = count < LARGEST
         yield {
             "by": "remedy",
-            "part": f"{name} as in a",
+            "part": f"and {operations} as in a" if few else f"and {count} more as in a",
             "share": (left.rms / whole) ** 2,
             "rms": left.rms,
             "differs": nan,

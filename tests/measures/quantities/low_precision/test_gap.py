@@ -26,7 +26,7 @@ def test_rows_are_those_of_the_function() -> None:
     assert list(components.index) == [one.name for one in found.components]
     assert components["share"].sum() == pytest.approx(found.closure)
     left = rows[rows["by"] == "remedy"]
-    assert list(left["part"])[-1] == f"and {len(found.remedies[-1].operations) - 4} more as in a"
+    assert list(left["part"])[-1] == f"and {len(found.remedies[-1].operations) - 3} more as in a"
     assert list(left["rms"])[-1] == 0
     (measure,) = (one for one in report.to_dict()["measures"] if one["name"] == "gap")
     assert any("nats in the mean" in note for note in measure["notes"])
