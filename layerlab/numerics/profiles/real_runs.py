@@ -50,21 +50,29 @@ def read_real(
         raise NotApplicable("there is no C++ compiler to compile the model with")
     found = []
     with evaluation_mode(model), torch.no_grad():
-        own = prepare_model(model, profile.runs)
+        # Compiled for each length, many of them would take minutes.
+        own = prepare_model(model, profile.runs, many=len(set(map(len, pieces))) > 1)
         for ids, prompt in zip(pieces, prompts or [1] * len(pieces), strict=True):
             try:
                 logits = run(own, ids, call, prompt)[0, :-1].double()
             except RuntimeError as error:
-                said = str(error).partition("\n")[0]
-                raise NotApplicable(f"torch refuses to run it so: {said}") from None
+                raise NotApplicable(_refuse(error)) from None
             found.append(logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0])
     return torch.cat(found)
 
 
-def prepare_model(model: nn.Module, runs: str) -> nn.Module:
+def prepare_model(model: nn.Module, runs: str, many: bool = False) -> nn.Module:
     """Return a copy of a model as a run wants it: in bf16, with its attention, compiled.
 
     In float32, under autocast too, the attention is the model's own.
+
+    Args:
+        model: it is not changed.
+        runs: how a profile is run.
+        many: whether it is compiled once for texts of many lengths.
+
+    Raises:
+        NotApplicable: the model keeps the attention that it has.
     """
     dtype = torch.float32 if runs in WIDE else torch.bfloat16
     own: Any = copy.deepcopy(model)
@@ -73,10 +81,24 @@ def prepare_model(model: nn.Module, runs: str) -> nn.Module:
         one.data = one.data.to(dtype)
     if runs in WIDE:
         return own
-    own.set_attn_implementation("eager" if runs == "eager" else "sdpa")
+    attention = "eager" if runs == "eager" else "sdpa"
+    try:
+        own.set_attn_implementation(attention)
+    except ValueError as error:
+        raise NotApplicable(_refuse(error)) from None
+    if own.config._attn_implementation != attention:
+        raise NotApplicable(
+            f"the model keeps its attention, {own.config._attn_implementation}; load it with "
+            f"attn_implementation={attention!r}"
+        )
     if runs == "compile":
-        own = torch.compile(own, dynamic=False)
+        own = torch.compile(own, dynamic=many)
     return own
+
+
+def _refuse(error: Exception) -> str:
+    said = str(error).partition("\n")[0].partition(". ")[0]
+    return f"torch refuses to run it so: {said}"
 
 
 def _run_whole(model: nn.Module, ids: Tensor, call: RunModel, prompt: int) -> Tensor:

@@ -15,6 +15,7 @@ from layerlab.numerics.profiles.token_differences import compare_tokens, rms
 from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
 from layerlab.numerics.recorded.logit_mistakes import LogitSample, try_logits
 from layerlab.numerics.recorded.mistakes import (
+    RecordedTexts,
     try_beginning,
     try_context,
     try_offsets,
@@ -22,12 +23,18 @@ from layerlab.numerics.recorded.mistakes import (
     try_shifts,
 )
 from layerlab.numerics.recorded.record import TokenRecord
-from layerlab.numerics.recorded.recorded_gap import Cause, ProfileFit, RecordedGap
+from layerlab.numerics.recorded.recorded_gap import SEEN, Cause, ProfileFit, RecordedGap
 
 EXACT = NumericsProfile(name="float32", format=KEPT)
-# Rounding makes no more than so many times the RMS, or the bias, of the profile that makes most;
-# and the mean of n tokens strays by its standard error.
+# Rounding makes no more than so many times the RMS, or the bias, of the profile that makes most,
+# be it asked for or the usual one; and the mean of n tokens strays by its standard error.
+USUAL = "torch-eager"
 MULTIPLE = 2.0
+# What float32 makes of what bf16 does: by their digits, and as sums in it are rounded at each
+# term, which those of bf16 are but at the end.
+TERMS = 8.0
+FEWER = TERMS * torch.finfo(torch.float32).eps / torch.finfo(torch.bfloat16).eps
+DIGITS = 17  # what a float64 is written with at the most
 STRAYING = 4.0
 # What lies so many times further away than that is run by no profile for real.
 FAR = 10.0
@@ -35,6 +42,9 @@ FAR = 10.0
 FITTING = 0.5
 # What a real run explains to this share is what was recorded: the rest are digits left out.
 SAME = 0.99
+# Texts that are read: more of them tell no more, and short ones take as long as those of a page.
+TEXTS = 64
+MISTAKEN = 16  # texts that mistakes are tried on
 
 
 def explain_record(
@@ -59,21 +69,23 @@ def explain_record(
 
     Args:
         model: the model; it is not changed.
-        records: what the engine recorded of each text.
+        records: what the engine recorded of each text; the first `TEXTS` are read.
         a: profile of what computes the loss.
         profiles: candidates; all that layerlab knows if left out.
         call: runs the model on the ids of one text, and gives logits of 1 x token x vocabulary.
         step: is told of each run.
         real: whether profiles are also run for real.
     """
+    left_out = len(records[TEXTS:])
+    records = records[:TEXTS]
     candidates = list(profiles) or [load_profile(name) for name in list_profiles()]
     device = next(model.parameters()).device
     pieces = [torch.tensor(one.token_ids, device=device) for one in records]
     recorded = [_values(one, device) for one in records]
     scores = TokenScores(model, pieces, call, step)
     sample = LogitSample(sum(map(len, recorded)))
-    lanes = [Lane(profile=one) for one in (EXACT, a, *candidates)]
-    exact, mine, *emulated = scores.read(lanes, sample.add)
+    lanes = [Lane(profile=one) for one in (EXACT, a, *candidates, load_profile(USUAL))]
+    exact, mine, *emulated, usual = scores.read(lanes, sample.add)
     known = ~torch.cat(recorded).isnan()
     whole = torch.cat(recorded)[known]
     error = whole - exact[known]
@@ -85,10 +97,12 @@ def explain_record(
         )
         for profile, read in zip(candidates, emulated, strict=True)
     ]
-    sizes = [one.rms for one in rows]
-    means = [abs(float((read - exact)[known].mean())) for read in emulated]
-    most_rms = MULTIPLE * max(sizes)
-    most_bias = MULTIPLE * max(means) + STRAYING * max(sizes) / len(whole) ** 0.5
+    errors = [(read - exact)[known] for read in (*emulated, usual)]
+    floor = FEWER * rms(errors[-1]) + _find_step(whole)
+    size = max(*map(rms, errors), floor)
+    most_rms = MULTIPLE * size
+    most_bias = MULTIPLE * max(abs(float(one.mean())) for one in errors)
+    most_bias += STRAYING * size / len(whole) ** 0.5
     if real and rms(error) <= FAR * most_rms:
         starts = [one.start for one in records]
 
@@ -98,7 +112,7 @@ def explain_record(
             return _explain(whole, own[known], exact[known])
 
         rows = _run_all(rows, candidates, run)
-    rows.sort(key=lambda one: (not _may_be(one, rms(error)), -one.share))
+    rows.sort(key=lambda one: (not _may_be(one, rms(error), floor), -one.share))
     bias = float(error.mean())
     beyond = rms(error) > most_rms or abs(bias) > most_bias
     is_bug = beyond and rows[0].share < FITTING
@@ -112,10 +126,13 @@ def explain_record(
         rms=rms(error),
         bias=bias,
         candidates=tuple(rows),
+        floor=floor,
         most_rms=most_rms,
         most_bias=most_bias,
         is_bug=is_bug,
-        causes=tuple(sorted(causes, key=lambda one: one.left)),
+        fits=_may_be(rows[0], rms(error), floor),
+        causes=tuple(sorted(causes, key=lambda one: one.part)),
+        left_out=left_out,
         forwards=scores.forwards,
     )
 
@@ -126,9 +143,23 @@ def _values(record: TokenRecord, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-def _may_be(row: ProfileFit, size: float) -> bool:
-    """Return whether a profile can have made a record, by its digits or its error's size."""
-    return row.share > 0 or row.rms / MULTIPLE <= size <= row.rms * MULTIPLE
+def _find_step(recorded: Tensor) -> float:
+    """Return the size of the error by which a record is cut to so many digits behind the point."""
+    for digits in range(DIGITS):
+        if recorded.equal(recorded.round(decimals=digits)):
+            return float(10.0**-digits / 12**0.5)
+    return 0.0
+
+
+def _may_be(row: ProfileFit, size: float, floor: float) -> bool:
+    """Return whether a profile can have made a record, by its digits or its error's size.
+
+    Args:
+        size: of the recorded error.
+        floor: what float32 makes, and the digits of the record: no smaller error is seen.
+    """
+    least = row.rms / MULTIPLE if row.rms > floor else 0.0
+    return row.share > SEEN or least <= size <= MULTIPLE * max(row.rms, floor)
 
 
 def _run_all(
@@ -152,7 +183,9 @@ def _run_all(
 
 
 def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
-    model, pieces = scores.model, scores.pieces
+    model, pieces = scores.model, scores.pieces[:MISTAKEN]
+    read_exactly = exact.split([len(one) for one in recorded])
+    texts = RecordedTexts(recorded[:MISTAKEN], read_exactly[:MISTAKEN])
     entries = len(model.get_input_embeddings().weight)  # type: ignore[operator]
     config = getattr(model, "config", None)
     padding = _find_token(config, ("pad_token_id", "eos_token_id"), entries)
@@ -161,15 +194,15 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
     def read(given: Sequence[Tensor]) -> list[Tensor]:
         own = TokenScores(model, given, scores.call, scores.step)
         found = own.read([Lane(profile=EXACT)] * 2)[0]
-        scores.forwards += own.forwards * len(given) / len(pieces)
+        scores.forwards += own.forwards * len(given) / len(scores.pieces)
         return list(found.split([len(ids) - 1 for ids in given]))
 
     return [
-        *try_shifts(recorded, exact.split([len(one) for one in recorded])),
-        *try_beginning(recorded, pieces, _find_token(config, ("bos_token_id",), entries), read),
-        *try_context(recorded, pieces, padding, most, read),
-        *try_rotations(recorded, pieces, model, read),
-        *try_offsets(recorded, pieces, model, read),
+        *try_shifts(texts),
+        *try_beginning(texts, pieces, _find_token(config, ("bos_token_id",), entries), read),
+        *try_context(texts, pieces, padding, most, read),
+        *try_rotations(texts, pieces, model, read),
+        *try_offsets(texts, pieces, model, read),
     ]
 
 

@@ -13,7 +13,8 @@ from layerlab.numerics.recorded.recorded_gap import Cause
 
 KEPT = 2**26  # bytes of logits that are kept of a record
 COLDEST, HOTTEST = 0.05, 20.0
-PRECISE = 1e-4  # of the logarithm of a temperature
+PRECISE = 1e-6  # of the logarithm of a temperature
+NONE = 1e-3  # what is nearer to a temperature of 1 is none
 # Temperatures beside which samplers cut off, and tokens that these are tried on.
 WARMTHS = tuple(exp(0.08 * step) for step in range(-15, 9))
 TRIED = 64
@@ -21,6 +22,7 @@ NUCLEI = (*(step / 100 for step in range(5, 100)), 0.995, 0.999)
 # What a sampler cuts off is told only where it leaves so much less than what asks for less.
 BETTER = 0.5
 BASES = (2, 10)
+NEVER = 1e9  # what is left, in nats, where tokens would have been cut off themselves
 
 
 class LogitSample:
@@ -84,6 +86,14 @@ class RecordedLogits:
         """Return the tokens' own log-probabilities at a temperature."""
         return _take(self.rows / warmth, self.targets) - (self.rows / warmth).logsumexp(-1)
 
+    def judge(self, name: str, wrong: Tensor) -> Cause:
+        """Measure what a mistake leaves that makes other log-probabilities of the tokens."""
+        return self.tell(name, rms(self.values - wrong))
+
+    def tell(self, name: str, left: float) -> Cause:
+        """Return a mistake that leaves so much."""
+        return Cause(name=name, left=left, whole=rms(self.values - self.score()))
+
 
 def try_logits(sample: RecordedLogits) -> list[Cause]:
     """Try what engines do to logits or log-probabilities.
@@ -95,14 +105,10 @@ def try_logits(sample: RecordedLogits) -> list[Cause]:
         return []
     warm = try_temperature(sample)
     best = sample.rows.amax(-1) - sample.rows.logsumexp(-1)
-    found = [
-        warm,
-        Cause(name="that of the most probable token each time", left=rms(sample.values - best)),
-    ]
+    found = [warm, sample.judge("that of the most probable token each time", best)]
     for base in BASES:
         scaled = sample.score() / log(base)
-        name = f"logarithms to the base of {base}"
-        found.append(Cause(name=name, left=rms(sample.values - scaled)))
+        found.append(sample.judge(f"logarithms to the base of {base}", scaled))
     for measure, word in ((measure_best, "top-k"), (measure_nuclei, "top-p")):
         cut = try_cut(sample, measure, word)
         found += [cut] if cut.left < BETTER * warm.left else []
@@ -121,7 +127,7 @@ def try_temperature(sample: RecordedLogits) -> Cause:
         return rms(sample.values - sample.score(exp(power)))
 
     best = _minimize(measure, log(COLDEST), log(HOTTEST))
-    return Cause(name=f"temperature {exp(best):.4g} applied", left=measure(best))
+    return sample.tell(f"temperature {exp(best):.4g} applied", measure(best))
 
 
 # Gives each cut that is tried with what it leaves.
@@ -153,18 +159,18 @@ def try_cut(sample: RecordedLogits, measure: MeasureCuts, word: str) -> Cause:
     few = RecordedLogits(sample.rows[:TRIED], sample.targets[:TRIED], sample.values[:TRIED])
 
     def leave(power: float) -> float:
-        return float(measure(_sort(few, exp(power)))[1].min())
+        return min(float(measure(_sort(few, exp(power)))[1].min()), NEVER)
 
     powers = [log(one) for one in WARMTHS]
     near = min(powers, key=leave)
     width = powers[1] - powers[0]
     warmth = exp(_minimize(leave, near - width, near + width))
-    if rms(torch.tensor([log(warmth)])) < 10 * PRECISE or leave(0.0) <= leave(log(warmth)):
+    if abs(log(warmth)) < NONE or leave(0.0) <= leave(log(warmth)):
         warmth = 1.0
     cuts, left = measure(_sort(sample, warmth))
     at = int(left.argmin())
     heat = "" if warmth == 1 else f"temperature {warmth:.4g} and "
-    return Cause(name=f"{heat}{word} {cuts[at]:g} applied", left=float(left[at]))
+    return sample.tell(f"{heat}{word} {cuts[at]:g} applied", float(left[at]))
 
 
 def measure_best(sorted: SortedLogits) -> tuple[Sequence[float], Tensor]:

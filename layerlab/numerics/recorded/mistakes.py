@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
+from dataclasses import dataclass
+from math import inf, nan
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +24,50 @@ POSITIONS = re.compile(r"wpe$|pos[^.]*$")
 Read = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-def try_shifts(recorded: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Cause]:
-    """Compare what was recorded of each token with its neighbours.
+@dataclass(frozen=True)
+class RecordedTexts:
+    """What was recorded of each text beside what is right.
 
-    Args:
-        recorded: by text; NaN where nothing was.
+    Attributes:
+        values: of all tokens but the first, as recorded; NaN where nothing was.
         exact: the same in float32.
     """
-    pairs = list(zip(recorded, exact, strict=True))
-    later = [one[:-1] - other[1:] for one, other in pairs]
-    earlier = [one[1:] - other[:-1] for one, other in pairs]
+
+    values: Sequence[Tensor]
+    exact: Sequence[Tensor]
+
+    def judge(self, name: str, wrong: Sequence[Tensor]) -> Cause:
+        """Measure what a mistake leaves, and what was wrong without it on the same tokens.
+
+        Args:
+            name: of the mistake.
+            wrong: what it makes of each token; NaN where that is not known.
+        """
+        values, other = torch.cat(list(self.values)), torch.cat(list(wrong))
+        known = ~(values - other).isnan()
+        if not known.any():
+            return Cause(name=name, left=inf, whole=0.0)
+        whole = values - torch.cat(list(self.exact))
+        return Cause(name=name, left=rms((values - other)[known]), whole=rms(whole[known]))
+
+
+def try_shifts(recorded: RecordedTexts) -> list[Cause]:
+    """Compare what was recorded of each token with its neighbours."""
+    later = [_drop_first(one) for one in recorded.exact]
+    earlier = [_wait(one[:-1]) for one in recorded.exact]
     return [
-        Cause(name="each recorded a token too early", left=measure(later)),
-        Cause(name="each recorded a token too late", left=measure(earlier)),
+        recorded.judge("each recorded a token too early", later),
+        recorded.judge("each recorded a token too late", earlier),
     ]
 
 
 def try_beginning(
-    recorded: Sequence[Tensor], pieces: Sequence[Tensor], token: int | None, read: Read
+    recorded: RecordedTexts, pieces: Sequence[Tensor], token: int | None, read: Read
 ) -> list[Cause]:
     """Leave the token of the beginning away, or put it there.
 
     Args:
-        recorded: by text; NaN where nothing was.
+        recorded: of each text.
         pieces: token ids of each text.
         token: that models begin with; None where there is none.
         read: gives log-probabilities in float32.
@@ -56,26 +78,24 @@ def try_beginning(
     found = []
     if any(have) and all(len(ids) > 2 for ids in pieces):
         shorter = read([ids[had:] for ids, had in zip(pieces, have, strict=True)])
-        rows = [one[had:] - other for one, other, had in zip(recorded, shorter, have, strict=True)]
-        found.append(Cause(name="the token of the beginning missing", left=measure(rows)))
+        rows = [_wait(one) if had else one for one, had in zip(shorter, have, strict=True)]
+        found.append(recorded.judge("the token of the beginning missing", rows))
     if not all(have):
         # As long as before, so that no model runs out of places: the last token is not compared.
         ahead = [ids if had else _put(token, ids) for ids, had in zip(pieces, have, strict=True)]
-        rows = [
-            one - other if had else one[:-1] - other[1:]
-            for one, other, had in zip(recorded, read(ahead), have, strict=True)
-        ]
-        found.append(Cause(name="the token of the beginning added", left=measure(rows)))
+        longer = read(ahead)
+        rows = [one if had else _drop_first(one) for one, had in zip(longer, have, strict=True)]
+        found.append(recorded.judge("the token of the beginning added", rows))
     return found
 
 
 def try_rotations(
-    recorded: Sequence[Tensor], pieces: Sequence[Tensor], model: nn.Module, read: Read
+    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
 ) -> list[Cause]:
     """Rotate queries and keys by other angles; nothing for a model that does not rotate.
 
     Args:
-        recorded: by text; NaN where nothing was.
+        recorded: of each text.
         pieces: token ids of each text.
         model: it is as before when this returns.
         read: gives log-probabilities in float32.
@@ -87,9 +107,7 @@ def try_rotations(
     found = []
     for name, base, factor in tried:
         with turning(model, base, factor):
-            exact = read(pieces)
-        rows = [one - other for one, other in zip(recorded, exact, strict=True)]
-        found.append(Cause(name=name, left=measure(rows)))
+            found.append(recorded.judge(name, read(pieces)))
     return found
 
 
@@ -119,12 +137,12 @@ def turning(model: nn.Module, base: float, factor: float) -> Iterator[None]:
 
 
 def try_offsets(
-    recorded: Sequence[Tensor], pieces: Sequence[Tensor], model: nn.Module, read: Read
+    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
 ) -> list[Cause]:
     """Count positions from elsewhere; nothing for a model that has not learned them.
 
     Args:
-        recorded: by text; NaN where nothing was.
+        recorded: of each text.
         pieces: token ids of each text.
         model: it is as before when this returns.
         read: gives log-probabilities in float32.
@@ -139,10 +157,10 @@ def try_offsets(
     found = []
     for name, offsets in tried:
         rows = []
-        for one, ids, by in zip(recorded, pieces, offsets, strict=True):
+        for ids, by in zip(pieces, offsets, strict=True):
             with moving(tables, by):
-                rows.append(one - read([ids])[0])
-        found.append(Cause(name=name, left=measure(rows)))
+                rows += read([ids])
+        found.append(recorded.judge(name, rows))
     return found
 
 
@@ -171,7 +189,7 @@ def moving(tables: Sequence[Tensor], by: int) -> Iterator[None]:
 
 
 def try_context(
-    recorded: Sequence[Tensor],
+    recorded: RecordedTexts,
     pieces: Sequence[Tensor],
     padding: int | None,
     most: int,
@@ -180,7 +198,7 @@ def try_context(
     """Have each text attend to what should have been hidden: its padding, or the texts before it.
 
     Args:
-        recorded: by text; NaN where nothing was.
+        recorded: of each text.
         pieces: token ids of each text.
         padding: token that short texts are filled up with on the left; None where there is none.
         most: tokens that the model can read at once.
@@ -197,16 +215,17 @@ def try_context(
     found = []
     for name, ahead in tried:
         whole = read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
-        rows = [one - other[-len(one) :] for one, other in zip(recorded, whole, strict=True)]
-        found.append(Cause(name=name, left=measure(rows)))
+        rows = [one[1 - len(ids) :] for one, ids in zip(whole, pieces, strict=True)]
+        found.append(recorded.judge(name, rows))
     return found
 
 
-def measure(rows: Sequence[Tensor]) -> float:
-    """Return the RMS of all differences that are known."""
-    whole = torch.cat(list(rows))
-    known = whole[~whole.isnan()]
-    return rms(known) if len(known) else inf
+def _drop_first(values: Tensor) -> Tensor:
+    return torch.cat([values[1:], values.new_tensor([nan])])
+
+
+def _wait(values: Tensor) -> Tensor:
+    return torch.cat([values.new_tensor([nan]), values])
 
 
 def _put(token: int, ids: Tensor) -> Tensor:

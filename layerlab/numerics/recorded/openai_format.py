@@ -5,20 +5,28 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.numerics.recorded.plain_format import TokensRead
+from layerlab.numerics.recorded.vllm_format import (
+    NO_PROMPT,
+    PROMPT,
+    check_list,
+    find_first,
+    read_prompt,
+)
+from layerlab.validation import short_repr
 
 ID = "token_id:"  # how some servers spell tokens on request
-PROMPT = "prompt_token_ids"
 
 
 def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> TokensRead | None:
     """Return token ids and log-probabilities; None where a row is something else.
 
     Completions have `logprobs: {tokens, token_logprobs}`, chats
-    `logprobs: {content: [{token, logprob, bytes}]}`; the prompt is among the tokens (`echo`), or
-    its ids stand beside them as `prompt_token_ids`.
+    `logprobs: {content: [{token, logprob, bytes}]}`; the prompt is among the tokens (`echo`), so
+    that nothing is known of the first, or its ids stand beside them as `prompt_token_ids`, with
+    `prompt_logprobs` where vLLM was asked for them.
 
     Args:
-        row: the answer of a server, or one of its choices.
+        row: the answer of a server with one choice, or that choice.
         tokenizer: of the model, by which texts become ids.
         holder: of the row, in words.
 
@@ -31,35 +39,42 @@ def read_openai(row: Mapping[str, Any], tokenizer: Any, holder: str) -> TokensRe
         >>> read_openai(row, None, "it")
         ([5, 7], [None, -0.5])
     """
-    choices = row.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else row
-    read = choice.get("logprobs") if isinstance(choice, Mapping) else None
+    choice = find_first(row, "choices") or row
+    read = choice.get("logprobs")
     if not isinstance(read, Mapping):
         return None
     if isinstance(read.get("content"), list):
-        rows = [one for one in read["content"] if isinstance(one, Mapping)]
-        texts = [_bytes(one) for one in rows]
-        logprobs = [one.get("logprob") for one in rows]
-    elif isinstance(read.get("tokens"), list) and isinstance(read.get("token_logprobs"), list):
-        texts = [str(one).encode() for one in read["tokens"]]
-        logprobs = read["token_logprobs"]
+        texts = [_read_text(one, holder) for one in read["content"]]
+        logprobs = [one.get("logprob") for one in read["content"]]
+    elif isinstance(read.get("tokens"), list):
+        texts = [_read_text({"token": one}, holder) for one in read["tokens"]]
+        logprobs = check_list(read.get("token_logprobs"), f"the token_logprobs of {holder}")
     else:
         return None
     ids = _find_ids(texts, tokenizer, holder)
-    prompt = row.get(PROMPT, choice.get(PROMPT))
-    if isinstance(prompt, list):
-        return [*prompt, *ids], [*[None] * len(prompt), *logprobs]
-    if logprobs and logprobs[0] is not None:
-        raise UserError(
-            f"{holder} has the tokens of an answer without those of its prompt; ask the server to "
-            f"echo the prompt, or put {PROMPT} beside them"
-        )
-    return ids, logprobs
+    prompt = read_prompt(row, choice, holder)
+    if logprobs and logprobs[0] is None:
+        if prompt is not None and ids[: len(prompt[0])] != prompt[0]:
+            raise UserError(
+                f"{holder} echoes other tokens than those of {PROMPT}; leave one of them out"
+            )
+        return ids, logprobs
+    if prompt is None:
+        raise UserError(NO_PROMPT.format(holder=holder, name=PROMPT))
+    return [*prompt[0], *ids], [*prompt[1], *logprobs]
 
 
-def _bytes(row: Mapping[str, Any]) -> bytes:
-    given = row.get("bytes")
-    return bytes(given) if isinstance(given, list) else str(row.get("token")).encode()
+def _read_text(row: Any, holder: str) -> bytes:
+    """Return the text of a token, which its bytes say better where it ends within a character."""
+    given = row.get("bytes") if isinstance(row, Mapping) else None
+    if isinstance(given, list) and all(isinstance(one, int) and one in range(256) for one in given):
+        return bytes(given)
+    if given is None and isinstance(row, Mapping) and isinstance(row.get("token"), str):
+        return str(row["token"]).encode()
+    raise UserError(
+        f'{holder} has the token {short_repr(row)}; expected {{"token": TEXT, "logprob": NUMBER}}, '
+        "with bytes from 0 to 255 where there are any"
+    )
 
 
 def _find_ids(texts: Sequence[bytes], tokenizer: Any, holder: str) -> list[int]:

@@ -1,6 +1,6 @@
 """Records in a file of JSON lines, in any of the forms that are known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
 
+ANSWERS = ("choices", "outputs")
 KNOWN = (
     '{"token_ids": [...], "logprobs": [null, ...]}, what vLLM returns with prompt_logprobs, or '
     "what OpenAI-type servers return with logprobs"
@@ -42,9 +43,21 @@ def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[Tok
     if not rows:
         raise UserError(f"the record {path} is empty; expected {KNOWN}")
     return [
-        _read(row, vocabulary, tokenizer, f"text {number} of {path}")
+        _read(one, vocabulary, tokenizer, f"{part}text {number} of {path}")
         for number, row in enumerate(rows, 1)
+        for part, one in _divide(row)
     ]
+
+
+def _divide(row: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an engine returned with one answer at a time, and which it is, in words."""
+    name = next((one for one in ANSWERS if isinstance(row, Mapping) and row.get(one)), "")
+    answers = row[name] if name else None
+    if not isinstance(answers, list) or len(answers) == 1:
+        yield "", row
+        return
+    for number, one in enumerate(answers, 1):
+        yield f"{name}[{number - 1}] of ", {**row, name: [one]}
 
 
 def _parse(text: str, path: Path) -> list[Any]:
@@ -69,7 +82,7 @@ def _parse(text: str, path: Path) -> list[Any]:
 def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> TokenRecord:
     if not isinstance(row, Mapping):
         raise UserError(f"{holder} is {short_repr(row)}; expected {KNOWN}")
-    found = read_plain(row) or read_vllm(row, holder) or read_openai(row, tokenizer, holder)
+    found = read_plain(row, holder) or read_vllm(row, holder) or read_openai(row, tokenizer, holder)
     if found is None:
         keys = f"the keys {', '.join(map(str, row))}" if row else "no keys"
         raise UserError(f"{holder} has {keys}; expected {KNOWN}")

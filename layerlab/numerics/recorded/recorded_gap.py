@@ -2,14 +2,22 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.token_differences import TokenDifferences
+from layerlab.records.json_values import json_values
 
-# A mistake explains a record if it leaves no more than rounding, or this part of the difference:
-# where a model reads other positions, its rounding is larger as well.
-CLEAR = 0.1
+# Smaller shares of a difference are chance.
+SEEN = 0.05
+# A mistake explains a record if it leaves half of the difference or less, and no more than rounding
+# makes; or a tenth, and no more than twice as much, as where a model reads other positions, its
+# rounding is larger as well.
+HALF, CLEAR = 0.5, 0.1
+NEAR = 2.0
+# What lies further from a record than this, as a share, is told by no number.
+BEYOND = -10.0
 SHOWN = 5  # candidates and causes in a text
 
 
@@ -45,10 +53,17 @@ class Cause:
     Attributes:
         name: what was done otherwise.
         left: RMS of what it leaves of the recorded difference, in nats.
+        whole: RMS of that difference on the same tokens, as some mistakes leave a few out.
     """
 
     name: str
     left: float
+    whole: float
+
+    @property
+    def part(self) -> float:
+        """Return the part of the difference that it leaves."""
+        return self.left / self.whole if self.whole else inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +76,13 @@ class RecordedGap:
         rms: of the recorded difference from a float32 run, in nats.
         bias: its mean, in nats.
         candidates: profiles, the one that explains most first.
+        floor: RMS of what float32 makes, and the digits of the record: none smaller is seen.
         most_rms: the largest RMS that is put down to rounding.
         most_bias: the largest mean that is.
         is_bug: whether the record lies beyond both what rounding allows and what fits.
+        fits: whether the first of the candidates can have made the record.
         causes: mistakes that were tried, the one that leaves least first; none without a bug.
+        left_out: texts behind those that were read.
         forwards: forward passes, by products.
     """
 
@@ -73,10 +91,13 @@ class RecordedGap:
     rms: float
     bias: float
     candidates: tuple[ProfileFit, ...]
+    floor: float
     most_rms: float
     most_bias: float
     is_bug: bool
+    fits: bool = True
     causes: tuple[Cause, ...] = ()
+    left_out: int = 0
     forwards: float = 0.0
 
     @property
@@ -93,20 +114,24 @@ class RecordedGap:
     @property
     def cause(self) -> Cause | None:
         """Return the mistake that explains the record, if one does."""
-        most = max(self.most_rms, CLEAR * self.rms)
-        return next((one for one in self.causes[:1] if one.left <= most), None)
+        for one in self.causes[:1]:
+            near = NEAR if one.part <= CLEAR else 1.0
+            if one.part <= HALF and one.left <= near * self.most_rms:
+                return one
+        return None
 
     def __str__(self) -> str:
         return summary(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return what was found, for a JSON file."""
-        return {
+        found = {
             **asdict(self),
             "best": [one.name for one in self.best],
             "unexplained": self.rest,
             "cause": None if self.cause is None else self.cause.name,
         }
+        return dict(json_values(found))
 
 
 def summary(found: RecordedGap) -> str:
@@ -121,7 +146,14 @@ def _judge(found: RecordedGap) -> str:
     if not found.is_bug:
         best, share = found.best, found.candidates[0].share
         names = " or ".join(one.name for one in best)
-        if share <= 0:
+        if not found.fits:
+            made = max(best[0].rms, found.floor)
+            digits = "fewer" if found.rms > made else "more"
+            return (
+                f"rounding, by its size, but not that of {names}, which makes {made:.2g} nats, and "
+                f"{found.rms:.2g} were recorded: that of a format of {digits} digits"
+            )
+        if share <= SEEN:
             return f"rounding, by its size; no profile fits by its digits, {names} comes nearest"
         return f"rounding: {names} explains {share:.0%} of what was recorded"
     beyond = f"{found.rms:.2g} nats, and rounding makes at most {found.most_rms:.2g}"
@@ -139,7 +171,7 @@ def _tell(found: RecordedGap) -> list[str]:
     told = found.difference
     return [
         f"a                   {found.a.name}",
-        f"tokens              {told.tokens:,}",
+        f"tokens              {told.tokens:,}{_tell_left_out(found.left_out)}",
         f"recorded - float32  RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
         f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
         f"{told.largest:.2g}",
@@ -147,11 +179,20 @@ def _tell(found: RecordedGap) -> list[str]:
     ]
 
 
+def _tell_left_out(texts: int) -> str:
+    return f", of the first texts; {texts:,} more were not read" if texts else ""
+
+
+def _tell_share(share: float) -> str:
+    return f"{share:8.1%}" if share >= BEYOND else f"{'–':>8}"
+
+
 def _list_candidates(found: RecordedGap) -> list[str]:
     lines = [f"{'profile':<18}  error, nats  emulated  by torch"]
     for one in found.candidates:
-        real = one.missing if one.real is None else f"{one.real:8.1%}"
-        lines.append(f"{one.name:<18}  {one.rms:11.2g}  {one.emulated:8.1%}  {real}".rstrip())
+        real = one.missing if one.real is None else _tell_share(one.real)
+        row = f"{one.name:<18}  {one.rms:11.2g}  {_tell_share(one.emulated)}  {real}"
+        lines.append(row.rstrip())
     return [*lines, f"{'recorded':<18}  {found.rms:11.2g}"]
 
 
@@ -159,6 +200,6 @@ def _list_causes(causes: Iterable[Cause]) -> list[str]:
     shown = list(causes)[:SHOWN]
     width = max(len(one.name) for one in shown)
     return [
-        f"{'tried':<{width}}  leaves, nats",
-        *(f"{one.name:<{width}}  {one.left:12.2g}" for one in shown),
+        f"{'tried':<{width}}  leaves, nats       of",
+        *(f"{one.name:<{width}}  {one.left:12.2g}  {one.whole:7.2g}" for one in shown),
     ]

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -173,6 +177,41 @@ def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
     with pytest.raises(NotApplicable, match="torch refuses to run it so: expected m1 and m2"):
         read_real(
             model, [ids], load_profile("torch-eager"), lambda m, i: m(input_ids=i[None]).logits
+        )
+
+
+def test_an_attention_that_the_model_does_not_take_is_not_run_as_another() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": VOCABULARY}
+    falcon = FalconForCausalLM._from_config(
+        FalconConfig(num_attention_heads=4, **sizes), attn_implementation="sdpa"
+    ).eval()
+    pieces = draw(1, 8)
+    with pytest.raises(NotApplicable, match="the model keeps its attention, sdpa; load it with"):
+        read_real(falcon, pieces, load_profile("torch-eager"), call)
+    read_real(falcon, pieces, load_profile("torch-sdpa"), call)
+    assert falcon.config._attn_implementation == "sdpa"
+    mamba = MambaForCausalLM(MambaConfig(state_size=4, **sizes)).eval()
+    with pytest.raises(NotApplicable, match="torch refuses to run it so: Mamba") as caught:
+        read_real(mamba, pieces, load_profile("torch-sdpa"), call)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+def test_texts_of_many_lengths_are_compiled_once() -> None:
+    """And give the digits of those that are compiled for each length."""
+    model, profile = build("llama", NARROW, 2), load_profile("torch-compile")
+    pieces = [draw(1, length)[0] for length in range(20, 44)]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    together = read_real(model, pieces, profile, call)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    found = together.split([len(one) - 1 for one in pieces])
+    for at in (0, 12, 23):
+        torch.testing.assert_close(
+            read_real(model, [pieces[at]], profile, call), found[at], rtol=0, atol=0
         )
 
 

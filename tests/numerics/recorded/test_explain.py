@@ -1,6 +1,6 @@
 """Records of real runs are taken for what they are, and mistakes for mistakes."""
 
-import copy
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,23 +10,17 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
 from layerlab import builtin
-from layerlab.api.gap import run_model
-from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
-from layerlab.numerics.recorded.explain import explain_record
+from layerlab.numerics.profiles.profile import load_profile
+from layerlab.numerics.recorded.explain import TEXTS
 from layerlab.numerics.recorded.mistakes import turning
 from layerlab.numerics.recorded.record import TokenRecord
-from layerlab.numerics.recorded.recorded_gap import RecordedGap
+from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record, score
 
-NAMES = ("torch-eager", "torch-sdpa", "autocast-bf16", "hf-generate", "vllm", "float32")
-CANDIDATES = [load_profile(name) for name in NAMES]
-EAGER = load_profile("torch-eager")
 BEGINNING = 1
 
 
@@ -44,33 +38,6 @@ def pieces(model: Any) -> list[Tensor]:
         start = torch.tensor([[7], [19]])
         text = model.generate(start, max_new_tokens=96, min_new_tokens=96, do_sample=True)
     return list(text)
-
-
-def score(logits: Tensor, ids: Tensor) -> list[float]:
-    return logits[:-1].float().log_softmax(-1).gather(-1, ids[1:, None])[:, 0].tolist()
-
-
-def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[TokenRecord]:
-    with torch.no_grad():
-        return [
-            TokenRecord(token_ids=tuple(ids.tolist()), logprobs=(None, *score(read(ids), ids)))
-            for ids in pieces
-        ]
-
-
-def load(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        builtin.path("llama"), dtype=dtype, attn_implementation=attention
-    ).eval()
-
-
-def find(
-    model: nn.Module,
-    records: list[TokenRecord],
-    profiles: list[NumericsProfile],
-    real: bool = False,
-) -> RecordedGap:
-    return explain_record(model, records, EAGER, profiles, call=run_model, real=real)
 
 
 def read_autocast(ids: Tensor) -> Tensor:
@@ -310,78 +277,63 @@ def test_other_numbers_than_log_probabilities_are_named(
     assert found.is_bug and found.cause is not None and found.cause.name == cause
 
 
-PAD = 3
+def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[TokenRecord]:
+    """Change what was recorded of the last token of each text."""
+    return [
+        TokenRecord(
+            token_ids=one.token_ids,
+            logprobs=(*one.logprobs[:-1], change(one.logprobs[-1] or 0.0)),
+        )
+        for one in records
+    ]
 
 
-@pytest.fixture(scope="module")
-def learned() -> Any:
-    """A model with learned positions that matter."""
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=300,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        n_positions=128,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=PAD,
-    )
-    return GPT2LMHeadModel(config).eval()
+def test_one_profile_alone_is_held_against_what_rounding_makes(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    exact = load("sdpa", torch.float32)
+    plain = record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0])
+    rounded = record(pieces, RUNS["torch-sdpa"])
+    short = [
+        TokenRecord(
+            token_ids=one.token_ids,
+            logprobs=(None, *[round(value or 0.0, 3) for value in one.logprobs[1:]]),
+        )
+        for one in plain
+    ]
+    alone = [load_profile("float32")]
+    own = find(model, plain, alone, real=True)
+    assert not own.is_bug and own.fits and own.candidates[0].share > 0.9
+    # By its size alone, too, and where most of its digits were left out.
+    assert all(find(model, one, alone).fits for one in (plain, short))
+    other = find(model, rounded, alone, real=True)
+    assert not other.is_bug and not other.fits and other.candidates[0].real is not None
+    assert "but not that of float32" in str(other) and "a format of fewer digits" in str(other)
+    wide = find(model, plain, [EAGER])
+    assert not wide.is_bug and not wide.fits and "a format of more digits" in str(wide)
+    # Shares of thousands of millions say nothing.
+    row = next(one for one in str(wide).splitlines() if one.startswith("torch-eager"))
+    assert row.split()[-1] == "–"
 
 
-def pad(ids: Tensor, texts: list[Tensor]) -> tuple[Tensor, int]:
-    """Fill a text up on the left to the length of the longest."""
-    more = max(map(len, texts)) - len(ids)
-    return torch.cat([ids.new_full((more,), PAD), ids]), more
+@pytest.mark.full
+def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
+    model: Any, pieces: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
+    wrong = keep(record(pieces, RUNS["torch-sdpa"]), lambda value: value - 1000.0)
+    found = find(model, wrong, CANDIDATES[:2])
+    assert found.is_bug and found.cause is None
+    added = next(one for one in found.causes if one.name.endswith("beginning added"))
+    assert added.left < found.rms / 10 and added.part > 1
 
 
-def read_offset(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
-    places = torch.arange(2, len(ids) + 2)
-    logits: Tensor = model(input_ids=ids[None], position_ids=places[None]).logits[0]
-    return logits
-
-
-def read_counted(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
-    """Mask padding, and count positions from its beginning."""
-    whole, more = pad(ids, texts)
-    mask = torch.arange(len(whole)) >= more
-    places = torch.arange(len(whole))
-    logits: Tensor = model(
-        input_ids=whole[None], attention_mask=mask[None].long(), position_ids=places[None]
-    ).logits[0, more:]
-    return logits
-
-
-def read_attended(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
-    whole, more = pad(ids, texts)
-    logits: Tensor = model(input_ids=whole[None]).logits[0, more:]
-    return logits
-
-
-def read_packed(model: Any, ids: Tensor, texts: list[Tensor]) -> Tensor:
-    at = next(number for number, one in enumerate(texts) if one is ids)
-    before = [one for one in texts[:at]]
-    logits: Tensor = model(input_ids=torch.cat([*before, ids])[None]).logits[0, -len(ids) :]
-    return logits
-
-
-CONTEXTS: dict[str, tuple[Callable[[Any, Tensor, list[Tensor]], Tensor], str]] = {
-    "offset": (read_offset, "learned positions off by +2"),
-    "counted": (read_counted, "learned positions that count padding on the left"),
-    "attended": (read_attended, "padding on the left attended to"),
-    "packed": (read_packed, "the texts before each attended to"),
-}
-
-
-@pytest.mark.parametrize("name", CONTEXTS)
-def test_what_a_text_was_read_beside_is_named(learned: Any, name: str) -> None:
-    read, cause = CONTEXTS[name]
-    texts = [torch.arange(20, 20 + size) for size in (40, 31, 25)]
-    before = {key: one.clone() for key, one in learned.named_parameters()}
-    engine = copy.deepcopy(learned).to(torch.bfloat16)
-    found = find(learned, record(texts, lambda ids: read(engine, ids, texts)), CANDIDATES[:2])
-    assert found.is_bug and found.cause is not None and found.cause.name == cause
-    assert found.forwards <= 30
-    torch.testing.assert_close(dict(learned.named_parameters()), before, rtol=0, atol=0)
+@pytest.mark.full
+def test_no_more_texts_are_read_than_tell_something(model: nn.Module) -> None:
+    one = TokenRecord(token_ids=(5, 6), logprobs=(None, -50.0))
+    found = find(model, [one] * (TEXTS + 1500), CANDIDATES[:2])
+    assert found.left_out == 1500 and found.difference.tokens == TEXTS
+    assert "64, of the first texts; 1,500 more were not read" in str(found)
+    # Nothing is known of a shift where a text has but one token.
+    written = json.dumps(found.to_json(), allow_nan=False)
+    assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written

@@ -39,6 +39,18 @@ FORMS: dict[str, Any] = {
     },
     "a completion": {"choices": [{"text": "bcd", "logprobs": NAMED}]},
     "a choice": {"logprobs": NAMED},
+    "an echo beside its prompt": {"choices": [{"prompt_token_ids": [5, 7], "logprobs": NAMED}]},
+    "a chat with its prompt": {
+        "prompt_token_ids": [5, 7],
+        "prompt_logprobs": PLACES[:2],
+        "choices": [{"logprobs": {"content": [{"token": "token_id:9", "logprob": -2.0}]}}],
+    },
+    "a choice with its ids": {
+        "prompt_token_ids": [5],
+        "token_ids": [7, 9],
+        "prompt_logprobs": None,
+        "logprobs": {"tokens": ["token_id:7", "token_id:9"], "token_logprobs": [-0.5, -2.0]},
+    },
 }
 
 
@@ -63,6 +75,31 @@ def test_the_ids_of_places_with_one_token_each_are_those_tokens(tmp_path: Path) 
     places = [{"5": -1.0}, {"7": -0.5}, {"9": -2.0}]
     (found,) = read_records(write(tmp_path, {"prompt_logprobs": places}), VOCABULARY)
     assert found.token_ids == (5, 7, 9) and found.start == 1
+
+
+def test_every_answer_of_several_is_a_text(tmp_path: Path) -> None:
+    """As with n=2, and with several prompts in one request."""
+    other = {**NAMED, "token_logprobs": [None, -0.5, -3.0]}
+    chat = [{"token": "token_id:9", "logprob": -3.0}]
+    rows: list[Any] = [
+        {"choices": [{"logprobs": NAMED}, {"logprobs": other}]},
+        {
+            "choices": [
+                {"prompt_token_ids": [5, 7, 9], "prompt_logprobs": PLACES},
+                {"prompt_token_ids": [5, 7], "logprobs": {"content": chat}},
+            ]
+        },
+        {
+            "prompt_token_ids": [5, 7],
+            "outputs": [
+                {"token_ids": [9], "logprobs": [{"9": -2.0}]},
+                {"token_ids": [9], "logprobs": [{"9": -3.0}]},
+            ],
+        },
+    ]
+    found = read_records(write(tmp_path, *rows), VOCABULARY)
+    assert [one.logprobs[2] for one in found] == [-2.0, -3.0] * 3
+    assert {one.token_ids for one in found} == {(5, 7, 9)}
 
 
 def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
@@ -108,6 +145,17 @@ def test_tokens_as_texts_become_those_of_the_tokenizer(
     assert found.logprobs == (None, None, -1.0)
 
 
+def answer(*content: Any, **given: Any) -> dict[str, Any]:
+    return {
+        "prompt_token_ids": [5],
+        "choices": [{"logprobs": {"content": list(content)}}],
+        **given,
+    }
+
+
+SEVEN = {"token": "token_id:7", "logprob": -1.0}
+
+
 def change(**given: Any) -> dict[str, Any]:
     return {**PLAIN, **given}
 
@@ -135,6 +183,28 @@ WRONG: list[tuple[Any, str]] = [
     ({"text": "a"}, "has the keys text; expected"),
     (places({"8": -1.0}), "has no log-probability of its own token 7 in"),
     ({"prompt_logprobs": [None, {"7": -1.0}]}, "does not say which token stands at 0; ask the"),
+    ({"prompt_logprobs": [{"abc": -1.0}]}, "does not say which token stands at 0; ask the"),
+    (answer(SEVEN, None), 'has the token None; expected {"token": TEXT, "logprob": NUMBER}'),
+    (answer({"logprob": -1.0}), "with bytes from 0 to 255 where there are any"),
+    (answer({**SEVEN, "bytes": [300, -1]}), "with bytes from 0 to 255 where there are any"),
+    (answer({**SEVEN, "bytes": [1.0]}), "with bytes from 0 to 255 where there are any"),
+    (answer(SEVEN, prompt_token_ids=7), "the prompt_token_ids of text 1 of"),
+    ({"prompt_token_ids": 7, "prompt_logprobs": PLACES}, "are 7; expected a list"),
+    ({"prompt_token_ids": [[5], 7], "prompt_logprobs": PLACES[:2]}, "the token id [5]; expected"),
+    (
+        {"prompt_token_ids": [5, 7], "outputs": [{"token_ids": 7, "logprobs": [{}]}]},
+        "the token_ids of the output of text 1 of",
+    ),
+    ({"outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}]}, "without those of its prompt"),
+    (
+        {"choices": [{"logprobs": NAMED}, {"logprobs": None}]},
+        "choices[1] of text 1 of",
+    ),
+    (
+        {"choices": [{"prompt_token_ids": [6, 7], "logprobs": NAMED}]},
+        "echoes other tokens than those of prompt_token_ids",
+    ),
+    (change(prompt_token_ids=[1]), "and prompt_token_ids beside them; expected either"),
     (
         {"logprobs": {"tokens": ["token_id:5"], "token_logprobs": [-1.0]}},
         "without those of its prompt",
