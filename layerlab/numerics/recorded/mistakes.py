@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 
 import torch
@@ -100,40 +101,49 @@ def try_rotations(
         model: it is as before when this returns.
         read: gives log-probabilities in float32.
     """
-    if not any(name.endswith(FREQUENCIES) for name, _ in model.named_buffers()):
+    buffers = [one for name, one in model.named_buffers() if name.endswith(FREQUENCIES)]
+    if not buffers:
         return []
     tried = [(f"rotations with {base:g} times the base", base, 1.0) for base in BASES]
     tried += [(f"rotations at positions divided by {factor:g}", 1.0, factor) for factor in FACTORS]
     found = []
     for name, base, factor in tried:
-        with turning(model, base, factor):
+        with changing(buffers, partial(turn, base=base, factor=factor)):
             found.append(recorded.judge(name, read(pieces)))
     return found
 
 
 @contextmanager
-def turning(model: nn.Module, base: float, factor: float) -> Iterator[None]:
-    """Change the frequencies of rotations until the block ends.
-
-    f_i = f_i base^(-i / n) / factor,   i = 0 .. n - 1
+def changing(tensors: Sequence[Tensor], change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change tensors of a model until the block ends.
 
     Args:
+        tensors: buffers or parameters.
+        change: gives what stands in one in the meantime.
+    """
+    kept = [(one, one.detach().clone()) for one in tensors]
+    with torch.no_grad():
+        try:
+            for one, before in kept:
+                one.copy_(change(before))
+            yield
+        finally:
+            for one, before in kept:
+                one.copy_(before)
+
+
+def turn(frequencies: Tensor, base: float, factor: float) -> Tensor:
+    """Return frequencies of rotations with another base, and at other positions.
+
+    f_i base^(-i / n) / factor,   i = 0 .. n - 1
+
+    Args:
+        frequencies: those of a model.
         base: what theirs is multiplied with.
         factor: what positions are divided by.
     """
-    kept = [
-        (buffer, buffer.clone())
-        for name, buffer in model.named_buffers()
-        if name.endswith(FREQUENCIES)
-    ]
-    try:
-        for buffer, before in kept:
-            steps = torch.arange(len(before), device=before.device) / len(before)
-            buffer.copy_(before * base**-steps / factor)
-        yield
-    finally:
-        for buffer, before in kept:
-            buffer.copy_(before)
+    steps = torch.arange(len(frequencies), device=frequencies.device) / len(frequencies)
+    return frequencies * base**-steps / factor
 
 
 def try_offsets(
@@ -158,7 +168,7 @@ def try_offsets(
     for name, offsets in tried:
         rows = []
         for ids, by in zip(pieces, offsets, strict=True):
-            with moving(tables, by):
+            with changing(tables, partial(torch.roll, shifts=-by, dims=0)):
                 rows += read([ids])
         found.append(recorded.judge(name, rows))
     return found
@@ -172,20 +182,6 @@ def _find_positions(model: nn.Module, places: int) -> list[Tensor]:
         if isinstance(module, nn.Embedding) and POSITIONS.search(name)
     ]
     return [one for one in found if len(one) >= places and not one.is_meta]
-
-
-@contextmanager
-def moving(tables: Sequence[Tensor], by: int) -> Iterator[None]:
-    """Have tables of positions begin at another row until the block ends."""
-    kept = [(one, one.detach().clone()) for one in tables]
-    with torch.no_grad():
-        try:
-            for table, before in kept:
-                table.copy_(before.roll(-by, 0))
-            yield
-        finally:
-            for table, before in kept:
-                table.copy_(before)
 
 
 def try_context(

@@ -17,7 +17,7 @@ from transformers import (
 from layerlab import builtin
 from layerlab.numerics.profiles.profile import load_profile
 from layerlab.numerics.recorded.explain import TEXTS
-from layerlab.numerics.recorded.mistakes import turning
+from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
 from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record, score
 
@@ -141,7 +141,8 @@ def begin(model: Any, ids: Tensor) -> Tensor:
 
 
 def turn(model: Any, ids: Tensor) -> Tensor:
-    with turning(model, 1.0, 4.0):
+    buffers = [one for name, one in model.named_buffers() if name.endswith("inv_freq")]
+    with changing(buffers, lambda before: before / 4):
         logits: Tensor = model(input_ids=ids[None]).logits[0]
     return logits
 
