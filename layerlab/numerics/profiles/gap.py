@@ -241,9 +241,13 @@ def _take_back(
     steps = [tuple(order[:end]) for end in STEPS if end < len(order)]
     single = [(name,) for name in order[1:ALONE]]
     every = (*steps, tuple(order), *single)
-    # The first run chooses experts for all. With all taken back, b is that run.
-    lanes = [Lane(profile=one) for one in (found.a, *(_replace(found, names) for names in every))]
-    read = scores.read(lanes)[1:]
+    lanes = [Lane(profile=_replace(found, names)) for names in every]
+    if found.choices.changed:
+        # Alone, each finds its own experts.
+        read = [scores.read([lane] * 2)[0] for lane in lanes]
+    else:
+        # With all taken back, b is the first run.
+        read = scores.read([Lane(profile=found.a), *lanes])[1:]
     remedies = tuple(
         Remedy(operations=names, rms=rms(one - mine), mean=float((one - mine).abs().mean()))
         for names, one in zip(every, read, strict=True)

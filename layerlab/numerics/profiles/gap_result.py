@@ -6,6 +6,7 @@ from math import isfinite, nan
 from typing import Any
 
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
+from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.token_differences import CLIP, QUANTILES, TokenDifferences
 from layerlab.records.json_values import json_values
@@ -119,7 +120,8 @@ class RunGap:
     @property
     def echo(self) -> float:
         """Return the share of roundings that both do, and that came out otherwise."""
-        return sum(o.share for o in self.operations if not o.differs and isfinite(o.share))
+        same = [one for one in self.operations if one.name in OPERATIONS and not one.differs]
+        return sum(one.share for one in same if isfinite(one.share))
 
     @property
     def first(self) -> Remedy | None:
@@ -213,15 +215,17 @@ def _tell_difference(found: TokenDifferences, choices: ExpertChoices) -> list[st
     if choices.total:
         share, expected = choices.changed / choices.total, choices.expected / choices.total
         rows.append(("experts", f"others at {share:.2%} of {choices.total:,} choices"))
-        rows.append(("", f"{expected:.2%} by the margins of the router"))
+        rows.append(("", f"{expected:.2%} foretold by the margins of the router"))
     return [f"{name:<19}  {text}" for name, text in rows]
 
 
 def _table(found: RunGap) -> list[str]:
     lines = [f"{'operation':<24}  share  alone, nats  in the profiles"]
     shown = [one for one in found.operations if not abs(one.share) < SHOWN]
+    pair = (("a", found.a), ("b", found.b))
     for one in shown:
-        lines.append(f"{_row(one)}  {'differs' if one.differs else ''}".rstrip())
+        told = [f"{profile.tell(one.name)} in {letter}" for letter, profile in pair]
+        lines.append(f"{_row(one)}  {', '.join(told) if one.differs else ''}".rstrip())
     rest = sum(one.share for one in found.operations if one not in shown)
     if len(shown) < len(found.operations):
         lines.append(f"{'smaller ones':<24}  {rest:5.1%}")

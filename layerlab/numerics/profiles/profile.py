@@ -111,6 +111,20 @@ class NumericsProfile:
         told = self.description or "no description"
         return told if self.verified else f"not verified: {told}"
 
+    def tell(self, operation: str) -> str:
+        """Return in words how the results of an operation are rounded and summed.
+
+        Example:
+            >>> NumericsProfile(name="a", sums={"head": "bf16 split-k 4"}).tell("head")
+            'bf16, sums bf16 split-k 4'
+        """
+        told = [self.operations.get(operation) or self.default(operation)]
+        every, sums = self.every.get(operation, 1), self.sums.get(operation)
+        told += [f"one in {every}"] if every > 1 else []
+        told += [f"sums {sums}"] if sums else []
+        told += [self.attention] if operation == "attention_weights" else []
+        return ", ".join(told)
+
     def to_json(self) -> dict[str, Any]:
         """Return the profile, for a JSON file."""
         return asdict(self)
@@ -242,6 +256,8 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
     """
     if isinstance(given, NumericsProfile):
         return given
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"a profile is {short_repr(given)}; expected its name or a TOML file")
     shipped = SHIPPED / f"{given}.toml"
     known = list_profiles()
     path = shipped if str(given) in known else Path(given)
@@ -255,7 +271,7 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
     except ValueError as error:
         raise UserError(f"{str(path)!r} is not TOML: {error}") from None
     _check_keys(found, str(path))
-    return NumericsProfile(
+    profile = NumericsProfile(
         **{
             **found,
             "name": path.stem,
@@ -263,6 +279,21 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
             "sources": tuple(found.get("sources", ())),
         }
     )
+    if path != shipped and profile.runs:
+        _check_run(profile, path)
+    return profile
+
+
+def _check_run(profile: NumericsProfile, path: Path) -> None:
+    """Refuse a profile that calls a run its own which computes otherwise."""
+    every = map(load_profile, list_profiles())
+    own = next(one for one in every if one.runs == profile.runs)
+    apart = differences(profile, own)
+    if apart:
+        raise UserError(
+            f"{str(path)!r} says runs = {profile.runs!r}, which is how torch runs {own.name}, and "
+            f"differs from it in {', '.join(apart)}; leave runs out"
+        )
 
 
 def _check_keys(found: Mapping[str, Any], path: str) -> None:

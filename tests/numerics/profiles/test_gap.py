@@ -42,7 +42,9 @@ def test_shares_add_up(family: str, b: str) -> None:
     assert 0.9 < found.component_closure < 1.1
     assert found.forwards <= FORWARDS
     assert found.remedies[-1].rms == 0, "with all taken back both do the same"
-    assert found.echo + sum(one.share for one in found.causes) == pytest.approx(found.closure)
+    experts = sum(one.share for one in found.operations if one.name == EXPERTS)
+    causes = sum(one.share for one in found.causes)
+    assert found.echo + causes + experts == pytest.approx(found.closure)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,24 @@ def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
     grouped = [one.name for one in found.layers if one.name.startswith("layers")]
     assert 1 <= len(grouped) < 14
     assert grouped[0].startswith("layers 0 to") and grouped[-1].endswith("to 13")
+
+
+def test_what_is_left_has_the_experts_that_are_found_then() -> None:
+    torch.manual_seed(0)
+    model = build("mixtral")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    b = NumericsProfile(name="b", operations={"router": "fp8_e4m3", "factors": "fp8_e4m3"})
+    found = find_gap(model, [IDS], EAGER, b, call=call)
+    assert found.choices.changed, "or the test says nothing"
+    assert found.echo < 1 - sum(one.share for one in found.operations if one.name == EXPERTS)
+    for remedy in (found.remedies[0], *found.alone):
+        profile = b
+        for operation in remedy.operations:
+            profile = profile.take_back(operation, EAGER)
+        left = find_gap(model, [IDS], EAGER, profile, call=call).difference.rms
+        assert remedy.rms == pytest.approx(left, rel=1e-6)
 
 
 def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:

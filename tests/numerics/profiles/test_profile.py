@@ -1,6 +1,7 @@
 """Profiles: those that are shipped are read, and what a file says wrongly is told in a line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,8 @@ WRONG = {
     '[sums]\nscore = "bf16 tree 2"\n': "names the operation 'score'; did you mean 'scores'?",
     "[sums]\nhead = 4\n": "sums in 'p.toml' is {'head': 4}; expected a table of sums",
     'sums = "bf16"\n': "sums in 'p.toml' is 'bf16'; expected a table of sums by operation",
+    'format = "fp16"\nruns = "eager"\n': "says runs = 'eager', which is how torch runs "
+    "torch-eager, and differs from it in weights, ",
     'verified = "yes"\n': "verified in 'p.toml' is 'yes'; expected true or false",
 }
 
@@ -103,6 +106,12 @@ def test_a_profile_that_is_nowhere_is_told_with_the_names_of_those_that_are() ->
     with pytest.raises(UserError, match="did you mean 'torch-eager'") as caught:
         load_profile("torch-eagre")
     assert "torch-sdpa" in str(caught.value)
+
+
+def test_what_is_no_name_is_one_line() -> None:
+    wrong: Any = None
+    with pytest.raises(UserError, match="a profile is None; expected its name or a TOML file"):
+        load_profile(wrong)
 
 
 def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
