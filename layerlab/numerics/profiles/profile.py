@@ -116,9 +116,11 @@ class NumericsProfile:
 
         Example:
             >>> NumericsProfile(name="a", sums={"head": "bf16 split-k 4"}).tell("head")
-            'bf16, sums bf16 split-k 4'
+            'bf16 unless widened, sums bf16 split-k 4'
         """
-        told = [self.operations.get(operation) or self.default(operation)]
+        plain = self.default(operation)
+        kept = plain if plain == KEPT else f"{plain} unless widened"
+        told = [self.operations.get(operation, kept)]
         every, sums = self.every.get(operation, 1), self.sums.get(operation)
         told += [f"one in {every}"] if every > 1 else []
         told += [f"sums {sums}"] if sums else []
