@@ -87,7 +87,7 @@ def test_a_changed_line_stops_every_command(folder: Path) -> None:
 def test_a_table_that_is_refused_ends_with_2_each_time(folder: Path) -> None:
     """Threads that read a table aborted a process in which torch had come first."""
     ledger(folder, "add", "own", "wide", "--says", "wider", "--seeds", "1,2")
-    (folder / "a.csv").write_text("arm,seed,step,accuracy\nplain,1,10,3\n")
+    (folder / "a.csv").write_text("arm,seed,step,height\nplain,1,10,3\n")
     for _ in range(8):
         code, _, err = ledger(folder, "judge", "own", "wide", "a.csv")
         assert code == 2 and "has no column with a usual name for a loss" in err

@@ -41,9 +41,11 @@ def compare_choices(values: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]
         values: row x choice, of each run.
         chosen: row x k, which each run has chosen.
     """
+    count = chosen[0].shape[-1]
+    if not count:  # as where a text is shorter than the blocks of tokens to choose among
+        return ExpertChoices()
     mine, theirs = (one.sort(-1).values for one in chosen)
     changed = int((mine != theirs).any(-1).sum())
-    count = chosen[0].shape[-1]
     found = ExpertChoices(total=chosen[0][..., 0].numel(), changed=changed)
     if count < values[0].shape[-1]:
         first, second = (one.double() for one in values)

@@ -50,7 +50,7 @@ def keep_apart(
     parted = []
     for base, key, kept in zip(bases, keys, own, strict=True):
         if key not in known:
-            known[key] = base if kept else base.clone()
+            known[key] = _align(base if kept else base.clone(), bases[0].stride())
         parted.append(known[key])
     _replace(root, parted)
     for each in root.views:
@@ -58,6 +58,14 @@ def keep_apart(
         if view is not None:
             _replace(view, change_each(partial(_see, view.held), parted))
     return list(values(target))
+
+
+def _align(base: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Give a contiguous tensor the strides of another of its shape, also where they say nothing.
+
+    Along an axis of one entry any will do; but torch copies a view onto itself only where all agree.
+    """
+    return base if base.stride() == strides else base.as_strided(base.shape, strides)
 
 
 def _replace(carrier: EmulatedTensor, lanes: Sequence[Tensor]) -> None:
