@@ -63,7 +63,7 @@ def keep_apart(
 def _align(base: Tensor, strides: tuple[int, ...]) -> Tensor:
     """Give a contiguous tensor the strides of another of its shape, also where they say nothing.
 
-    Along an axis of one entry any will do; but torch copies a view onto itself only where all agree.
+    Along an axis of one entry any will do, but torch copies a view onto itself only if all agree.
     """
     return base if base.stride() == strides else base.as_strided(base.shape, strides)
 
