@@ -159,7 +159,7 @@ def test_killed_they_go_on_to_the_same_bits(
             running.kill()
             assert not any(_stages(tmp_path, f"{kind}-*/{FILE}"))
             until(lambda: not _at_work(tmp_path))
-        for one, last in kept.items():  # the first that a session says is behind its checkpoint
+        for one, last in kept.items():  # the first that each start tells is behind its checkpoint
             assert int(told[one].split()[1]) > last, told
         kept = {kind: _newest(tmp_path, whole)} if kind else {}
         for file in _told(tmp_path):
