@@ -127,14 +127,14 @@ class Forecast:
     @property
     def left(self) -> float | None:
         """Seconds of the stages that train and are not finished; None where one has none."""
-        return None if self._untold else self._known
+        return None if self._stages_without_time else self._known
 
     @property
     def _known(self) -> float:
         return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
 
     @property
-    def _untold(self) -> list[str]:
+    def _stages_without_time(self) -> list[str]:
         """Stages of which nothing tells how long they train."""
         rows = [one for one in self.rows if one.trains and not one.finished]
         return [one.title for one in rows if one.seconds is None]
@@ -161,8 +161,8 @@ class Forecast:
         """Return what stands below the table, a sentence each."""
         size = "?" if self.parameters is None else f"{self.parameters:,}"
         left = f"{duration(self._known)} of training left"
-        if untold := " and ".join(self._untold):
-            without = f"without {untold}, whose texts are not here"
+        if stages := " and ".join(self._stages_without_time):
+            without = f"without {stages}, whose texts are not here"
             left = f"{left}, {without}" if self._known else f"no time can be told {without}"
         found = [
             f"A base of {size} parameters; {left}: of updates "
