@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Choices on either side of a margin whose errors tell how large its own may be.
+BESIDE = 2
+
 
 @dataclass(kw_only=True)
 class ExpertChoices:
@@ -30,10 +33,11 @@ class ExpertChoices:
 def compare_choices(values: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]) -> ExpertChoices:
     """Compare the best k values of each row in two runs.
 
-    P(changed) = erfc(m / (2 s)) / 2,   m = s_(k) - s_(k+1),   s^2 = mean over experts of (b - a)^2
+    P(changed) = erfc(m / (2 s)) / 2,   m = s_(k) - s_(k+1),   s = standard deviation of b - a
 
-    m is the margin of the first run between the last that it takes and the first that it leaves;
-    the errors of both are taken as normal and independent, and other pairs as far apart.
+    m is the margin of the first run between the last that it takes and the first that it leaves,
+    s that of the errors of the choices beside it, up to two of each, since larger values have
+    larger errors. Errors are taken as normal and independent, and other pairs as far apart.
 
     Source: Own.
 
@@ -49,11 +53,11 @@ def compare_choices(values: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]
     found = ExpertChoices(total=chosen[0][..., 0].numel(), changed=changed)
     if count < values[0].shape[-1]:
         first, second = (one.double() for one in values)
-        best = first.topk(count + 1, -1).values
-        margin = best[..., -2] - best[..., -1]
+        best = first.topk(min(count + BESIDE, first.shape[-1]), -1)
+        margin = best.values[..., count - 1] - best.values[..., count]
         # What a mask has taken out is no error.
         apart = (second - first).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        size = apart.square().mean(-1).sqrt()
+        size = apart.gather(-1, best.indices[..., max(count - BESIDE, 0) :]).std(-1)
         likely = torch.erfc(margin / (2 * size)) / 2
         found.expected = float(torch.where(size > 0, likely, 0.0).sum())
     return found

@@ -24,6 +24,16 @@ def test_margins_foretell_how_many_choose_otherwise(noise: float) -> None:
     assert found.expected == pytest.approx(found.changed, rel=0.35)
 
 
+def test_errors_that_grow_with_the_value_are_those_beside_the_margin() -> None:
+    torch.manual_seed(0)
+    first = torch.randn(TOKENS, 64).mul(2).softmax(-1)
+    second = first * (1 + 0.02 * torch.randn(TOKENS, 64))
+    chosen = first.topk(TAKEN).indices, second.topk(TAKEN).indices
+    found = compare_choices((first, second), chosen)
+    assert found.changed > 100
+    assert found.expected == pytest.approx(found.changed, rel=0.45)
+
+
 def test_without_a_difference_nothing_changes() -> None:
     found = draw(0.0)
     assert found.changed == 0 and found.expected == 0
