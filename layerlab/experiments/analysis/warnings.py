@@ -16,6 +16,7 @@ from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.json_values import Record
 from layerlab.records.parse import check_digest, read_json
+from layerlab.records.run import RunRecord
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.
 LOOSE = 0.5
@@ -39,6 +40,7 @@ def remarks(
         *_warn_of_missing(section, sides),
         *_few(section),
         *_warn_of_divergence(sides, worse),
+        *_warn_of_no_gradient(sides),
     ]
 
 
@@ -129,6 +131,22 @@ def _warn_of_divergence(sides: Mapping[str, ArmResults], worse: Collection[str])
                     yield f"{run.name} diverged and counts as worse: {run.diverged}"
                 else:
                     yield f"{run.name} diverged: {run.diverged}"
+
+
+def _warn_of_no_gradient(sides: Mapping[str, ArmResults]) -> Iterator[str]:
+    for side in sides.values():
+        runs = [run for found in side.sweep.values() for run in found.values()]
+        still = sum(_learned_nothing(run) for run in runs)
+        if still:
+            yield (
+                f"{still} of {len(runs)} runs of {side.name} learned nothing: the gradient was 0 "
+                "at every update that was logged"
+            )
+
+
+def _learned_nothing(run: RunRecord) -> bool:
+    norms = [one["norm"] for one in run.events if one.get("kind") == "train" and "norm" in one]
+    return bool(norms) and not any(norms)
 
 
 def warn_of_one_arm(baselines: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,8 @@
 """What has to be known beside a verdict."""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,29 @@ def test_a_file_of_before_looks_were_kept_is_a_look_and_a_damaged_one_none(tmp_p
     for damaged in ("{", "[]", '{"rows": [1]}'):
         file.write_text(damaged, encoding="utf-8")
         assert told(judged(file, planned(1, 2, 3, 4), 1, 2, 3, 4)) == []
+
+
+def test_an_arm_whose_gradients_are_all_0_learned_nothing() -> None:
+    given = planned(1, 2, 3)
+    found = records(given, {"llama": BASE, "gpt2": OTHER})
+    told = "2 of 3 runs of gpt2 learned nothing: the gradient was 0 at every update that was logged"
+    for norms in ([0.0, 0.0, 0.0], [0.0, 0.0, 0.1], []):
+        drawn = [
+            replace(one, events=set_norms(one.events, norms))
+            if one.arm == "gpt2" and one.seed != 2
+            else one
+            for one in found
+        ]
+        remarks = compare_runs(given, drawn).content["remarks"]
+        assert (told in remarks) == (norms == [0.0, 0.0, 0.0])
+
+
+def set_norms(
+    events: Iterable[Mapping[str, Any]], norms: Sequence[float]
+) -> tuple[Mapping[str, Any], ...]:
+    """Replace the norms of a run's gradients, or leave them out."""
+    left = iter(norms)
+    plain = ({key: value for key, value in one.items() if key != "norm"} for one in events)
+    return tuple(
+        {**one, "norm": next(left)} if norms and one["kind"] == "train" else one for one in plain
+    )
