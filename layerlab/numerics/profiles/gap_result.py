@@ -174,15 +174,15 @@ def _lead(found: RunGap) -> list[str]:
 def advise(found: RunGap) -> str:
     """Return in a sentence what to change first, and what it leaves; keys stand in backticks."""
     if not found.operations:
-        return "nothing: on these tokens both give the same to the bit"
+        return "nothing, since on these tokens both give the same to the bit"
     first, whole = found.first, f"{found.difference.rms:.2g}"
     if first is None:
-        return f"nothing: no change that was run leaves less than half of RMS {whole} nats"
+        return f"nothing, since no change that was run leaves less than half of RMS {whole} nats"
     if first == found.remedies[-1] and len(first.operations) > 1:
         causes = ", ".join(f"`{one.name}` {one.share:.0%}" for one in found.causes[:LARGEST])
         said = (
-            f"all {len(first.operations)} that differ: nothing less that was run halves RMS "
-            f"{whole} nats; the largest shares are {causes}"
+            f"all {len(first.operations)} that differ, since nothing less that was run halves "
+            f"RMS {whole} nats; the largest shares are {causes}"
         )
     else:
         names, left = _join(f"`{one}`" for one in first.operations), f"{first.rms:.2g}"

@@ -70,9 +70,9 @@ def _table(
     drawn = [name for name in measure["plot"] or [""] if name in numbers]
     spans = {name: _find_span(table[name]) for name in drawn}
     roles, typed = measure.get("roles", {}), set(measure.get("typed", ()))
-    groups = []
+    groups: list[Json] = []
     for key, part in parts:
-        full = [one for one in columns if one in drawn[:1] or not group or _is_known(part[one])]
+        full = [one for one in columns if not group or _is_known(part[one])]
         notes = [one for one in full if roles.get(one) == "note"]
         heads = [one for one in full if one not in notes]
         bar = next((one for one in drawn if one in heads), "")

@@ -69,8 +69,8 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _rows(found: RunGap) -> Iterator[Row]:
-    for one in (*found.difference.values, *found.choices.values):
-        yield {"by": "token", "part": one.name, "value": one.value, "unit": one.unit}
+    for value in (*found.difference.values, *found.choices.values):
+        yield {"by": "token", "part": value.name, "value": value.value, "unit": value.unit}
     for one in found.operations:
         in_a, in_b = tell_settings(found, one) or ("", "")
         meaning = OPERATIONS.get(one.name, "")
