@@ -202,7 +202,7 @@ def advise(found: RunGap) -> str:
 
 def _join(names: Iterable[str]) -> str:
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return " and ".join(filter(None, (", ".join(most), last)))
 
 
 def _tell_values(found: RunGap) -> list[str]:

@@ -62,7 +62,7 @@ def _table(
         return {"groups": []}
     numbers = [name for name in columns if not is_text(rows[name])]
     known = rows.assign(**{name: finite(rows[name]) for name in numbers})
-    how = {name: "mean" if name in numbers else "first" for name in columns}
+    how = dict.fromkeys(columns, "first") | dict.fromkeys(numbers, "mean")
     table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]

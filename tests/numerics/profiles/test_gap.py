@@ -105,7 +105,7 @@ PLACED = {
     "rotary": "attention",
     "gate": "feed-forward",
     "residual": "residual stream",
-    "head": "head",
+    "head": "LM head",
     "embedding_weights": "embedding",
 }
 
@@ -118,7 +118,7 @@ def test_a_component_has_the_share_of_its_operations(name: str) -> None:
     parts = {one.name: one for one in found.components}
     assert [one.name for one in found.components if one.differs] == [PLACED[name]]
     assert found.component_closure == pytest.approx(found.closure)
-    own = {"norms": ("norm_inside", "norm_cast", "norm", "norm_weights"), "head": ("head",)}
+    own = {"norms": ("norm_inside", "norm_cast", "norm", "norm_weights"), "LM head": ("head",)}
     if PLACED[name] in own:
         shares = {one.name: one.share for one in found.operations}
         whole = sum(shares.get(one, 0) for one in own[PLACED[name]])
@@ -130,7 +130,7 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
     changed = NumericsProfile(name="changed", operations={"weights": "fp8_e4m3"})
     found = gap("mixtral", "torch-eager", changed)
     apart = {one.name for one in found.components if one.differs}
-    assert apart == {"attention", "feed-forward", "router", "head"}
+    assert apart == {"attention", "feed-forward", "router", "LM head"}
     assert {one.name for one in found.operations if one.differs} == {"weights"}
     found = gap("llama", "torch-eager", changed)
     assert {one.name for one in found.components if one.differs} == apart - {"router"}
