@@ -64,7 +64,7 @@ class ExpertChoices:
                 continue
             known = True
             axis = one.changed.shape.index(tokens)
-            moved, likely = (part.movedim(axis, 0).flatten(1).cpu() for part in one)
+            moved, likely = (part.movedim(axis, 0).reshape(tokens, -1).cpu() for part in one)
             changed |= moved.any(-1)
             kept *= (1 - likely).prod(-1)
         if known:
