@@ -95,16 +95,8 @@ FORMER = (
 )
 # Between the entries of a list, and a number with its interval.
 MARKS = (
-    ".",
-    "; ",
-    ": ",
-    ", ",
-    ",",
-    ", and ",
-    " and ",
-    "{value} ({low} to {high})",
-    "{first} to {last}",
-    "{value} ({note})",
+    *(".", "; ", ": ", ", ", ",", ", and ", " and "),
+    *("{value} ({low} to {high})", "{first} to {last}", "{value} ({note})"),
 )
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (

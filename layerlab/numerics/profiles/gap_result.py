@@ -179,7 +179,9 @@ def advise(found: RunGap) -> str:
     if first is None:
         return f"nothing, since no change that was run leaves less than half of RMS {whole} nats"
     if first == found.remedies[-1] and len(first.operations) > 1:
-        causes = ", ".join(f"`{one.name}` {one.share:.0%}" for one in found.causes[:LARGEST])
+        causes = ", ".join(
+            f"`{one.name}` {one.share:.0%}" for one in found.causes[:LARGEST] if isfinite(one.share)
+        )
         said = (
             f"all {len(first.operations)} that differ, since nothing less that was run halves "
             f"RMS {whole} nats; the largest shares are {causes}"
@@ -188,15 +190,17 @@ def advise(found: RunGap) -> str:
         names, left = _join(f"`{one}`" for one in first.operations), f"{first.rms:.2g}"
         shares = {one.name: one.share for one in found.causes}
         share = sum(shares.get(one, 0.0) for one in first.operations)
-        said = (
-            f"set {names} in b as in a, {share:.0%} of the squared difference: RMS {whole} nats "
-            f"becomes {left}, as a run shows"
-        )
+        said = f"set {names} in b as in a: RMS {whole} nats becomes {left}, as a run shows"
+        if share >= SHOWN:
+            said += f"; this makes {share:.0%} of the squared difference"
     if len(first.operations) > 1 and found.echo > ECHO:
         said += (
             f"; {found.echo:.0%} are roundings that both do, and that any other difference makes"
             " come out otherwise"
         )
+    rerouted = sum(one.share for one in found.operations if one.name not in OPERATIONS)
+    if rerouted > ECHO:
+        said += f"; experts chosen otherwise make {rerouted:.0%} of the squared difference"
     return said
 
 
@@ -242,7 +246,8 @@ def tell_settings(found: RunGap, one: DifferenceShare) -> tuple[str, str] | None
 
 
 def _row(one: DifferenceShare, width: int) -> str:
-    return f"{one.name:<{width}}  {one.share:6.1%}  {one.rms:9.2g}"
+    share = f"{round(one.share, 3) + 0.0:.1%}" if isfinite(one.share) else "–"  # and no -0
+    return f"{one.name:<{width}}  {share:>6}  {one.rms:9.2g}"
 
 
 def _list_places(found: RunGap) -> list[list[str]]:

@@ -11,7 +11,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from layerlab import UserError
 from layerlab.loading.model import subject
 from layerlab.numerics.profiles.gap import BEHIND, CLOSED, EXPERTS, FORWARDS, find_gap
-from layerlab.numerics.profiles.gap_result import RunGap
+from layerlab.numerics.profiles.gap_result import RunGap, advise
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
@@ -210,8 +210,9 @@ def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> No
     found = gap("llama", "torch-eager", changed(several))
     assert found.first is not None and found.first.operations == ("cache",)
     assert found.first.rms < found.difference.rms / 2
-    said = f"set `cache` in b as in a, {found.causes[0].share:.0%} of the squared difference: RMS "
-    assert f"{said}{found.difference.rms:.2g} nats becomes {found.first.rms:.2g}" in str(found)
+    said = f"set `cache` in b as in a: RMS {found.difference.rms:.2g} nats becomes "
+    assert f"{said}{found.first.rms:.2g}, as a run shows; this makes" in str(found)
+    assert f"this makes {found.causes[0].share:.0%} of the squared difference" in advise(found)
 
 
 def test_the_same_profile_twice_is_no_difference() -> None:
@@ -245,6 +246,8 @@ def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> Non
     share = found.choices.tokens_changed / found.choices.tokens
     assert told["tokens whose experts change"].strip() == f"{share:.2%} of the tokens"
     assert "of the choices" in told["choices of experts that change"]
+    (experts,) = (one.share for one in found.operations if one.name == EXPERTS)
+    assert f"experts chosen otherwise make {experts:.0%} of the squared difference" in advise(found)
 
 
 def test_every_number_of_the_text_has_its_name_and_unit() -> None:

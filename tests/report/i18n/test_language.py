@@ -135,8 +135,8 @@ def test_what_is_typed_is_no_word_of_the_page():
     chinese = language("zh")
     assert chinese.translate("head") == "头" and chinese.translate("`head`") == "`head`"
     advice = (
-        "set `context` and `head` in b as in a, 74% of the squared difference: RMS 0.064 nats "
-        "becomes 0.017, as a run shows"
+        "set `context` and `head` in b as in a: RMS 0.064 nats becomes 0.017, as a run shows; "
+        "this makes 74% of the squared difference"
     )
     said = chinese.translate(advice)
     assert "`context`、`head`" in said and "上下文" not in said and "squared" not in said
