@@ -20,6 +20,7 @@ from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
 from layerlab.measures.measure import Measure
+from layerlab.numerics.profiles.profile import list_profiles, load_profile
 from layerlab.plugins import list_measures
 from layerlab.recipes.training import list_packaged, load_recipe
 from layerlab.report.i18n.language import COLUMN, DOMAIN, FOLDER
@@ -37,7 +38,10 @@ LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
     *("residual stream", "weights (stored)", "behind the blocks", "experts chosen otherwise"),
-    *("operation", "remedy", "router"),
+    *("operation", "remedy", "router", "by layer", "by token", "by remedy", "LM head"),
+    *("{plain} unless widened", "one in {every}", "summed as {sums}", "normalized", "unnormalized"),
+    *("renormalized", "not verified: {told}", "no description", "nats", "ratio"),
+    *(f"share of the {one}" for one in ("tokens", "choices", "squared difference")),
     *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
     *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
 )
@@ -91,16 +95,8 @@ FORMER = (
 )
 # Between the entries of a list, and a number with its interval.
 MARKS = (
-    ".",
-    "; ",
-    ": ",
-    ", ",
-    ",",
-    ", and ",
-    " and ",
-    "{value} ({low} to {high})",
-    "{first} to {last}",
-    "{value} ({note})",
+    *(".", "; ", ": ", ", ", ",", ", and ", " and "),
+    *("{value} ({low} to {high})", "{first} to {last}", "{value} ({note})"),
 )
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
@@ -123,6 +119,8 @@ TOLD = (
     *("evaluation/results/lm_eval_tasks", "evaluation/results/data_issues"),
     *("evaluation/benchmarks/items", "evaluation/lm_eval_tasks/right_answers"),
     *("evaluation/lm_eval_tasks/templates", "experiments/judging"),
+    *(f"numerics/profiles/{name}" for name in ("operations", "token_differences", "gap_result")),
+    "numerics/profiles/expert_choices",
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )
@@ -323,11 +321,13 @@ def _declared(measure: Measure) -> Iterator[Message]:
 
 
 def _claimed() -> Iterator[Message]:
-    """Yield what studies and recipes are about, and what their sources claim."""
+    """Yield what studies, profiles and recipes are about, and what their sources claim."""
     for study in studies().values():
         # A verdict's unit is that with its number.
         for text in (study.title, study.claim, study.unit, f"{{draws}} {study.unit}"):
             yield None, text, f"studies/{study.name}"
+    for name in list_profiles():
+        yield None, load_profile(name).description, f"profiles/{name}"
     for name in list_packaged():
         recipe = load_recipe(name)
         claims = () if recipe.compare is None else recipe.compare.claims

@@ -49,7 +49,7 @@ PROMISED = {
     "tutorials/gap.md": (
         "closure",
         "autocast-bf16: float32 weights",
-        "cache: as in a it turns",
+        "set `cache` in b as in a",
         "a bug, not rounding",
         "temperature 0.8",
         "'attention_weights'",

@@ -296,6 +296,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
                 "columns": dict(measure.columns),
                 "plot": list(measure.plot),
                 "roles": dict(measure.roles),
+                "typed": list(measure.typed),
                 "options": dict(measure.options),
                 "bounds": [vars(bound) for bound in measure.bound],
                 "limits": list(measure.limits),

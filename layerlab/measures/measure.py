@@ -26,8 +26,8 @@ from layerlab.validation import Constraint
 Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
 Row = dict[str, Any]
 # A column that is no quantity: the number of a position, channel or the like, of which no mean says
-# anything; a size or count of what was read; a flag.
-ColumnRole = Literal["index", "size", "flag"]
+# anything; a size or count of what was read; a flag; or what the name of a row means.
+ColumnRole = Literal["index", "size", "flag", "note"]
 # What needs nothing else is measured without a text.
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
@@ -153,6 +153,8 @@ class Measure:
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
         roles: the columns that are no quantities, and what they are instead; none of them is drawn.
+        typed: values of the first column of `per` whose rows are named by what a user types, which
+            is the same in every language.
         options: what a user may set, with what it is when nobody does.
         check: refuses options that each are possible and cannot go together, before any work.
         domains: which values an option takes, where it is not every one of its default's kind.
@@ -181,6 +183,7 @@ class Measure:
     limits: tuple[str, ...] = ()
     band: Band | None = None
     roles: Mapping[str, ColumnRole] = field(default_factory=dict)
+    typed: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from layerlab.report.results.report import Report
+from tests.report.reading import content, frames
 from tests.report.sample import HOSTILE, attention_detail, sample
 from tests.report.window import PHONE, Open
 
@@ -48,6 +50,17 @@ def test_every_measure_draws_a_line_with_its_points_once_it_comes_into_view(open
         maps = section.locator(".map .heatmaplayer image").count()
         assert maps == (len(report["models"]) if "head" in measure["per"] else 0)
     assert page.locator("#glance polyline").count() == 3 * len(report["measures"])
+
+
+def test_a_measure_without_layers_has_bars_at_a_glance(opened: Open):
+    whole = Report(content(), frames()).to_dict()
+    page = opened(whole)
+    assert page.locator("#glance a").count() == len(whole["measures"])
+    tile = page.locator('#glance a[href="#attribution"]')
+    assert tile.locator("rect").count() == len(whole["frames"]["attribution"]["data"]["part"])
+    shares = whole["frames"]["attribution"]["data"]["share"]
+    said = tile.locator("small").inner_text().split()
+    assert [float(said[-3]), float(said[-1])] == pytest.approx([min(shares), max(shares)], rel=1e-3)
 
 
 def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Open):

@@ -26,7 +26,7 @@ COMPONENTS = {
     **dict.fromkeys(("activation_inside", "activation", "gate", "experts"), "feed-forward"),
     "residual": "residual stream",
     "router": "router",
-    **dict.fromkeys(("head", "log_softmax"), "head"),
+    **dict.fromkeys(("head", "log_softmax"), "LM head"),
 }
 
 
@@ -98,7 +98,7 @@ class OperationIndex:
             return COMPONENTS[operation]
         kind = self._kinds.get(place.module, "other")
         if kind in ("head", "router", "embedding"):
-            return kind
+            return COMPONENTS[kind]
         owners = place.module.split(".")
         paths = (".".join(owners[:end]) for end in range(1, len(owners) + 1))
         # The model around its blocks attends as well, by what it hands them.

@@ -149,8 +149,11 @@ def find_gap(
     whole = theirs - mine
     if not bool(whole.any()):
         return found
-    made = [one - mine for one in read]
     changed = scores.choices.changed
+    square = whole.square().cpu()
+    share = float(square[scores.rerouted].sum() / square.sum())
+    found = replace(found, choices=replace(scores.choices, share=share))
+    made = [one - mine for one in read]
     exchanged = ExchangedErrors(
         whole=whole,
         parts=dict(zip(parts, made, strict=False)),

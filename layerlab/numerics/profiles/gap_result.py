@@ -8,7 +8,7 @@ from typing import Any
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, differences
-from layerlab.numerics.profiles.token_differences import CLIP, QUANTILES, TokenDifferences
+from layerlab.numerics.profiles.token_differences import TokenDifferences
 from layerlab.records.json_values import json_values
 
 # What is worth changing leaves no more than this of the difference.
@@ -16,6 +16,7 @@ WORTH = 0.5
 SHOWN = 0.005  # smaller shares are added up
 ECHO = 0.05
 LARGEST = 3
+UNLESS = "unless widened"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,7 @@ def _add(parts: Iterable[DifferenceShare]) -> float:
 
 def describe(found: RunGap) -> str:
     """Return a page of text: the difference by token, where it comes from, what to change."""
-    blocks = [_lead(found), _tell_difference(found.difference, found.choices)]
+    blocks = [_lead(found), _tell_values(found)]
     if found.operations:
         blocks += [_table(found), *_list_places(found), _list_remedies(found)]
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -171,72 +172,82 @@ def _lead(found: RunGap) -> list[str]:
 
 
 def advise(found: RunGap) -> str:
-    """Return in a sentence what to change first, and what it leaves."""
+    """Return in a sentence what to change first, and what it leaves; keys stand in backticks."""
     if not found.operations:
-        return "nothing: on these tokens both give the same to the bit"
-    first, whole = found.first, f"{found.difference.rms:.2g} nats"
+        return "nothing, since on these tokens both give the same to the bit"
+    first, whole = found.first, f"{found.difference.rms:.2g}"
     if first is None:
-        return f"nothing that differs leaves less than half of {whole}"
-    if len(first.operations) == 1:
-        return f"{first.operations[0]}: as in a it turns {whole} into {first.rms:.2g}, in a run"
-    causes = ", ".join(f"{one.name} {one.share:.0%}" for one in found.causes[:LARGEST])
-    if first == found.remedies[-1]:
-        said = f"no change but all {len(first.operations)} together halves {whole} ({causes})"
-    else:
-        said = (
-            f"{_join(first.operations)}: as in a they turn {whole} into {first.rms:.2g}, in a run"
+        return f"nothing, since no change that was run leaves less than half of RMS {whole} nats"
+    if first == found.remedies[-1] and len(first.operations) > 1:
+        causes = ", ".join(
+            f"`{one.name}` {one.share:.0%}" for one in found.causes[:LARGEST] if isfinite(one.share)
         )
-    if found.echo > ECHO:
+        said = (
+            f"all {len(first.operations)} that differ, since nothing less that was run halves "
+            f"RMS {whole} nats; the largest shares are {causes}"
+        )
+    else:
+        names, left = _join(f"`{one}`" for one in first.operations), f"{first.rms:.2g}"
+        shares = {one.name: one.share for one in found.causes}
+        share = sum(shares.get(one, 0.0) for one in first.operations)
+        said = f"set {names} in b as in a: RMS {whole} nats becomes {left}, as a run shows"
+        if share >= SHOWN:
+            said += f"; this makes {share:.0%} of the squared difference"
+    if len(first.operations) > 1 and found.echo > ECHO:
         said += (
             f"; {found.echo:.0%} are roundings that both do, and that any other difference makes"
             " come out otherwise"
         )
+    rerouted = sum(one.share for one in found.operations if one.name not in OPERATIONS)
+    if rerouted > ECHO:
+        said += f"; experts chosen otherwise make {rerouted:.0%} of the squared difference"
     return said
 
 
 def _join(names: Iterable[str]) -> str:
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return " and ".join(filter(None, (", ".join(most), last)))
 
 
-def _tell_difference(found: TokenDifferences, choices: ExpertChoices) -> list[str]:
-    low, middle, high = found.ratio_quantiles
-    rows = [
-        ("tokens", f"{found.tokens:,}"),
-        ("|log p_a - log p_b|", f"mean {found.mean:.2g}, RMS {found.rms:.2g} nats"),
-        ("", f"largest {found.largest:.2g}; with its sign the mean is {found.bias:+.2g}"),
-        ("ratio p_a / p_b", f"mean {found.ratio_mean:.4f}, median {middle:.4f}"),
-        ("", f"{QUANTILES[0]:.0%} below {low:.4f}, {1 - QUANTILES[2]:.0%} above {high:.4f}"),
-        ("clipped", f"{found.clipped:.2%} of the tokens, outside 1 ± {CLIP:g}"),
-    ]
-    if found.argmax_changed is not None:
-        rows.append(("most probable token", f"another at {found.argmax_changed:.2%}"))
-        rows.append(("KL divergence", f"(a, b) {found.kl_ab:.2g}, (b, a) {found.kl_ba:.2g} nats"))
-    if choices.total:
-        share, expected = choices.changed / choices.total, choices.expected / choices.total
-        rows.append(("experts", f"others at {share:.2%} of {choices.total:,} choices"))
-        rows.append(("", f"{expected:.2%} foretold by the margins of the router"))
-    return [f"{name:<19}  {text}" for name, text in rows]
+def _tell_values(found: RunGap) -> list[str]:
+    values = [*found.difference.values, *found.choices.values]
+    width = max(len(one.name) for one in values)
+    head = f"{'difference by token':<{width}}  {found.difference.tokens:,} tokens"
+    return [head, *(f"{one.name:<{width}}  {one}" for one in values)]
 
 
 def _table(found: RunGap) -> list[str]:
-    lines = [f"{'operation':<24}  share  alone, nats  in the profiles"]
     shown = [one for one in found.operations if not abs(one.share) < SHOWN]
-    pair = (("a", found.a), ("b", found.b))
-    for one in shown:
-        told = [f"{profile.tell(one.name)} in {letter}" for letter, profile in pair]
-        lines.append(f"{_row(one)}  {', '.join(told) if one.differs else ''}".rstrip())
+    rows = [(one, *(tell_settings(found, one) or ("", ""))) for one in shown]
+    width = max(len("smaller ones"), *(len(one.name) for one in shown))
+    left = max(len(a) for _, a, _ in rows)
+    lines = [
+        "share of the squared difference, and RMS that the operation alone makes",
+        f"{'operation':<{width}}   share  RMS, nats  {'a' if left else '':<{left}}  b",
+        *(f"{_row(one, width)}  {a:<{left}}  {b}".rstrip() for one, a, b in rows),
+    ]
     rest = sum(one.share for one in found.operations if one not in shown)
     if len(shown) < len(found.operations):
-        lines.append(f"{'smaller ones':<24}  {rest:5.1%}")
-    lines.append(f"{'closure':<24}  {found.closure:5.3f}")
-    return lines + [
+        lines.append(f"{'smaller ones':<{width}}  {rest:6.1%}")
+    lines.append(f"{'closure':<{width}}  {found.closure:6.3f}")
+    lines += [
         f"{one.first} with {one.second}: {one.excess:+.1%} beyond their sum" for one in found.pairs
     ]
+    if any(UNLESS in told for _, *pair in rows for told in pair):
+        lines.append(f"{UNLESS}: except where the model's code casts to float32")
+    return lines
 
 
-def _row(one: DifferenceShare) -> str:
-    return f"{one.name:<24}  {one.share:5.1%}  {one.rms:11.2g}"
+def tell_settings(found: RunGap, one: DifferenceShare) -> tuple[str, str] | None:
+    """Return how a and b round and sum the results of an operation; None where they do alike."""
+    if not one.differs:
+        return None
+    return found.a.tell(one.name), found.b.tell(one.name)
+
+
+def _row(one: DifferenceShare, width: int) -> str:
+    share = f"{round(one.share, 3) + 0.0:.1%}" if isfinite(one.share) else "–"  # and no -0
+    return f"{one.name:<{width}}  {share:>6}  {one.rms:9.2g}"
 
 
 def _list_places(found: RunGap) -> list[list[str]]:
@@ -244,32 +255,35 @@ def _list_places(found: RunGap) -> list[list[str]]:
         ("component", found.components, found.component_closure),
         ("layer", found.layers, found.layer_closure),
     )
+    width = max(len(one.name) for _, rows, _ in tables for one in rows)
     return [
         [
-            f"{name:<24}  share  alone, nats",
-            *map(_row, rows),
-            f"{'closure':<24}  {closure:5.3f}",
+            f"{name:<{width}}   share  RMS, nats",
+            *(_row(one, width) for one in rows),
+            f"{'closure':<{width}}  {closure:6.3f}",
         ]
         for name, rows, closure in tables
     ]
 
 
 def _list_remedies(found: RunGap) -> list[str]:
-    lines = ["set as in a                       RMS left  mean left, nats"]
-    for place, (one, added) in enumerate(list_steps(found.remedies)):
-        told = _join(added) if len(added) < LARGEST else f"{len(added)} more"
-        lines.append(_tell_remedy(f"and {told}" if place else told, one))
-    return lines + [_tell_remedy(f"{one.operations[0]} alone", one) for one in found.alone[1:]]
+    rows = [(tell_remedy(found, one), one) for one in list_remedies(found)]
+    head = "what is left once b does as a does"
+    width = max(len(head), *(len(name) for name, _ in rows))
+    return [
+        f"{head:<{width}}  RMS, nats  mean, nats",
+        *(f"{name:<{width}}  {one.rms:9.2g}  {one.mean:10.2g}" for name, one in rows),
+    ]
 
 
-def list_steps(remedies: Iterable[Remedy]) -> list[tuple[Remedy, tuple[str, ...]]]:
-    """Return each with what it takes back beside what the one before does."""
-    found, before = [], 0
-    for one in remedies:
-        found.append((one, one.operations[before:]))
-        before = len(one.operations)
-    return found
+def list_remedies(found: RunGap) -> list[Remedy]:
+    """Return what was taken back, one after another and then alone, each once."""
+    return [*found.remedies, *found.alone[1:]]
 
 
-def _tell_remedy(name: str, one: Remedy) -> str:
-    return f"{name:<32}  {one.rms:8.2g}  {one.mean:9.2g}"
+def tell_remedy(found: RunGap, one: Remedy) -> str:
+    """Return what is taken back: the names of a few, or that it is all."""
+    count = len(one.operations)
+    if count > LARGEST and one == found.remedies[-1]:
+        return f"all {count} that differ"
+    return ", ".join(one.operations)

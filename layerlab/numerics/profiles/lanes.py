@@ -26,7 +26,7 @@ from layerlab.numerics.emulation.inner_roundings import ADDING
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex, OperationResult, count_layers
-from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
+from layerlab.numerics.profiles.expert_choices import ChangedChoices, compare_choices
 from layerlab.numerics.profiles.lane_values import (
     LayerLanes,
     ProductCall,
@@ -97,7 +97,7 @@ class SideBySide(Emulation):
         self.layers = count_layers(model)
         self.products = self.computed = 0
         self.rounded: set[OperationResult] = set()
-        self.choices = ExpertChoices()
+        self.choices: list[ChangedChoices] = []
         self._others: list[list[Tensor]] | None = None
         self._call: ProductCall | None = None
         self._begun = self._behind = behind
@@ -106,7 +106,7 @@ class SideBySide(Emulation):
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self.restart()
-        self.choices = ExpertChoices()
+        self.choices = []
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
 
@@ -209,7 +209,8 @@ class SideBySide(Emulation):
         if self._place.layer is not None and not dropped:
             pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
             chosen = [one[1].movedim(axis, -1) for one in results[:2]]
-            self.choices.add(compare_choices((pair[0], pair[1]), (chosen[0], chosen[1])))
+            found = compare_choices((pair[0], pair[1]), (chosen[0], chosen[1]))
+            self.choices += [] if found is None else [found]
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]

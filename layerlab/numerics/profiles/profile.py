@@ -116,14 +116,14 @@ class NumericsProfile:
 
         Example:
             >>> NumericsProfile(name="a", sums={"head": "bf16 split-k 4"}).tell("head")
-            'bf16 unless widened, sums bf16 split-k 4'
+            'bf16 unless widened, summed as bf16 split-k 4'
         """
         plain = self.default(operation)
         kept = plain if plain == KEPT else f"{plain} unless widened"
         told = [self.operations.get(operation, kept)]
         every, sums = self.every.get(operation, 1), self.sums.get(operation)
         told += [f"one in {every}"] if every > 1 else []
-        told += [f"sums {sums}"] if sums else []
+        told += [f"summed as {sums}"] if sums else []
         told += [self.attention] if operation == "attention_weights" else []
         return ", ".join(told)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,34 @@ from torch import Tensor
 CLIP = 0.2
 QUANTILES = (0.01, 0.5, 0.99)
 ROWS = 64  # positions whose distributions are compared at once
+NATS, RATIO, SHARE = "nats", "ratio", "share of the {what}"
+
+
+class NamedValue(NamedTuple):
+    """A number as a reader meets it.
+
+    Attributes:
+        unit: "nats", "ratio", or of what it is a share.
+    """
+
+    name: str
+    value: float
+    unit: str
+
+    def __str__(self) -> str:
+        """Return the value with its unit.
+
+        Example:
+            >>> str(NamedValue("mean", 0.1234, NATS)), str(NamedValue("ratio", 1, RATIO))
+            ('0.12 nats', '1.0000')
+            >>> str(NamedValue("clipped", 0.5, "share of the tokens"))
+            '50.00% of the tokens'
+        """
+        if self.unit == NATS:
+            return f"{self.value:.2g} {NATS}"
+        if self.unit == RATIO:
+            return f"{self.value:.4f}"
+        return f"{self.value:.2%} {self.unit.removeprefix('share ')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +71,34 @@ class TokenDifferences:
     argmax_changed: float | None = None
     kl_ab: float | None = None
     kl_ba: float | None = None
+
+    @property
+    def values(self) -> list[NamedValue]:
+        """Return each number with its name and its unit, as texts and tables give them."""
+        low, middle, high = self.ratio_quantiles
+        below, above = (f"{one:.0%}" for one in QUANTILES[::2])
+        tokens = SHARE.format(what="tokens")
+        found = [
+            NamedValue("mean of |log p_a - log p_b|", self.mean, NATS),
+            NamedValue("root mean square (RMS)", self.rms, NATS),
+            NamedValue("largest |log p_a - log p_b|", self.largest, NATS),
+            NamedValue("mean with its sign, log p_a - log p_b", self.bias, NATS),
+            NamedValue("importance ratio p_a / p_b, mean", self.ratio_mean, RATIO),
+            NamedValue(f"importance ratio, {below} quantile", low, RATIO),
+            NamedValue("importance ratio, median", middle, RATIO),
+            NamedValue(f"importance ratio, {above} quantile", high, RATIO),
+            NamedValue(f"clipped: importance ratio outside 1 ± {CLIP}", self.clipped, tokens),
+        ]
+        distributions = (
+            ("most probable token (argmax) changed", self.argmax_changed, tokens),
+            ("KL divergence (a || b), mean", self.kl_ab, NATS),
+            ("KL divergence (b || a), mean", self.kl_ba, NATS),
+        )
+        return found + [
+            NamedValue(name, value, unit)
+            for name, value, unit in distributions
+            if value is not None
+        ]
 
 
 def compare_tokens(a: Tensor, b: Tensor, **distributions: Any) -> TokenDifferences:

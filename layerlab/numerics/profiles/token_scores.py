@@ -48,6 +48,7 @@ class TokenScores:
 
     Attributes:
         choices: among experts, of the first two runs of the last reading.
+        rerouted: tokens at which these change, of all texts.
         forwards: forward passes so far, by products.
 
     Args:
@@ -62,7 +63,7 @@ class TokenScores:
     ) -> None:
         self.model, self.pieces, self.call, self.step = model, pieces, call, step
         self.index = OperationIndex(model)
-        self.choices = ExpertChoices()
+        self.choices, self.rerouted = ExpertChoices(), torch.zeros(0, dtype=torch.bool)
         self.forwards = 0.0
         self._profiles: list[NumericsProfile] = []
         self._first: tuple[Lane, list[Tensor]] | None = None
@@ -129,9 +130,9 @@ class TokenScores:
         """
         assert self._first is not None, "something was read before"
         first, streams = self._first
-        choices = self.choices
+        kept = self.choices, self.rerouted
         found = self._read([lane] * 2, [first, lane], look, streams)[1]
-        self.choices = choices
+        self.choices, self.rerouted = kept
         return found
 
     def _read(
@@ -151,13 +152,13 @@ class TokenScores:
         """
         blocks, head = self._prepare(lanes, behind)
         found: list[list[Tensor]] = [[] for _ in lanes]
-        self.choices = ExpertChoices()
+        self.choices, rerouted = ExpertChoices(), []
         kept = []
         for number, ids in enumerate(self.pieces):
             self.step(f"{len(lanes)} runs side by side")
             walk = self._walk(blocks, head, ids, None if first is None else first[number])
             kept.append(next(walk)[1][0])
-            self.choices.add(blocks.choices)
+            rerouted.append(self.choices.add(blocks.choices, len(ids)))
             for part, logits in walk:
                 # What is computed of the logits is no part of the model.
                 with _disable_current_modes():
@@ -167,7 +168,7 @@ class TokenScores:
                     values = head.round_all(_score(logits, targets), "log_softmax")
                 for rows, value in zip(found, values, strict=True):
                     rows.append(value)
-        self._first = behind[0], kept
+        self._first, self.rerouted = (behind[0], kept), torch.cat(rerouted)
         self.forwards += (blocks.computed + head.computed) / max(blocks.products + head.products, 1)
         read = [torch.cat(one).double() for one in found]
         for lane, scored in zip(lanes, read, strict=True):

@@ -15,7 +15,9 @@ _SENTENCE = re.compile(r"(?<=[^\W\d_]{2}\.) (?=\S)")
 _MARK = re.compile(r"(; |: |, and |, )")
 # A list has another comma than clauses: its entries are a few words each, or numbers.
 _LISTED, _COMMA = ", ", ","
-_ENTRY = re.compile(r"[^\s\d]+(?: [^\s\d]+){0,2}")
+# What a user types stands between backticks in every language; a number may follow.
+TYPED = re.compile(r"`[^`]+`(?: [+-]?\d\S*)?")
+_ENTRY = re.compile(rf"[^\s\d]+(?: [^\s\d]+){{0,2}}|{TYPED.pattern}")
 _NUMBER = re.compile(r"[\d.-]+")
 _AND = " and "
 _ALSO = re.compile(f"({_AND})")
@@ -109,7 +111,8 @@ class Clauses:
 
         `best` are those from the next ones on.
         """
-        mark = self.label(comma if entries[0] == _LISTED else entries[0])
+        listed = TYPED.fullmatch(entries[1]) is not None
+        mark = self.label(comma if entries[0] == _LISTED and not listed else entries[0])
         for count, after in enumerate(best, 1):
             given = "".join(entries[1 : 2 * count])
             if (translation := self._together(entries[0], given, mark)) is not None:
@@ -140,7 +143,8 @@ class Clauses:
         translations = [self.translate(one) for one in entries] if len(entries) > 1 else entries
         if len(entries) > 1 and all(map(_AMOUNTS.fullmatch, entries)):
             return self.label(_AND).join(entries)
-        stand = [one for one, other in zip(entries, translations, strict=True) if one == other]
+        pairs = zip(entries, translations, strict=True)
+        stand = [one for one, other in pairs if one == other and not TYPED.fullmatch(one)]
         if len(stand) == len(entries) or any(" " in one for one in stand):
             return None
         return self.label(_AND).join(translations)

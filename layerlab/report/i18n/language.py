@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.report.i18n.clause import Clauses, prose, tidy
+from layerlab.report.i18n.clause import TYPED, Clauses, prose, tidy
 from layerlab.report.i18n.template import PLACEHOLDER, Template, fill, own
 
 Say = Callable[[str], str]
@@ -82,6 +82,8 @@ class Language:
 
     def _look_up(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
         """Look up the translation of a text, as it stands or by its template."""
+        if TYPED.fullmatch(text):
+            return text
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
         for given in forms:

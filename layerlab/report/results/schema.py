@@ -44,6 +44,7 @@ _MEASURE: dict[str, Any] = {
     "columns": {},
     "plot": [],
     "roles": {},
+    "typed": [],
     "better": None,
     "bounds": [],
     "limits": [],

@@ -18,28 +18,50 @@ function paint(node) {
   return node;
 }
 
-/* Small lines, first quantity of every measure; drawn without plotly, so they are there at once. */
+/* Small lines, first quantity of every measure, and bars of one without layers; drawn without
+   plotly, so they are there at once. */
 function drawGlance() {
-  document.querySelector("#glance [data-part=tiles]").replaceChildren(...sections.map((section) => {
-    const { measure } = section;
-    const column = measure.plot[0];
-    const shown = column ? measure.series.filter((s) => s.kind === measure.first && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
-    const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
-    const figure = shown.length ? spark(shown, column) : element("span", { class: "none" }, measure.missing.length ? say("not applicable") : say("no reading"));
-    const span = last.length ? [element("br"), `${format(last[0])} → ${format(last.at(-1))}`] : [];
-    const caption = column ? [columnName(column), ...span] : [];
-    return element("a", { href: `#${measure.name}` }, element("b", {}, translated(measure.title)), figure, element("small", {}, ...caption));
+  document.querySelector("#glance [data-part=tiles]").replaceChildren(...data.measures.map((measure) => {
+    const { figure, caption } = measure.table ? barTile(measure.table) : lineTile(measure);
+    const none = () => element("span", { class: "none" }, measure.missing.length ? say("not applicable") : say("no reading"));
+    return element("a", { href: `#${measure.name}` }, element("b", {}, translated(measure.title)), figure ?? none(), element("small", {}, ...caption));
   }));
+}
+
+function lineTile(measure) {
+  const column = measure.plot[0];
+  const shown = column ? measure.series.filter((s) => s.kind === measure.first && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
+  const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
+  const span = last.length ? [element("br"), `${format(last[0])} → ${format(last.at(-1))}`] : [];
+  return { figure: shown.length ? spark(shown, column) : null, caption: column ? [columnName(column), ...span] : [] };
+}
+
+function barTile({ groups }) {
+  const group = groups.find((one) => one.rows.some((row) => row.bar));
+  if (!group) return { figure: null, caption: [] };
+  const svg = glancePicture();
+  const width = 160 / group.rows.length;
+  for (const [i, { start, bar }] of group.rows.entries()) {
+    const mark = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [name, value] of Object.entries({ x: i * width, y: 48 - 0.48 * (start + bar), width: 0.8 * width, height: 0.48 * bar })) mark.setAttribute(name, value);
+    svg.append(mark);
+  }
+  const at = group.heads.indexOf(group.bar) - group.axes;
+  const values = present(group.rows.map((row) => row.cells[at]));
+  return { figure: svg, caption: [columnName(group.bar), element("br"), say("from {low} to {high}", { low: format(Math.min(...values)), high: format(Math.max(...values)) })] };
+}
+
+function glancePicture() {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [name, value] of Object.entries({ viewBox: "0 0 160 48", preserveAspectRatio: "none", "aria-hidden": "true" })) svg.setAttribute(name, value);
+  return svg;
 }
 
 function spark(shown, column) {
   const values = shown.flatMap((s) => present(s.values[column].mean));
   const low = Math.min(...values);
   const reach = Math.max(...values) - low || 1;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 160 48");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
+  const svg = glancePicture();
   for (const series of shown) {
     const last = Math.max(1, series.layers.length - 1);
     const point = (v, x) => `${x.toFixed(1)},${(44 - (40 * (v - low)) / reach).toFixed(1)}`;

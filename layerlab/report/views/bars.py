@@ -1,17 +1,22 @@
 """A measure without layers as the page shows it: one table, the first of its columns as bars."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from layerlab.records.json_values import Json
+from layerlab.report.i18n.language import label
 from layerlab.report.views import text
-from layerlab.report.views.bounds import finite
+from layerlab.report.views.bounds import finite, is_text
 
 DIGITS = 4
 # More rows than this are shown in groups that unfold.
 MOST = 24
+# And of more than this, all groups but the first are folded.
+OPEN = 80
+LONGEST = 120  # characters of a name or a text in a cell
 
 
 def view(
@@ -41,52 +46,98 @@ def view(
         "band": None,
         "missing": missing,
         "series": [],
-        "table": _table(rows, axes, shown, columns, (measure["plot"] or [""])[0]),
+        "table": _table(rows, axes, shown, columns, measure),
     }
 
 
 def _table(
-    rows: pd.DataFrame, axes: list[str], shown: list[str], columns: list[str], bar: str
+    rows: pd.DataFrame,
+    axes: list[str],
+    shown: list[str],
+    columns: list[str],
+    measure: Mapping[str, Any],
 ) -> Json:
     """Return all rows in one table, or in one for each group where there are many."""
     if rows.empty or not columns:
-        return {"heads": [], "axes": 0, "bar": "", "groups": []}
-    numbers = rows.assign(**{name: finite(rows[name]) for name in columns})
-    table = numbers.groupby(axes, sort=False, dropna=False)[columns].mean().reset_index()
-    most = float(table[bar].max()) if bar in table else 0.0
+        return {"groups": []}
+    numbers = [name for name in columns if not is_text(rows[name])]
+    known = rows.assign(**{name: finite(rows[name]) for name in numbers})
+    how = dict.fromkeys(columns, "first") | dict.fromkeys(numbers, "mean")
+    table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
     parts = table.groupby(group, sort=False) if group else [((), table)]
-    return {
-        "heads": [*left, *columns],
-        "axes": len(left),
-        "bar": bar,
-        "groups": [
+    drawn = [name for name in measure["plot"] or [""] if name in numbers]
+    spans = {name: _find_span(table[name]) for name in drawn}
+    roles, typed = measure.get("roles", {}), set(measure.get("typed", ()))
+    groups: list[Json] = []
+    for key, part in parts:
+        full = [one for one in columns if not group or _is_known(part[one])]
+        notes = [one for one in full if roles.get(one) == "note"]
+        heads = [one for one in full if one not in notes]
+        bar = next((one for one in drawn if one in heads), "")
+        cells = [partial(_tell_flag if roles.get(one) == "flag" else _tell, one) for one in heads]
+        groups.append(
             {
                 "title": text.prose(", ".join(map(_row_name, group, key)), 120),
-                "rows": [_row(row, left, columns, bar, most) for row in part.to_dict("records")],
+                "open": len(table) <= OPEN or not groups,
+                "heads": [*left, *heads],
+                "axes": len(left),
+                "words": [one for one in heads if one not in numbers or roles.get(one) == "flag"],
+                "bar": bar,
+                "rows": [
+                    {
+                        "names": [_tell_name(row, axis, axes, typed) for axis in left],
+                        "note": ", ".join(str(row[one]) for one in notes if row[one]),
+                        "cells": [tell(row) for tell in cells],
+                        **_place_bar(row.get(bar), spans.get(bar, (0.0, 0.0))),
+                    }
+                    for row in part.to_dict("records")
+                ],
             }
-            for key, part in parts
-        ],
-    }
+        )
+    return {"groups": groups}
+
+
+def _is_known(column: pd.Series) -> bool:
+    """Judge whether a column has a value other than an empty text."""
+    return bool((column.notna() & (column != "")).any())
 
 
 def _row_name(axis: str, value: Any) -> str:
     return f"by {value}" if axis == "by" else str(value)
 
 
-def _row(row: dict[Any, Any], left: list[str], columns: list[str], bar: str, most: float) -> Json:
-    return {
-        "names": [text.prose(str(row[axis]), 60) for axis in left],
-        "numbers": [_number(row[name]) for name in columns],
-        "bar": _share(row.get(bar), most),
-    }
+def _tell_name(row: Mapping[Any, Any], axis: str, axes: Sequence[str], typed: set[str]) -> str:
+    """Return what a row is called; names that a user types stand between backticks."""
+    name = str(row[axis])
+    if axis == axes[-1] and typed & {str(row[one]) for one in axes}:
+        name = ", ".join(f"`{one}`" if one.isidentifier() else one for one in name.split(", "))
+    return text.prose(name, LONGEST)
 
 
-def _share(value: Any, most: float) -> float:
-    """Return the length of a bar in percent."""
-    known = value is not None and pd.notna(value) and most > 0
-    return round(100 * max(0.0, float(value) / most), 1) if known else 0.0
+def _tell(name: str, row: Mapping[Any, Any]) -> float | str | None:
+    value = row[name]
+    return text.prose(value, LONGEST) if isinstance(value, str) else _number(value)
+
+
+def _tell_flag(name: str, row: Mapping[Any, Any]) -> str:
+    return "" if pd.isna(row[name]) else label("yes") if row[name] else label("no")
+
+
+def _find_span(values: pd.Series) -> tuple[float, float]:
+    """Return where the bars of a column begin and end; 0 lies between."""
+    return min(0.0, float(values.min())), max(0.0, float(values.max()))
+
+
+def _place_bar(value: Any, span: tuple[float, float]) -> Json:
+    """Return where a bar begins and how long it is, in percent of the widest span."""
+    low, high = span
+    if value is None or pd.isna(value) or high <= low:
+        return {"start": 0.0, "bar": 0.0}
+    start, end = sorted((0.0, float(value)))
+    scale = 100 / (high - low)
+    return {"start": round(scale * (start - low), 1), "bar": round(scale * (end - start), 1)}
 
 
 def _number(value: float) -> float | None:

@@ -33,6 +33,11 @@ def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) 
     return broken & (rows["violated"] > 0) if "violated" in rows.columns else broken
 
 
+def is_text(column: pd.Series) -> bool:
+    """Judge whether a column holds words; what JSON has for an infinite number is none."""
+    return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
+
+
 def finite(column: pd.Series) -> pd.Series:
     """Return a column as floats, with NaN for whatever is not a finite number."""
     values = pd.to_numeric(column, errors="coerce").to_numpy(float)

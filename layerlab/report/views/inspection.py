@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import bars, density, feature_cloud, saliency, text
-from layerlab.report.views.bounds import finite, violations
+from layerlab.report.views.bounds import finite, is_text, violations
 
 DIGITS = 4
 # With the library that draws a page has 1.5 MB, of which its pictures take so much at most.
@@ -184,7 +184,7 @@ def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
 
     A column without a single reading counts; text does not.
     """
-    return [n for n in names if n in rows and not _is_text(rows[n])]
+    return [n for n in names if n in rows and not is_text(rows[n])]
 
 
 def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]:
@@ -338,10 +338,6 @@ def _pack(rows: Sequence[Sequence[int]], width: int) -> str:
     for index, row in enumerate(rows):
         table[index, : len(row)] = np.clip(row[:width], 0, 255)
     return base64.b64encode(zlib.compress(table.tobytes(), 9)).decode("ascii")
-
-
-def _is_text(column: pd.Series) -> bool:
-    return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
 
 
 def _numbers(values: Iterable[float]) -> list[float | int | None]:

@@ -2,10 +2,22 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from layerlab.numerics.profiles.expert_choices import ExpertChoices, compare_choices
+from layerlab.numerics.profiles.expert_choices import (
+    ChangedChoices,
+    ExpertChoices,
+    compare_choices,
+)
 
 TOKENS, EXPERTS, TAKEN = 4000, 16, 2
+
+
+def count(values: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]) -> ExpertChoices:
+    whole, found = ExpertChoices(), compare_choices(values, chosen)
+    assert found is not None
+    whole.add([found], len(values[0]))
+    return whole
 
 
 def draw(noise: float) -> ExpertChoices:
@@ -13,7 +25,7 @@ def draw(noise: float) -> ExpertChoices:
     first = torch.randn(TOKENS, EXPERTS)
     second = first + noise * torch.randn(TOKENS, EXPERTS)
     chosen = first.topk(TAKEN).indices, second.topk(TAKEN).indices
-    return compare_choices((first, second), chosen)
+    return count((first, second), chosen)
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.01, 0.03])
@@ -29,7 +41,7 @@ def test_errors_that_grow_with_the_value_are_those_beside_the_margin() -> None:
     first = torch.randn(TOKENS, 64).mul(2).softmax(-1)
     second = first * (1 + 0.02 * torch.randn(TOKENS, 64))
     chosen = first.topk(TAKEN).indices, second.topk(TAKEN).indices
-    found = compare_choices((first, second), chosen)
+    found = count((first, second), chosen)
     assert found.changed > 100
     assert found.expected == pytest.approx(found.changed, rel=0.45)
 
@@ -41,25 +53,57 @@ def test_without_a_difference_nothing_changes() -> None:
 
 def test_the_same_experts_in_another_order_are_the_same() -> None:
     values = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[2.0, 3.0, 1.0]])
-    found = compare_choices(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
+    found = count(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
     assert found.changed == 0
 
 
 def test_who_takes_all_chooses_nothing() -> None:
     values = torch.tensor([[3.0, 2.0]]), torch.tensor([[2.0, 3.0]])
-    found = compare_choices(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
+    found = count(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
     assert found.expected == 0
 
 
 def test_what_is_masked_out_is_no_error() -> None:
     gone = float("-inf")
     values = torch.tensor([[1.0, 0.5, gone]]), torch.tensor([[1.0, 0.5, gone]])
-    found = compare_choices(values, (torch.tensor([[0]]), torch.tensor([[0]])))
+    found = count(values, (torch.tensor([[0]]), torch.tensor([[0]])))
     assert found.expected == 0
 
 
-def test_choices_are_added_up() -> None:
+def layer(*changed: bool, likely: float = 0.5) -> ChangedChoices:
+    return ChangedChoices(torch.tensor(changed), torch.full((len(changed),), likely).double())
+
+
+def test_a_token_is_counted_once_however_many_of_its_layers_change() -> None:
     whole = ExpertChoices()
-    for _ in range(2):
-        whole.add(ExpertChoices(total=3, changed=1, expected=0.5))
-    assert whole == ExpertChoices(total=6, changed=2, expected=1.0)
+    first = whole.add([layer(True, False, False, True), layer(True, True, False, True)], 4)
+    # After the last token nothing is predicted.
+    assert first.tolist() == [True, True, False]
+    assert (whole.total, whole.changed) == (8, 5)
+    assert (whole.tokens, whole.tokens_changed) == (3, 2)
+    assert whole.tokens_expected == pytest.approx(3 * (1 - 0.5**2))
+    whole.add([layer(False, False), layer(False, True)], 2)
+    assert (whole.total, whole.changed) == (12, 6)
+    assert (whole.tokens, whole.tokens_changed) == (4, 2)
+
+
+def test_rows_of_several_choices_a_token_are_found_by_their_axis() -> None:
+    changed = torch.tensor([[[True, False], [False, False], [False, True]]])
+    whole = ExpertChoices()
+    assert whole.add([ChangedChoices(changed, changed.double())], 3).tolist() == [True, False]
+    assert whole.total == 6
+
+
+def test_where_experts_choose_tokens_no_share_of_tokens_is_told() -> None:
+    whole = ExpertChoices()
+    assert whole.add([layer(True, False)], 5).tolist() == [False] * 4
+    assert [one.name for one in whole.values] == [
+        "choices of experts that change",
+        "such choices, predicted from the margins of the router",
+    ]
+
+
+def test_a_model_without_experts_tells_nothing_of_them() -> None:
+    whole = ExpertChoices()
+    whole.add([], 5)
+    assert whole.values == []

@@ -11,9 +11,11 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from layerlab import UserError
 from layerlab.loading.model import subject
 from layerlab.numerics.profiles.gap import BEHIND, CLOSED, EXPERTS, FORWARDS, find_gap
-from layerlab.numerics.profiles.gap_result import RunGap
+from layerlab.numerics.profiles.gap_result import RunGap, advise
+from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from layerlab.numerics.profiles.token_scores import TokenScores
 from tests.families.recipe import FAMILIES, UNBUILT, build
 
 IDS = torch.arange(5, 29)
@@ -105,7 +107,7 @@ PLACED = {
     "rotary": "attention",
     "gate": "feed-forward",
     "residual": "residual stream",
-    "head": "head",
+    "head": "LM head",
     "embedding_weights": "embedding",
 }
 
@@ -118,7 +120,7 @@ def test_a_component_has_the_share_of_its_operations(name: str) -> None:
     parts = {one.name: one for one in found.components}
     assert [one.name for one in found.components if one.differs] == [PLACED[name]]
     assert found.component_closure == pytest.approx(found.closure)
-    own = {"norms": ("norm_inside", "norm_cast", "norm", "norm_weights"), "head": ("head",)}
+    own = {"norms": ("norm_inside", "norm_cast", "norm", "norm_weights"), "LM head": ("head",)}
     if PLACED[name] in own:
         shares = {one.name: one.share for one in found.operations}
         whole = sum(shares.get(one, 0) for one in own[PLACED[name]])
@@ -130,7 +132,7 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
     changed = NumericsProfile(name="changed", operations={"weights": "fp8_e4m3"})
     found = gap("mixtral", "torch-eager", changed)
     apart = {one.name for one in found.components if one.differs}
-    assert apart == {"attention", "feed-forward", "router", "head"}
+    assert apart == {"attention", "feed-forward", "router", "LM head"}
     assert {one.name for one in found.operations if one.differs} == {"weights"}
     found = gap("llama", "torch-eager", changed)
     assert {one.name for one in found.components if one.differs} == apart - {"router"}
@@ -208,7 +210,9 @@ def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> No
     found = gap("llama", "torch-eager", changed(several))
     assert found.first is not None and found.first.operations == ("cache",)
     assert found.first.rms < found.difference.rms / 2
-    assert "cache: as in a it turns" in str(found)
+    said = f"set `cache` in b as in a: RMS {found.difference.rms:.2g} nats becomes "
+    assert f"{said}{found.first.rms:.2g}, as a run shows; this makes" in str(found)
+    assert f"this makes {found.causes[0].share:.0%} of the squared difference" in advise(found)
 
 
 def test_the_same_profile_twice_is_no_difference() -> None:
@@ -223,8 +227,40 @@ def test_experts_that_change_are_a_part_of_their_own() -> None:
     assert 0 < found.choices.changed < found.choices.total
     assert EXPERTS in {one.name for one in found.operations}
     assert 0.9 < found.closure < 1.1
-    assert "by the margins of the router" in str(found)
     assert gap("llama", "torch-eager", "torch-sdpa").choices.total == 0
+
+
+def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> None:
+    coarse = NumericsProfile(name="coarse", operations={"router": "t3"})
+    scores = TokenScores(model := build("mixtral"), [IDS, IDS[:9]], call)
+    pair = [Lane(profile=EAGER), Lane(profile=coarse)]
+    mine, _ = scores.read(pair)
+    found = find_gap(model, [IDS, IDS[:9]], EAGER, coarse, call=call)
+    apart = (scores.read_alone(pair[1], lambda *seen: None) - mine).square()
+    at = scores.rerouted
+    assert len(at) == found.choices.tokens == found.difference.tokens
+    assert 0 < int(at.sum()) == found.choices.tokens_changed < found.choices.changed
+    assert found.choices.share == pytest.approx(float(apart[at].sum() / apart.sum()))
+    assert found.choices.tokens_expected == pytest.approx(found.choices.tokens_changed, rel=0.5)
+    told = dict(line.split("  ", 1) for line in str(found).splitlines() if "  " in line)
+    share = found.choices.tokens_changed / found.choices.tokens
+    assert told["tokens whose experts change"].strip() == f"{share:.2%} of the tokens"
+    assert "of the choices" in told["choices of experts that change"]
+    (experts,) = (one.share for one in found.operations if one.name == EXPERTS)
+    assert f"experts chosen otherwise make {experts:.0%} of the squared difference" in advise(found)
+
+
+def test_every_number_of_the_text_has_its_name_and_unit() -> None:
+    found = gap("llama", "torch-eager", "autocast-bf16")
+    lines = str(found).splitlines()
+    for value in found.difference.values:
+        (line,) = (one for one in lines if one.startswith(value.name))
+        assert line.endswith(str(value))
+    assert found.difference.kl_ab is not None
+    assert any("KL divergence (a || b)" in one and one.endswith(" nats") for one in lines)
+    cast = next(one for one in lines if one.startswith("rotary_tables "))
+    assert cast.split()[3:] == ["bf16", "unless", "widened", "fp32"]
+    assert "unless widened: except where the model's code casts to float32" in lines
 
 
 def test_a_layer_takes_its_share() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.report.i18n.clause import Clauses, prose, tidy
+from layerlab.report.i18n.clause import TYPED, Clauses, prose, tidy
 
 MARKS = {"; ": "；", ": ": "：", ", ": "、", ",": "，", ", and ": " 和 ", " and ": "、", ".": "。"}
 WORDS = {
@@ -27,6 +27,8 @@ WEAK = {"nobody, two": "nobody two 吗"}
 
 
 def known(text: str, *, begun: bool = False, strong: bool = False) -> str | None:
+    if TYPED.fullmatch(text):
+        return text
     return WORDS.get(text) or (None if strong else WEAK.get(text))
 
 
@@ -42,6 +44,9 @@ def said(text: str) -> str:
     ("english", "other"),
     [
         ("one; two: three", "一；二：三"),
+        # What stands between backticks is typed in every language.
+        ("`one`, `two` and `six`", "`one`、`two`、`six`"),
+        ("one: `two` 26%, `three` -2%; two", "一：`two` 26%、`three` -2%；二"),
         # A message of several clauses is a clause less.
         ("one, two, three", "一、二、三"),
         ("one: two", "一比二"),

@@ -27,13 +27,13 @@ def test_rows_are_means_over_sequences_and_bars_are_shares_of_the_longest():
     whole = report()
     table = view(whole, "logits")["table"]
     (group,) = table["groups"]
-    assert table["heads"][: table["axes"]] == ["format", "mode"]
+    assert group["heads"][: group["axes"]] == ["format", "mode"]
     assert [row["names"] for row in group["rows"]] == [
         [format, mode] for format in ("bf16", "fp16") for mode in ("as-run", "flat")
     ]
     assert all(row["bar"] == 100 for row in group["rows"])
     own = inspection.frame(whole, "logits")
-    assert group["rows"][0]["numbers"][0] == pytest.approx(own["error"].mean(), rel=1e-3)
+    assert group["rows"][0]["cells"][0] == pytest.approx(own["error"].mean(), rel=1e-3)
 
 
 def test_a_long_table_is_cut_into_groups_and_keeps_every_row():
@@ -61,11 +61,74 @@ def test_hostile_names_of_parts_stay_text():
 def test_a_table_without_a_number_is_none_and_a_missing_one_is_a_dash():
     whole = report(logits={"error": float("nan")})
     (group,) = view(whole, "logits")["table"]["groups"]
-    assert {row["numbers"][0] for row in group["rows"]} == {None}
+    assert {row["cells"][0] for row in group["rows"]} == {None}
     assert {row["bar"] for row in group["rows"]} == {0.0}
     page = render(whole)
     section = re.search(r'<section class="listing" id="logits".*?</section>', page, re.S)
     assert section is not None and "–" in section.group()
+
+
+GAP = {
+    "name": "gap",
+    "title": "Gap",
+    "per": ["by", "part"],
+    "columns": dict.fromkeys(("meaning", "share", "differs", "set", "left"), ""),
+    "plot": ["share", "left"],
+    "roles": {"differs": "flag", "meaning": "note"},
+    "typed": ["operation", "remedy"],
+    "better": None,
+}
+OPERATIONS = {
+    "by": "operation",
+    "part": ["context", "experts chosen otherwise", *(f"op_{i}" for i in range(24))],
+    "meaning": ["sums of values, weighted by attention", *[""] * 25],
+    "share": [0.6, -0.2, *[0.0] * 24],
+    "differs": [1.0, 0.0, *[float("nan")] * 24],
+    "set": ["bf16", *[""] * 25],
+}
+LEFT = {"by": "remedy", "part": ["context, head", "all 3 that differ"], "left": [0.5, 0.0]}
+
+
+def gap_table():
+    rows = pd.concat([pd.DataFrame(OPERATIONS), pd.DataFrame(LEFT)]).assign(model="healthy")
+    return bars.view(report(), GAP, rows, [])["table"]
+
+
+def test_a_group_has_the_columns_that_say_something_of_it():
+    operations, left = gap_table()["groups"]
+    assert operations["heads"] == ["part", "share", "differs", "set"]
+    assert operations["words"] == ["differs", "set"]
+    assert (operations["bar"], left["bar"]) == ("share", "left")
+    assert left["heads"] == ["part", "left"]
+    assert operations["open"] and left["open"]
+
+
+def test_flags_and_texts_are_words_and_a_note_stands_with_its_name():
+    operations, _ = gap_table()["groups"]
+    first, second, third = operations["rows"][:3]
+    assert first["cells"] == [0.6, "yes", "bf16"]
+    assert second["cells"][1:] == ["no", ""] and third["cells"][1:] == ["", ""]
+    assert first["note"] == OPERATIONS["meaning"][0] and second["note"] == ""
+
+
+def test_what_a_user_types_is_told_from_words():
+    operations, left = gap_table()["groups"]
+    names = [row["names"] for row in (*operations["rows"][:2], *left["rows"])]
+    assert names == [
+        ["`context`"],
+        ["experts chosen otherwise"],
+        ["`context`, `head`"],
+        ["all 3 that differ"],
+    ]
+
+
+def test_bars_below_0_end_where_the_others_begin():
+    operations, left = gap_table()["groups"]
+    first, second, third = operations["rows"][:3]
+    assert (first["start"], first["bar"]) == (25, 75)
+    assert (second["start"], second["bar"]) == (0, 25)
+    assert (third["start"], third["bar"]) == (25, 0)
+    assert [row["bar"] for row in left["rows"]] == [100, 0]
 
 
 def test_limits_beside_a_reading_are_never_violated_and_a_band_is_the_range():

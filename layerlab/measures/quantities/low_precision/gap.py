@@ -7,13 +7,26 @@ from typing import Any
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import forward
 from layerlab.numerics.profiles.gap import find_gap
-from layerlab.numerics.profiles.gap_result import LARGEST, RunGap, list_steps
+from layerlab.numerics.profiles.gap_result import (
+    DifferenceShare,
+    RunGap,
+    advise,
+    list_remedies,
+    tell_remedy,
+    tell_settings,
+)
+from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.validation import Constraint
 
 TOKENS = 128
 # Readings of the text, for the bar only.
 READINGS = 4
+WORDS, NUMBERS = (
+    ("unit", "meaning", "in_a", "in_b"),
+    (*("value", "share", "rms", "differs", "excess", "left", "left_rms", "left_mean"),),
+)
+EMPTY = {**dict.fromkeys(WORDS, ""), **dict.fromkeys(NUMBERS, nan)}
 
 
 def _check_profiles(options: Mapping[str, Any]) -> None:
@@ -45,42 +58,40 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
         f"{a.name} and {b.name}: the log-probabilities of {apart.tokens} tokens differ by"
         f" {apart.mean:.2g} nats in the mean and {apart.largest:.2g} at most"
     )
-    run.notes["closure"] = (
-        f"closure by operation and by layer: {found.closure:.2f} and {found.layer_closure:.2f}"
-    )
-    if (first := found.first) is not None:
-        names, left, rms = ", ".join(first.operations), first.rms, apart.rms
-        run.notes["first"] = f"with {names} as in a, {left:.2g} of {rms:.2g} nats are left"
-    return list(_rows(found))
+    run.notes["first"] = f"what to change first: {advise(found)}"
+    run.notes["a"] = f"profile a is {a.name}: {a.summary}"
+    run.notes["b"] = f"profile b is {b.name}: {b.summary}"
+    if found.operations:
+        run.notes["closure"] = (
+            f"closure by operation and by layer: {found.closure:.2f} and {found.layer_closure:.2f}"
+        )
+    return [{**EMPTY, **row} for row in _rows(found)]
 
 
 def _rows(found: RunGap) -> Iterator[Row]:
-    tables = {
-        "operation": found.operations,
-        "component": found.components,
-        "layer": found.layers,
-    }
-    for by, parts in tables.items():
-        for one in parts:
-            differs = nan if by == "layer" else float(one.differs)
-            yield {
-                "by": by,
-                "part": one.name,
-                "share": one.share,
-                "rms": one.rms,
-                "differs": differs,
-            }
-    whole = found.difference.rms
-    for left, added in list_steps(found.remedies):
-        operations, count = ", ".join(added), len(added)
-        few = count < LARGEST
+    for value in (*found.difference.values, *found.choices.values):
+        yield {"by": "token", "part": value.name, "value": value.value, "unit": value.unit}
+    for one in found.operations:
+        in_a, in_b = tell_settings(found, one) or ("", "")
+        meaning = OPERATIONS.get(one.name, "")
+        yield {**_share("operation", one), "meaning": meaning, "in_a": in_a, "in_b": in_b}
+    yield from (_share("component", one) for one in found.components)
+    yield from ({**_share("layer", one), "differs": nan} for one in found.layers)
+    for pair in found.pairs:
+        yield {"by": "pair", "part": f"{pair.first}, {pair.second}", "excess": pair.excess}
+    for left in list_remedies(found):
         yield {
             "by": "remedy",
-            "part": f"and {operations} as in a" if few else f"and {count} more as in a",
-            "share": (left.rms / whole) ** 2,
-            "rms": left.rms,
-            "differs": nan,
+            "part": tell_remedy(found, left),
+            "left": (left.rms / found.difference.rms) ** 2,
+            "left_rms": left.rms,
+            "left_mean": left.mean,
         }
+
+
+def _share(by: str, one: DifferenceShare) -> Row:
+    differs = float(one.differs)
+    return {"by": by, "part": one.name, "share": one.share, "rms": one.rms, "differs": differs}
 
 
 MEASURES = (
@@ -100,12 +111,24 @@ MEASURES = (
         equation="share_g = <d_g, d> / <d, d>,   d = log p_b - log p_a,   closure = sum_g share_g",
         per=("by", "part"),
         columns={
+            "value": "of the difference of the log-probabilities by token, a less b, in its unit",
+            "unit": "of the value",
+            "meaning": "what the results of the operation are",
             "share": "of the squared difference of the log-probabilities of tokens",
             "rms": "root mean square of the difference that these results alone make, in nats",
             "differs": "whether the profiles set it, or an operation of it, differently",
+            "in_a": "how a rounds these results, where b does otherwise; unless widened: except "
+            "where the model's code casts to float32",
+            "in_b": "how b rounds them",
+            "excess": "share of both operations together, less the sum of their own",
+            "left": "what is left of the squared difference, as a share, once b does this as a "
+            "does, in a run of its own",
+            "left_rms": "root mean square of what is left, in nats",
+            "left_mean": "mean size of what is left, in nats",
         },
-        plot=("share",),
-        roles={"differs": "flag"},
+        plot=("share", "left"),
+        roles={"differs": "flag", "meaning": "note"},
+        typed=("operation", "pair", "remedy"),
         better=None,
         needs=frozenset({"model"}),
         read=read,
