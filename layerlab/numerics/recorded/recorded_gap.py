@@ -259,9 +259,9 @@ def _tell(found: RecordedGap) -> list[str]:
         f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
         f"{told.largest:.2g}",
         f"ratio               mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
-        f"not by digits       {left:.1%} of the squared difference from float32: {best} leaves RMS "
-        f"{left**0.5 * found.rms:.2g} nats",
-        f"not by rounding     {found.excess:.1%} of it is neither its digits nor its size",
+        f"what is left        {left:.1%} of the squared difference from float32, by the digits of "
+        f"{best}: RMS {left**0.5 * found.rms:.2g} nats",
+        f"no rounding         explains {found.excess:.1%} of it",
         *([f"temperature         {found.temperature}"] if found.temperature else []),
         *(f"far out             {one}" for one in found.outliers[:SHOWN]),
     ]
