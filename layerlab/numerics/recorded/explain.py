@@ -110,17 +110,17 @@ def explain_record(
     rows.sort(key=lambda one: (not _may_be(one, rms(error), limits.floor), -one.share))
     best = max(one.share for one in rows)
     is_beyond = limits.are_passed(error) and best < FITTING
-    temperature = None
-    causes: list[Cause] = []
-    if is_beyond:
-        causes = try_logits(sample.select(whole))
+    known = held.known
+    read = [one[known] for one in (*emulated, usual)]
+    temperature = fit_temperature(whole[known], exact[known], read, slopes.select(known))
+    if temperature and (best > SAME or limits.is_passed(temperature.left, temperature.bias)):
+        temperature = None
+    causes = _tell_temperature(temperature)
+    if is_beyond and not causes:
+        causes += try_logits(sample.select(whole))
         causes += _try_mistakes(scores, recorded, exact)
-    elif best <= SAME:
-        known = held.known
-        read = [one[known] for one in (*emulated, usual)]
-        temperature = fit_temperature(whole[known], exact[known], read, slopes.select(known))
-        causes = _tell_temperature(temperature)
-        causes += held.try_rounded(best, [*emulated, usual], starts) if best < FITTING else []
+    elif best < FITTING and not causes:
+        causes += held.try_rounded(best, [*emulated, usual], starts)
     causes.sort(key=lambda one: one.part)
     found = RecordedGap(
         a=a,

@@ -78,6 +78,7 @@ class TemperatureFit:
         low: lower end of its interval.
         high: upper end.
         left: RMS of what it leaves, in nats.
+        bias: mean of what it leaves.
         whole: RMS without it.
     """
 
@@ -85,6 +86,7 @@ class TemperatureFit:
     low: float
     high: float
     left: float
+    bias: float
     whole: float
 
     def __str__(self) -> str:
@@ -134,7 +136,8 @@ class RecordedGap:
             or its size; 0 without a bug.
         fits: whether the first of the candidates can have made the record.
         causes: mistakes that were tried, the one that leaves least first; none without a bug.
-        temperature: that fits best; None beyond rounding, and of a few tokens.
+        temperature: near 1, that fits best; None where it leaves more than rounding makes, where
+            a run here is what was recorded, and of a few tokens.
         outliers: tokens that are far out, if without these few the others are as they should be.
         left_out: texts behind those that were read.
         forwards: forward passes, by products.
@@ -286,8 +289,7 @@ def _list_candidates(found: RecordedGap) -> list[str]:
 
 def _list_causes(causes: Iterable[Cause]) -> list[str]:
     shown = list(causes)[:SHOWN]
-    width = max(len(one.name) for one in shown)
     return [
-        f"{'tried':<{width}}  leaves, nats       of",
-        *(f"{one.name:<{width}}  {one.left:12.2g}  {one.whole:7.2g}" for one in shown),
+        "leaves, nats       of  tried",
+        *(f"{one.left:12.2g}  {one.whole:7.2g}  {one.name}" for one in shown),
     ]

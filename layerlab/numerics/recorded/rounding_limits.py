@@ -46,7 +46,11 @@ class RoundingLimits:
 
     def are_passed(self, error: Tensor) -> bool:
         """Return whether an error is larger than rounding makes it, in its RMS or its mean."""
-        return rms(error) > self.rms or abs(float(error.mean())) > self.bias
+        return self.is_passed(rms(error), float(error.mean()))
+
+    def is_passed(self, size: float, bias: float) -> bool:
+        """Return whether an RMS or a mean is larger than rounding makes it."""
+        return size > self.rms or abs(bias) > self.bias
 
     def find_outliers(self, error: Tensor) -> Tensor:
         """Return which tokens are far out, if without these few the others are rounding.

@@ -95,6 +95,7 @@ def fit_temperature(
         low=low,
         high=high,
         left=rms(error - _bend(power, slopes)),
+        bias=float((error - _bend(power, slopes)).mean()),
         whole=rms(error),
     )
 
