@@ -54,9 +54,9 @@ PROMPT = 32  # tokens that the run with a cache reads at once
 EAGER = load_profile("torch-eager")
 
 
-def load(folder: Path, run: str) -> nn.Module:
+def load(folder: Path, run: str, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
     """Return the model as transformers loads it for a run."""
-    dtype = torch.float32 if run == "autocast" else torch.bfloat16
+    dtype = torch.float32 if run == "autocast" else dtype
     attention = "eager" if run == "eager" else "sdpa"
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation=attention
@@ -108,7 +108,7 @@ def plant(folder: Path, pieces: list[Tensor]) -> Iterator[tuple[str, str, list[T
     yield "shift", "early", [torch.cat([one[1:], one[-1:]]) for one in own]
     beginning = model.config.bos_token_id
     with torch.no_grad():
-        for heat in (0.7, 1.3):
+        for heat in (0.7, 0.99, 1.01, 1.3):
             hot = [take(score(model, ids, "sdpa").float() / heat, ids) for ids in pieces]
             yield f"temperature {heat}", "temperature", hot
         if beginning is not None:
@@ -116,8 +116,14 @@ def plant(folder: Path, pieces: list[Tensor]) -> Iterator[tuple[str, str, list[T
             read = [take(score(model, ids, "sdpa"), ids)[1:] for ids in longer]
             kept = [torch.cat([one, one[-1:]]) for one in read]
             yield "beginning", "beginning added", kept
+        wrong = [one.clone() for one in own]
+        wrong[0][len(wrong[0]) // 2] -= 9
+        yield "a bad token", "token", wrong
         names = [name for name, _ in model.named_buffers() if name.endswith("inv_freq")]
         if names:
+            whole = load(folder, "sdpa", torch.float32).to(torch.bfloat16)
+            cast = [take(score(whole, ids, "sdpa"), ids) for ids in pieces]
+            yield "cast whole", "frequencies were rounded", cast
             other = copy.deepcopy(model)
             for name in names:
                 other.get_buffer(name).div_(2)
@@ -173,8 +179,10 @@ def main() -> None:
                 flush=True,
             )
         for mistake, word, logprobs in plant(folder, pieces):
-            found = explain(folder, pieces, logprobs, False)
+            # By emulation alone, but for a cast: that is told by its digits.
+            found = explain(folder, pieces, logprobs, mistake == "cast whole")
             cause = found.cause.name if found.cause else "none"
+            cause = f"token {found.outliers[0].place}" if found.outliers else cause
             planted += 1
             called += found.is_bug
             named += word in cause

@@ -101,5 +101,7 @@ def check_record(path: Path, given: Mapping[str, Any]) -> None:
         raise UserError(
             f"--logprobs brings the tokens that it was recorded of; leave {names[0]} out"
         )
+    if path.is_dir():
+        raise UserError(f"--logprobs {path} is a folder; name the file in it, with a record a line")
     if not path.is_file():
         raise UserError(f"--logprobs {path}: no such file; name one with a record a line")

@@ -80,6 +80,7 @@ MISTAKES = [
     ("gap --b nofile.toml", "no profile is called 'nofile.toml', and as a file it cannot be read"),
     ("gap --text nofile.txt", "--text nofile.txt: no such file or directory"),
     ("gap --logprobs nofile.jsonl", "--logprobs nofile.jsonl: no such file"),
+    ("gap --logprobs .", "--logprobs . is a folder; name the file in it"),
     ("gap --logprobs nofile.jsonl --samples 3", "leave --samples out"),
     ("gap --context 1", "context is 1; expected a whole number, at least 2"),
     ("precision nosuch", "'nosuch' is neither a folder, nor a built-in model"),

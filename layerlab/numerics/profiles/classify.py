@@ -17,6 +17,10 @@ CURVES = frozenset(
     "elu erf exp gelu hardswish leaky_relu mish power relu selu sigmoid silu softplus tanh".split()
 )
 
+# What has parameters of its own name in a profile, and what reads others that have.
+STORED = ("norm", "embedding", "head", "router")
+READING = ("head", "router")
+
 # The component that an operation belongs to wherever it is done.
 COMPONENTS = {
     **dict.fromkeys(("norm_weights", "norm_inside", "norm_cast", "norm"), "norms"),
@@ -25,8 +29,8 @@ COMPONENTS = {
     **dict.fromkeys(("softmax", "attention_weights", "context"), "attention"),
     **dict.fromkeys(("activation_inside", "activation", "gate", "experts"), "feed-forward"),
     "residual": "residual stream",
-    "router": "router",
-    **dict.fromkeys(("head", "log_softmax"), "LM head"),
+    **dict.fromkeys(("router_weights", "router_factors", "router"), "router"),
+    **dict.fromkeys(("head_weights", "head_factors", "head", "log_softmax"), "LM head"),
 }
 
 
@@ -90,7 +94,12 @@ class OperationIndex:
     def find_weight(self, place: OpSite) -> str:
         """Return the operation that a parameter belongs to."""
         kind = self._kinds[place.module]
-        return f"{kind}_weights" if kind in ("norm", "embedding") else "weights"
+        return f"{kind}_weights" if kind in STORED else "weights"
+
+    def find_factors(self, place: OpSite) -> str:
+        """Return the operation of what meets a parameter in a product."""
+        kind = self._kinds.get(place.module)
+        return f"{kind}_factors" if kind in READING else "factors"
 
     def find_component(self, operation: str, place: OpSite) -> str:
         """Return the component of a model that the result of an operation belongs to."""

@@ -270,13 +270,15 @@ class SideBySide(Emulation):
         factors, operation = list(args), self._place.operation
         right = len(factors) - 1
         if self.tracker.weighted:
+            named = self.index.find_factors(self._place)
             for index in range(right + 1):
                 if not floating(factors[index]) or factors[index].dim() < 2:
                     continue
                 if not getattr(factors[index], "weight", False):
-                    factors[index] = self._along(factors[index], "factors", index == right)
+                    factors[index] = self._along(factors[index], named, index == right)
                 elif self.index.reads_table(self._place) and self._reads_otherwise():
-                    factors[index] = self._along(factors[index], "weights", index == right, True)
+                    turned = index == right
+                    factors[index] = self._along(factors[index], "head_weights", turned, True)
         elif operation == "scores":
             factors[-2] = self._along(factors[-2], "queries", False)
             factors[-1] = self._along(factors[-1], "cache", True)
@@ -287,7 +289,7 @@ class SideBySide(Emulation):
 
     def _reads_otherwise(self) -> bool:
         """Return whether the table of embeddings is not stored as products read it."""
-        return self._rules("weights", True) != self._rules("embedding_weights", True)
+        return self._rules("head_weights", True) != self._rules("embedding_weights", True)
 
     def _along(self, factor: Any, operation: str, turned: bool, low: bool = False) -> Any:
         if not any(self._rules(operation, low)):

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 OPERATIONS: Mapping[str, str] = {
-    "weights": "parameters of products, as they are stored",
+    "weights": "parameters of products, as they are stored, but for those of head and router",
+    "head_weights": "parameters of the head, as products read them",
+    "router_weights": "parameters of a router, as they are stored",
     "norm_weights": "parameters of norms, as they are stored",
     "embedding_weights": "the table of embeddings, as it is stored",
     "embedding": "what is computed between the table of embeddings and the first block",
@@ -14,6 +16,8 @@ OPERATIONS: Mapping[str, str] = {
     "rotary_tables": "sines and cosines",
     "rotary": "products and sums that rotate queries and keys",
     "factors": "what meets a parameter in a product, as the product reads it",
+    "head_factors": "what meets the head's parameters, as the product reads it",
+    "router_factors": "what meets a router's parameters, as the product reads it",
     "projection": "results of products with parameters, but for the last",
     "queries": "queries as attention reads them",
     "cache": "keys and values as attention reads them",

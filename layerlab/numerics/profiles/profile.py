@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.records.parse import toml_of
 from layerlab.system.files import read_whole
-from layerlab.validation import short_repr, suggest
+from layerlab.validation import expand_home, short_repr, suggest
 
 SHIPPED = Path(__file__).with_name("shipped")
 # A result that no operation rounds: it stays in the arithmetic of what follows.
@@ -78,7 +78,7 @@ class NumericsProfile:
     def __post_init__(self) -> None:
         for name, given in self.operations.items():
             check_operation(name, self.name)
-            _check_format(given, f"{name} of the profile {self.name!r}")
+            _find_format(given, f"{name} of the profile {self.name!r}")
         for name, count in self.every.items():
             check_operation(name, self.name)
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -89,7 +89,7 @@ class NumericsProfile:
         for name, said in self.sums.items():
             check_operation(name, self.name)
             _check_sums(name, said, self.name)
-        _check_format(self.format, f"format of the profile {self.name!r}")
+        _find_format(self.format, f"format of the profile {self.name!r}")
         if self.attention not in ORDERS:
             raise UserError(
                 f"attention of the profile {self.name!r} is {short_repr(self.attention)}; type "
@@ -219,9 +219,9 @@ def _check_sums(operation: str, said: Any, holder: str) -> None:
 
 def _check_accumulator(format: str, holder: str) -> None:
     # Late: names are checked before torch is there.
-    from layerlab.numerics.formats.formats import SINGLE, Format, find
+    from layerlab.numerics.formats.formats import SINGLE, Format
 
-    found = find(format)
+    found = _find_format(format, holder)
     if not isinstance(found, Format) or found.digits > SINGLE:
         raise UserError(
             f"{holder} are rounded to {short_repr(format)}; expected a floating format of float32's"
@@ -229,13 +229,21 @@ def _check_accumulator(format: str, holder: str) -> None:
         )
 
 
-def _check_format(given: Any, holder: str) -> None:
+def _find_format(given: Any, holder: str) -> Any:
+    """Return the format of a name, and say what it was of where there is none.
+
+    Raises:
+        UserError: there is none.
+    """
     # Late: names are checked before torch is there.
     from layerlab.numerics.formats.formats import find
 
     if not isinstance(given, str):
         raise UserError(f"{holder} is {short_repr(given)}; expected {KINDS['format'][1]}")
-    find(given)
+    try:
+        return find(given)
+    except UserError as error:
+        raise UserError(f"{holder}: {error}") from None
 
 
 def list_profiles() -> list[str]:
@@ -262,14 +270,16 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
         raise UserError(f"a profile is {short_repr(given)}; expected its name or a TOML file")
     shipped = SHIPPED / f"{given}.toml"
     known = list_profiles()
-    path = shipped if str(given) in known else Path(given)
+    path = shipped if str(given) in known else expand_home(given)
     try:
-        found = toml_of(read_whole(path).decode())
+        found = toml_of(read_whole(path).decode("utf-8-sig"))
     except OSError as error:
         raise UserError(
             f"no profile is called {short_repr(str(given))}, and as a file it cannot be read: "
             f"{error.strerror}; {suggest(given, known)}known: {', '.join(known)}"
         ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{str(path)!r} is no text in UTF-8; expected TOML") from None
     except ValueError as error:
         raise UserError(f"{str(path)!r} is not TOML: {error}") from None
     _check_keys(found, str(path))
@@ -281,9 +291,24 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
             "sources": tuple(found.get("sources", ())),
         }
     )
-    if path != shipped and profile.runs:
-        _check_run(profile, path)
+    if path != shipped:
+        _check_own(profile, path)
     return profile
+
+
+def _check_own(profile: NumericsProfile, path: Path) -> None:
+    """Refuse what only a profile can say that was held against its engine.
+
+    Raises:
+        UserError: it says so.
+    """
+    if profile.verified:
+        raise UserError(
+            f"{str(path)!r} says verified = true, which is said of profiles alone that tests hold "
+            "against their engine; leave verified out"
+        )
+    if profile.runs:
+        _check_run(profile, path)
 
 
 def _check_run(profile: NumericsProfile, path: Path) -> None:

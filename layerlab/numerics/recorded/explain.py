@@ -1,18 +1,19 @@
 """A record held against the runs that could have made it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from layerlab.errors import NotApplicable
 from layerlab.numerics.profiles.lanes import Lane
-from layerlab.numerics.profiles.profile import KEPT, NumericsProfile, list_profiles, load_profile
-from layerlab.numerics.profiles.real_runs import read_real
+from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
 from layerlab.numerics.profiles.token_differences import compare_tokens, rms
 from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
+from layerlab.numerics.recorded.held_record import EXACT, SAME, HeldRecord, run_all
 from layerlab.numerics.recorded.logit_mistakes import LogitSample, try_logits
 from layerlab.numerics.recorded.mistakes import (
     RecordedTexts,
@@ -20,28 +21,26 @@ from layerlab.numerics.recorded.mistakes import (
     try_context,
     try_offsets,
     try_rotations,
+    try_rounded,
     try_shifts,
 )
 from layerlab.numerics.recorded.record import TokenRecord
-from layerlab.numerics.recorded.recorded_gap import SEEN, Cause, ProfileFit, RecordedGap
+from layerlab.numerics.recorded.recorded_gap import (
+    SEEN,
+    Cause,
+    ProfileFit,
+    RecordedGap,
+    RecordedToken,
+    TemperatureFit,
+)
+from layerlab.numerics.recorded.rounding_limits import MULTIPLE, find_limits
+from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, fit_temperature
 
-EXACT = NumericsProfile(name="float32", format=KEPT)
-# Rounding makes no more than so many times the RMS, or the bias, of the profile that makes most,
-# be it asked for or the usual one; and the mean of n tokens strays by its standard error.
 USUAL = "torch-eager"
-MULTIPLE = 2.0
-# What float32 makes of what bf16 does: by their digits, and as sums in it are rounded at each
-# term, which those of bf16 are but at the end.
-TERMS = 8.0
-FEWER = TERMS * torch.finfo(torch.float32).eps / torch.finfo(torch.bfloat16).eps
-DIGITS = 17  # what a float64 is written with at the most
-STRAYING = 4.0
 # What lies so many times further away than that is run by no profile for real.
 FAR = 10.0
 # What a profile explains to this share is rounding, however large.
 FITTING = 0.5
-# What a real run explains to this share is what was recorded: the rest are digits left out.
-SAME = 0.99
 # Texts that are read: more of them tell no more, and short ones take as long as those of a page.
 TEXTS = 64
 MISTAKEN = 16  # texts that mistakes are tried on
@@ -83,72 +82,116 @@ def explain_record(
     pieces = [torch.tensor(one.token_ids, device=device) for one in records]
     recorded = [_values(one, device) for one in records]
     scores = TokenScores(model, pieces, call, step)
-    sample = LogitSample(sum(map(len, recorded)))
+    sample, slopes = LogitSample(sum(map(len, recorded))), LogitSlopes()
+
+    def look(targets: Tensor, logits: Sequence[Tensor]) -> None:
+        sample.add(targets, logits)
+        slopes.add(targets, logits)
+
     lanes = [Lane(profile=one) for one in (EXACT, a, *candidates, load_profile(USUAL))]
-    exact, mine, *emulated, usual = scores.read(lanes, sample.add)
-    known = ~torch.cat(recorded).isnan()
-    whole = torch.cat(recorded)[known]
-    error = whole - exact[known]
+    exact, mine, *emulated, usual = scores.read(lanes, look)
+    whole = torch.cat(recorded)
+    every = ~whole.isnan()
+    limits = find_limits([(one - exact)[every] for one in (*emulated, usual)], whole[every])
+    outliers = limits.find_outliers(whole - exact)
+    whole = whole.masked_fill(outliers, nan)
+    difference = compare_tokens(mine[every], torch.cat(recorded)[every])
+    far = _list_outliers(records, recorded, exact, outliers)
+    recorded = list(whole.split(list(map(len, recorded))))
+    held = HeldRecord(scores, candidates, whole, exact, ~whole.isnan())
+    error = held.error
     rows = [
-        ProfileFit(
-            name=profile.name,
-            emulated=_explain(whole, read[known], exact[known]),
-            rms=rms(read[known] - exact[known]),
-        )
+        ProfileFit(name=profile.name, emulated=held.explain(read), rms=held.measure(read - exact))
         for profile, read in zip(candidates, emulated, strict=True)
     ]
-    errors = [(read - exact)[known] for read in (*emulated, usual)]
-    floor = FEWER * rms(errors[-1]) + _find_step(whole)
-    size = max(*map(rms, errors), floor)
-    most_rms = MULTIPLE * size
-    most_bias = MULTIPLE * max(abs(float(one.mean())) for one in errors)
-    most_bias += STRAYING * size / len(whole) ** 0.5
-    if real and rms(error) <= FAR * most_rms:
-        starts = [one.start for one in records]
-
-        def run(profile: NumericsProfile) -> float:
-            step(f"{profile.name} by torch itself")
-            own = read_real(model, pieces, profile, call, starts)
-            return _explain(whole, own[known], exact[known])
-
-        rows = _run_all(rows, candidates, run)
-    rows.sort(key=lambda one: (not _may_be(one, rms(error), floor), -one.share))
-    bias = float(error.mean())
-    beyond = rms(error) > most_rms or abs(bias) > most_bias
-    is_bug = beyond and rows[0].share < FITTING
-    causes: list[Cause] = []
-    if is_bug:
-        causes = try_logits(sample.select(torch.cat(recorded)))
+    starts = [one.start for one in records] if real and rms(error) <= FAR * limits.rms else []
+    if starts:
+        rows = run_all(rows, candidates, partial(held.run, starts=starts))
+    rows.sort(key=lambda one: (not _may_be(one, rms(error), limits.floor), -one.share))
+    best = max(one.share for one in rows)
+    is_beyond = limits.are_passed(error) and best < FITTING
+    known = held.known
+    read = [one[known] for one in (*emulated, usual)]
+    temperature = fit_temperature(whole[known], exact[known], read, slopes.select(known))
+    if temperature and (best > SAME or limits.is_passed(temperature.left, temperature.bias)):
+        temperature = None
+    causes = _tell_temperature(temperature)
+    if is_beyond and not causes:
+        causes += try_logits(sample.select(whole))
         causes += _try_mistakes(scores, recorded, exact)
-    return RecordedGap(
+    elif best < FITTING and not causes:
+        causes += held.try_rounded(best, [*emulated, usual], starts)
+    causes.sort(key=lambda one: one.part)
+    found = RecordedGap(
         a=a,
-        difference=compare_tokens(mine[known], whole),
+        difference=difference,
         rms=rms(error),
-        bias=bias,
+        bias=float(error.mean()),
         candidates=tuple(rows),
-        floor=floor,
-        most_rms=most_rms,
-        most_bias=most_bias,
-        is_bug=is_bug,
-        fits=_may_be(rows[0], rms(error), floor),
-        causes=tuple(sorted(causes, key=lambda one: one.part)),
+        floor=limits.floor,
+        most_rms=limits.rms,
+        most_bias=limits.bias,
+        is_beyond=is_beyond,
+        fits=_may_be(rows[0], rms(error), limits.floor),
+        causes=tuple(causes),
+        temperature=temperature,
+        outliers=far,
         left_out=left_out,
         forwards=scores.forwards,
     )
+    return replace(found, excess=_find_excess(found, limits.size))
+
+
+def _tell_temperature(found: TemperatureFit | None) -> list[Cause]:
+    if found is None or not found.is_applied:
+        return []
+    name = f"temperature {found} applied"
+    return [Cause(name=name, left=found.left, whole=found.whole, sure=True)]
+
+
+def _list_outliers(
+    records: Sequence[TokenRecord], recorded: Sequence[Tensor], exact: Tensor, outliers: Tensor
+) -> tuple[RecordedToken, ...]:
+    """Return the tokens that are far out, those first that are furthest."""
+    parts = [one.split(list(map(len, recorded))) for one in (exact, outliers)]
+    found = [
+        RecordedToken(
+            text=number,
+            place=at + 1,
+            token=record.token_ids[at + 1],
+            error=float(values[at] - right[at]),
+        )
+        for number, (record, values, right, far) in enumerate(
+            zip(records, recorded, *parts, strict=True), 1
+        )
+        for at in far.nonzero()[:, 0].tolist()
+    ]
+    return tuple(sorted(found, key=lambda one: -abs(one.error)))
+
+
+def _find_excess(found: RecordedGap, size: float) -> float:
+    """Return the share of the squared recorded difference that no rounding explains.
+
+    Args:
+        size: the largest RMS that rounding makes.
+    """
+    tokens = found.difference.tokens - len(found.outliers)
+    inside = tokens * found.rms**2
+    total = inside + sum(one.error**2 for one in found.outliers)
+    left = total - inside
+    if found.is_beyond:
+        share = max(found.candidates[0].share, min(size / found.rms, 1.0) ** 2)
+        biased = tokens * found.bias**2 if abs(found.bias) > found.most_bias else 0.0
+        left += max(inside * (1 - share), biased)
+    elif found.cause is not None:
+        left += tokens * (found.cause.whole**2 - found.cause.left**2)
+    return left / total if total else 0.0
 
 
 def _values(record: TokenRecord, device: torch.device) -> Tensor:
     """Return what was recorded of each token but the first; NaN where nothing was."""
     values = [float("nan") if one is None else one for one in record.logprobs[1:]]
     return torch.tensor(values, dtype=torch.float64, device=device)
-
-
-def _find_step(recorded: Tensor) -> float:
-    """Return the size of the error by which a record is cut to so many digits behind the point."""
-    for digits in range(DIGITS):
-        if recorded.equal(recorded.round(decimals=digits)):
-            return float(10.0**-digits / 12**0.5)
-    return 0.0
 
 
 def _may_be(row: ProfileFit, size: float, floor: float) -> bool:
@@ -160,26 +203,6 @@ def _may_be(row: ProfileFit, size: float, floor: float) -> bool:
     """
     least = row.rms / MULTIPLE if row.rms > floor else 0.0
     return row.share > SEEN or least <= size <= MULTIPLE * max(row.rms, floor)
-
-
-def _run_all(
-    rows: Sequence[ProfileFit],
-    profiles: Sequence[NumericsProfile],
-    run: Callable[[NumericsProfile], float],
-) -> list[ProfileFit]:
-    """Run profiles for real, those that fit best first, until one is what was recorded."""
-    found, same = [], ""
-    for row, profile in sorted(zip(rows, profiles, strict=True), key=lambda one: -one[0].emulated):
-        if same and profile.runs:
-            found.append(replace(row, missing=f"{same} is what was recorded"))
-            continue
-        try:
-            found.append(replace(row, real=run(profile)))
-        except NotApplicable as reason:
-            found.append(replace(row, missing=str(reason)))
-        else:
-            same = row.name if found[-1].share > SAME else ""
-    return found
 
 
 def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
@@ -202,6 +225,7 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
         *try_beginning(texts, pieces, _find_token(config, ("bos_token_id",), entries), read),
         *try_context(texts, pieces, padding, most, read),
         *try_rotations(texts, pieces, model, read),
+        *try_rounded(texts, pieces, model, read),
         *try_offsets(texts, pieces, model, read),
     ]
 
@@ -210,10 +234,3 @@ def _find_token(config: Any, names: Sequence[str], entries: int) -> int | None:
     """Return the first token that a model's settings name and its table has."""
     found = [getattr(config, name, None) for name in names]
     return next((one for one in found if isinstance(one, int) and 0 <= one < entries), None)
-
-
-def _explain(recorded: Tensor, read: Tensor, exact: Tensor) -> float:
-    """Return the share of a recorded difference that a run explains; all of no difference."""
-    whole = float((recorded - exact).square().sum())
-    left = float((recorded - read).square().sum())
-    return 1 - left / whole if whole else float(not left)

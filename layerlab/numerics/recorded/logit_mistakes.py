@@ -10,6 +10,8 @@ from torch import Tensor
 
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.recorded.recorded_gap import Cause
+from layerlab.numerics.recorded.rounding_limits import LEAST
+from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate
 
 KEPT = 2**26  # bytes of logits that are kept of a record
 COLDEST, HOTTEST = 0.05, 20.0
@@ -127,7 +129,20 @@ def try_temperature(sample: RecordedLogits) -> Cause:
         return rms(sample.values - sample.score(exp(power)))
 
     best = _minimize(measure, log(COLDEST), log(HOTTEST))
-    return sample.tell(f"temperature {exp(best):.4g} applied", measure(best))
+    warmth = exp(best)
+    own = f"{warmth:.4g}"
+    if len(sample.values) >= LEAST:
+        strays = _find_interval(sample, warmth)
+        own += f" ({warmth / (1 + strays):.4g} to {warmth / max(1 - strays, PRECISE):.4g})"
+    return sample.tell(f"temperature {own} applied", measure(best))
+
+
+def _find_interval(sample: RecordedLogits, warmth: float) -> float:
+    """Return how far one over a temperature strays, as a part of it."""
+    slopes = LogitSlopes()
+    slopes.add(sample.targets, [sample.rows / warmth])
+    slope, _ = slopes.select(torch.ones_like(sample.targets, dtype=torch.bool))
+    return estimate(sample.values - sample.score(warmth), slope)[1]
 
 
 # Gives each cut that is tried with what it leaves.

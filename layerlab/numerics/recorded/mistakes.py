@@ -19,6 +19,8 @@ FACTORS = (0.5, 2.0, 4.0, 8.0)
 # Places that learned positions are tried to be off by.
 OFFSETS = (-1, 1, 2, 3, 4, 8, 16)
 FREQUENCIES = "inv_freq"
+# What `from_pretrained` leaves in float32 in a model that it loads in bf16.
+ROUNDED = "were rounded to bf16, as by model.to(torch.bfloat16) on a module built in float32"
 # What tables of learned positions are called.
 POSITIONS = re.compile(r"wpe$|pos[^.]*$")
 # Log-probabilities of all tokens but the first of each text, in float32.
@@ -144,6 +146,47 @@ def turn(frequencies: Tensor, base: float, factor: float) -> Tensor:
     """
     steps = torch.arange(len(frequencies), device=frequencies.device) / len(frequencies)
     return frequencies * base**-steps / factor
+
+
+def find_rounded(model: nn.Module) -> tuple[str, list[Tensor]]:
+    """Return buffers that a cast of the whole model rounds, and what that is called.
+
+    Weights and buffers that are stored with them are loaded in the model's dtype; others are
+    computed as the model is built, in float32, and stay so.
+    """
+    found = {
+        f"{name}.{key}": buffer
+        for name, module in model.named_modules()
+        for key, buffer in module.named_buffers(recurse=False)
+        if key in module._non_persistent_buffers_set and buffer.is_floating_point()
+    }
+    found = {name: one for name, one in found.items() if not one.equal(round_down(one))}
+    rotary = all(name.endswith(FREQUENCIES) for name in found)
+    what = "rotary frequencies" if rotary else f"buffers ({', '.join(found)})"
+    return f"{what} {ROUNDED}", list(found.values())
+
+
+def round_down(values: Tensor) -> Tensor:
+    """Return values of bf16, in the dtype that they had."""
+    return values.to(torch.bfloat16).to(values.dtype)
+
+
+def try_rounded(
+    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
+) -> list[Cause]:
+    """Round what a model computes in float32 as it is built; nothing for one without.
+
+    Args:
+        recorded: of each text.
+        pieces: token ids of each text.
+        model: it is as before when this returns.
+        read: gives log-probabilities in float32.
+    """
+    name, buffers = find_rounded(model)
+    if not buffers:
+        return []
+    with changing(buffers, round_down):
+        return [recorded.judge(name, read(pieces))]
 
 
 def try_offsets(

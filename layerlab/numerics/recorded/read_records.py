@@ -32,7 +32,7 @@ def read_records(path: Path, vocabulary: int, tokenizer: Any = None) -> list[Tok
         UserError: it cannot be read, or holds something else.
     """
     try:
-        text = read_whole(path).decode()
+        text = read_whole(path).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"the record {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -68,7 +68,8 @@ def _parse(text: str, path: Path) -> list[Any]:
     else:
         return whole if isinstance(whole, list) else [whole]
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not by splitlines, since texts in JSON may hold what separates lines elsewhere.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 rows.append(json_of(line))

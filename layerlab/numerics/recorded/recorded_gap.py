@@ -53,17 +53,69 @@ class Cause:
     Attributes:
         name: what was done otherwise.
         left: RMS of what it leaves of the recorded difference, in nats.
-        whole: RMS of that difference on the same tokens, as some mistakes leave a few out.
+        whole: RMS of that difference on the same tokens, as some mistakes leave a few out; from
+            the profile that comes nearest where it is sure.
+        sure: whether it is no larger than rounding, and told from it all the same.
     """
 
     name: str
     left: float
     whole: float
+    sure: bool = False
 
     @property
     def part(self) -> float:
         """Return the part of the difference that it leaves."""
         return self.left / self.whole if self.whole else inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureFit:
+    """The temperature near 1 that fits a record best, beside the profile that comes nearest.
+
+    Attributes:
+        value: of the logits; 1 is none.
+        low: lower end of its interval.
+        high: upper end.
+        left: RMS of what it leaves, in nats.
+        bias: mean of what it leaves.
+        whole: RMS without it.
+    """
+
+    value: float
+    low: float
+    high: float
+    left: float
+    bias: float
+    whole: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+    @property
+    def is_applied(self) -> bool:
+        """Return whether the interval is apart from 1."""
+        return not self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedToken:
+    """A token whose log-probability no rounding makes, where that of nearly all others is.
+
+    Attributes:
+        text: its number, from 1.
+        place: of the token in it, from 0.
+        token: its id.
+        error: what was recorded less what float32 makes, in nats.
+    """
+
+    text: int
+    place: int
+    token: int
+    error: float
+
+    def __str__(self) -> str:
+        return f"token {self.place} of text {self.text} differs by {self.error:+.2g} nats"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +125,20 @@ class RecordedGap:
     Attributes:
         a: the profile of what computes the loss.
         difference: by token, log-probabilities of a less those recorded.
-        rms: of the recorded difference from a float32 run, in nats.
+        rms: of the recorded difference from a float32 run, in nats, outliers left out.
         bias: its mean, in nats.
         candidates: profiles, the one that explains most first.
         floor: RMS of what float32 makes, and the digits of the record: none smaller is seen.
         most_rms: the largest RMS that is put down to rounding.
         most_bias: the largest mean that is.
-        is_bug: whether the record lies beyond both what rounding allows and what fits.
+        is_beyond: whether the record lies beyond both what rounding allows and what fits.
+        excess: share of the squared recorded difference that no rounding explains, by its digits
+            or its size; 0 without a bug.
         fits: whether the first of the candidates can have made the record.
         causes: mistakes that were tried, the one that leaves least first; none without a bug.
+        temperature: near 1, that fits best; None where it leaves more than rounding makes, where
+            a run here is what was recorded, and of a few tokens.
+        outliers: tokens that are far out, if without these few the others are as they should be.
         left_out: texts behind those that were read.
         forwards: forward passes, by products.
     """
@@ -94,9 +151,12 @@ class RecordedGap:
     floor: float
     most_rms: float
     most_bias: float
-    is_bug: bool
+    is_beyond: bool
+    excess: float = 0.0
     fits: bool = True
     causes: tuple[Cause, ...] = ()
+    temperature: TemperatureFit | None = None
+    outliers: tuple[RecordedToken, ...] = ()
     left_out: int = 0
     forwards: float = 0.0
 
@@ -112,9 +172,16 @@ class RecordedGap:
         return 1 - self.candidates[0].share
 
     @property
+    def is_bug(self) -> bool:
+        """Return whether something else than rounding is in the record."""
+        return self.is_beyond or self.cause is not None or bool(self.outliers)
+
+    @property
     def cause(self) -> Cause | None:
         """Return the mistake that explains the record, if one does."""
         for one in self.causes[:1]:
+            if one.sure:
+                return one
             near = NEAR if one.part <= CLEAR else 1.0
             if one.part <= HALF and one.left <= near * self.most_rms:
                 return one
@@ -127,6 +194,7 @@ class RecordedGap:
         """Return what was found, for a JSON file."""
         found = {
             **asdict(self),
+            "is_bug": self.is_bug,
             "best": [one.name for one in self.best],
             "unexplained": self.rest,
             "cause": None if self.cause is None else self.cause.name,
@@ -143,7 +211,24 @@ def summary(found: RecordedGap) -> str:
 
 
 def _judge(found: RecordedGap) -> str:
-    if not found.is_bug:
+    if not found.outliers:
+        return _judge_others(found)
+    count, first = len(found.outliers), found.outliers[0]
+    rest = "without it" if count == 1 else "without these"
+    return (
+        f"a bug, not rounding, at {count} of {found.difference.tokens:,} tokens: {first}; {rest} "
+        f"{_judge_others(found)}"
+    )
+
+
+def _judge_others(found: RecordedGap) -> str:
+    cause = found.cause
+    if cause is not None and cause.sure:
+        return (
+            f"a bug, not rounding: {cause.name}, which leaves {cause.left:.3g} of {cause.whole:.3g}"
+            " nats"
+        )
+    if not found.is_beyond:
         best, share = found.best, found.candidates[0].share
         names = " or ".join(one.name for one in best)
         if not found.fits:
@@ -159,16 +244,17 @@ def _judge(found: RecordedGap) -> str:
     beyond = f"{found.rms:.2g} nats, and rounding makes at most {found.most_rms:.2g}"
     if abs(found.bias) > found.most_bias and found.rms <= found.most_rms:
         beyond = f"a mean of {found.bias:+.2g} nats, and rounding makes {found.most_bias:.2g}"
-    if found.cause is None:
+    if cause is None:
         return (
             f"a bug, not rounding: {beyond}; none that was tried explains it: another checkpoint, "
             "or another template?"
         )
-    return f"a bug, not rounding: {beyond}; {found.cause.name} leaves {found.cause.left:.2g}"
+    return f"a bug, not rounding: {beyond}; {cause.name} leaves {cause.left:.2g}"
 
 
 def _tell(found: RecordedGap) -> list[str]:
-    told = found.difference
+    told, best = found.difference, found.best[0].name
+    left = min(max(found.rest, 0.0), 1.0)
     return [
         f"a                   {found.a.name}",
         f"tokens              {told.tokens:,}{_tell_left_out(found.left_out)}",
@@ -176,6 +262,11 @@ def _tell(found: RecordedGap) -> list[str]:
         f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
         f"{told.largest:.2g}",
         f"ratio               mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
+        f"what is left        {left:.1%} of the squared difference from float32, by the digits of "
+        f"{best}: RMS {left**0.5 * found.rms:.2g} nats",
+        f"no rounding         explains {found.excess:.1%} of it",
+        *([f"temperature         {found.temperature}"] if found.temperature else []),
+        *(f"far out             {one}" for one in found.outliers[:SHOWN]),
     ]
 
 
@@ -198,8 +289,7 @@ def _list_candidates(found: RecordedGap) -> list[str]:
 
 def _list_causes(causes: Iterable[Cause]) -> list[str]:
     shown = list(causes)[:SHOWN]
-    width = max(len(one.name) for one in shown)
     return [
-        f"{'tried':<{width}}  leaves, nats       of",
-        *(f"{one.name:<{width}}  {one.left:12.2g}  {one.whole:7.2g}" for one in shown),
+        "leaves, nats       of  tried",
+        *(f"{one.left:12.2g}  {one.whole:7.2g}  {one.name}" for one in shown),
     ]

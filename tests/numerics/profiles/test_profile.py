@@ -51,7 +51,10 @@ def test_what_is_set_to_the_same_is_no_difference() -> None:
 WRONG = {
     'format = "bf16"\n[operations]\nsoftmaxx = "fp32"\n': "names the operation 'softmaxx'; did you "
     "mean 'softmax'?",
-    'format = "bf17"\n': "no number format is called 'bf17'",
+    'format = "bf17"\n': "format of the profile 'p': no number format is called 'bf17'",
+    '[operations]\nhead = "fp33"\n': "head of the profile 'p': no number format is called "
+    "'fp33'; did you mean 'fp32'?",
+    '[operations]\nhead_weight = "fp32"\n': "did you mean 'head_weights'?",
     "format = 3\n": "format in 'p.toml' is 3; expected the name of a number format",
     'atention = "normalized"\n': "has the key 'atention'; did you mean 'attention'?",
     'attention = "flash"\n': "attention of the profile 'p' is 'flash'; type 'normalized' or",
@@ -63,7 +66,8 @@ WRONG = {
     '[sums]\nhead = "bf16 tree 0"\n': "are 'bf16 tree 0'; expected a format",
     '[sums]\nhead = ""\n': "are ''; expected a format",
     '[sums]\nhead = "fp32 tree 2, "\n': "are 'fp32 tree 2, '; expected a format",
-    '[sums]\nhead = "bf17 tree 2"\n': "no number format is called 'bf17'",
+    '[sums]\nhead = "bf17 tree 2"\n': "sums of head of the profile 'p': no number format is "
+    "called 'bf17'",
     '[sums]\nhead = "int8 tree 2"\n': "sums of head of the profile 'p' are rounded to 'int8'; "
     "expected a floating format of float32's digits or fewer",
     '[sums]\nhead = "fp64 tree 2"\n': "are rounded to 'fp64'",
@@ -75,6 +79,8 @@ WRONG = {
     'format = "fp16"\nruns = "eager"\n': "says runs = 'eager', which is how torch runs "
     "torch-eager, and differs from it in weights, ",
     'verified = "yes"\n': "verified in 'p.toml' is 'yes'; expected true or false",
+    "verified = true\n": "'p.toml' says verified = true, which is said of profiles alone that "
+    "tests hold against their engine",
 }
 
 
@@ -112,6 +118,28 @@ def test_what_is_no_name_is_one_line() -> None:
     wrong: Any = None
     with pytest.raises(UserError, match="a profile is None; expected its name or a TOML file"):
         load_profile(wrong)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("utf-8-sig", None), ("utf-16", "is no text in UTF-8; expected TOML")]
+)
+def test_a_mark_at_the_head_is_no_part_of_a_profile(
+    encoding: str, said: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('format = "fp16"\n', encoding)
+    if said is None:
+        assert load_profile(path).format == "fp16"
+        return
+    with pytest.raises(UserError, match=said):
+        load_profile(path)
+
+
+def test_a_profile_is_looked_for_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.toml").write_text('format = "fp16"\n', "utf-8")
+    assert load_profile("~/mine.toml").format == "fp16"
 
 
 def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:

@@ -110,6 +110,13 @@ def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
     assert read_records(path, VOCABULARY) == [WANTED] * 2
 
 
+def test_what_separates_lines_in_texts_alone_separates_none(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    row = json.dumps({**PLAIN, "text": "a\u2028b\x85c"}, ensure_ascii=False)
+    path.write_text(f"{row}\n{row}\n", "utf-8-sig")  # and the mark at the head is no part of it
+    assert read_records(path, VOCABULARY) == [WANTED] * 2
+
+
 def test_an_answer_alone_is_compared_from_its_first_token(tmp_path: Path) -> None:
     row = {"prompt_token_ids": [5, 7], "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}]}
     (found,) = read_records(write(tmp_path, row), VOCABULARY)

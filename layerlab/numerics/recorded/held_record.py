@@ -1,0 +1,126 @@
+"""A record beside runs of its model: what each explains, emulated and by torch itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor
+
+from layerlab.errors import NotApplicable
+from layerlab.numerics.profiles.lanes import Lane
+from layerlab.numerics.profiles.profile import KEPT, NumericsProfile
+from layerlab.numerics.profiles.real_runs import read_real
+from layerlab.numerics.profiles.token_differences import rms
+from layerlab.numerics.profiles.token_scores import TokenScores
+from layerlab.numerics.recorded.mistakes import changing, find_rounded, round_down
+from layerlab.numerics.recorded.recorded_gap import HALF, Cause, ProfileFit
+from layerlab.numerics.recorded.rounding_limits import LEAST
+from layerlab.numerics.recorded.slight_mistakes import estimate
+
+EXACT = NumericsProfile(name="float32", format=KEPT)
+# What a real run explains to this share is what was recorded: the rest are digits left out.
+SAME = 0.99
+# What `from_pretrained` loads in bf16, and a cast of the whole model as well.
+CAST = ("eager", "sdpa", "cached", "compile")
+CLOSEST = 2  # profiles that are also run for real with a mistake
+
+
+@dataclass(frozen=True)
+class HeldRecord:
+    """A record and what it is held against.
+
+    Attributes:
+        scores: read profiles.
+        candidates: these profiles.
+        whole: what was recorded of each token; NaN where nothing was.
+        exact: log-probabilities in float32.
+        known: tokens that are compared.
+    """
+
+    scores: TokenScores
+    candidates: Sequence[NumericsProfile]
+    whole: Tensor
+    exact: Tensor
+    known: Tensor
+
+    @property
+    def error(self) -> Tensor:
+        """Return the recorded difference from float32."""
+        return (self.whole - self.exact)[self.known]
+
+    def measure(self, difference: Tensor) -> float:
+        """Return the RMS of a difference over the tokens that are compared."""
+        return rms(difference[self.known])
+
+    def explain(self, read: Tensor) -> float:
+        """Return the share of the recorded difference that a run explains; all of none."""
+        whole = float(self.error.square().sum())
+        left = float((self.whole - read)[self.known].square().sum())
+        return 1 - left / whole if whole else float(not left)
+
+    def run(self, profile: NumericsProfile, starts: Sequence[int]) -> float:
+        """Return the share that a run by torch itself explains.
+
+        Raises:
+            NotApplicable: there is none.
+        """
+        scores = self.scores
+        scores.step(f"{profile.name} by torch itself")
+        return self.explain(read_real(scores.model, scores.pieces, profile, scores.call, starts))
+
+    def try_rounded(
+        self, best: float, profiles: Sequence[Tensor], starts: Sequence[int]
+    ) -> list[Cause]:
+        """Try a model that was cast whole, by the digits of all profiles, and by what it changes.
+
+        Args:
+            best: the largest share that a run of the model as it is explains.
+            profiles: what emulations of it read.
+            starts: of what was recorded; none if nothing is run for real.
+        """
+        name, buffers = find_rounded(self.scores.model)
+        if not buffers or int(self.known.sum()) < LEAST:
+            return []
+        lanes = [Lane(profile=one) for one in (EXACT, *self.candidates)]
+        with changing(buffers, round_down):
+            wrong, *emulated = self.scores.read(lanes)
+            rows = [
+                ProfileFit(name=one.name, emulated=self.explain(read), rms=0.0)
+                for one, read in zip(self.candidates, emulated, strict=True)
+            ]
+            run = partial(self.run, starts=starts)
+            nearest = sorted(zip(rows, self.candidates, strict=True), key=lambda one: -one[0].share)
+            tried = [(row, one) for row, one in nearest if starts and one.runs in CAST][:CLOSEST]
+            rows += run_all([row for row, _ in tried], [one for _, one in tried], run)
+        whole, left = (
+            (1 - one) ** 0.5 * rms(self.error) for one in (best, max(one.share for one in rows))
+        )
+        if left <= HALF * whole:
+            return [Cause(name=name, left=left, whole=whole, sure=True)]
+        direction = (wrong - self.exact)[self.known]
+        part, strays = estimate(self.error, direction)
+        drift = max(abs(estimate((one - self.exact)[self.known], direction)[0]) for one in profiles)
+        if part - strays - drift <= 0 or part + strays + drift < 1:
+            return []
+        left = rms(self.error - part * direction)
+        return [Cause(name=name, left=left, whole=rms(self.error), sure=True)]
+
+
+def run_all(
+    rows: Sequence[ProfileFit],
+    profiles: Sequence[NumericsProfile],
+    run: Callable[[NumericsProfile], float],
+) -> list[ProfileFit]:
+    """Run profiles for real, those that fit best first, until one is what was recorded."""
+    found, same = [], ""
+    for row, profile in sorted(zip(rows, profiles, strict=True), key=lambda one: -one[0].emulated):
+        if same and profile.runs:
+            found.append(replace(row, missing=f"{same} is what was recorded"))
+            continue
+        try:
+            found.append(replace(row, real=run(profile)))
+        except NotApplicable as reason:
+            found.append(replace(row, missing=str(reason)))
+        else:
+            same = row.name if found[-1].share > SAME else ""
+    return found

@@ -1,0 +1,228 @@
+"""Mistakes no larger than rounding are told from it, and rounding is taken for none of them."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from layerlab import builtin
+from layerlab.loading.inputs import passage, sequences
+from layerlab.loading.model import subject
+from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
+from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.rounding_limits import LEAST
+from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate, fit_temperature
+from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record
+
+TRIALS = 100
+ALL = torch.ones(1, dtype=torch.bool)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
+    return found
+
+
+@pytest.fixture(scope="module")
+def pieces() -> list[Tensor]:
+    return sequences(passage(context=256), subject("llama"))[:2]
+
+
+def score(logits: Tensor, targets: Tensor, warmth: float = 1.0) -> Tensor:
+    return (logits / warmth).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+
+def draw(seed: int, tokens: int = 400) -> tuple[Tensor, Tensor, LogitSlopes]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(tokens, 50, generator=generator, dtype=torch.float64)
+    targets = torch.randint(50, (tokens,), generator=generator)
+    slopes = LogitSlopes()
+    for part in range(0, tokens, 100):
+        slopes.add(targets[part : part + 100], [logits[part : part + 100]])
+    return logits, targets, slopes
+
+
+def test_slopes_are_derivatives_by_one_over_the_temperature() -> None:
+    logits, targets, slopes = draw(0)
+
+    def read(power: Tensor) -> Tensor:
+        return (logits * power).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+    one = torch.ones((), dtype=torch.float64)
+    first = torch.func.jacfwd(read)
+    slope, curve = slopes.select(ALL.expand(len(targets)))
+    torch.testing.assert_close(slope, first(one))
+    torch.testing.assert_close(-curve, torch.func.jacfwd(first)(one))
+
+
+def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
+    direction = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
+    assert estimate(3 * direction, direction) == (3.0, 0.0)
+    # (2, -1, 0, 0) stands at right angles to it, and weighs 1 * 4 + 4 * 1 beside <d, d>^2 = 81.
+    other = torch.tensor([2.0, -1.0, 0.0, 0.0], dtype=torch.float64)
+    part, strays = estimate(direction + other, direction)
+    assert part == pytest.approx(1.0)
+    assert strays == pytest.approx(4 * (4 / 3 * 8 / 81) ** 0.5)
+
+
+@pytest.mark.parametrize("warmth", [0.95, 0.99, 1.0, 1.005, 1.05])
+def test_intervals_hold_the_temperature(warmth: float) -> None:
+    """Of four standard errors, one in 16,000 would not; and none is seen where none is."""
+    seen = 0
+    for seed in range(TRIALS):
+        logits, targets, slopes = draw(seed)
+        generator = torch.Generator().manual_seed(seed + TRIALS)
+        noise = 0.02 * torch.randn(2, len(targets), generator=generator, dtype=torch.float64)
+        exact = score(logits, targets)
+        known = ALL.expand(len(targets))
+        recorded = score(logits, targets, warmth) + noise[0]
+        found = fit_temperature(recorded, exact, [exact + noise[1]], slopes.select(known))
+        assert found is not None and found.low < warmth < found.high
+        seen += found.is_applied
+    assert seen == (0 if warmth == 1 else TRIALS)
+
+
+def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told() -> None:
+    logits, targets, slopes = draw(0, LEAST - 1)
+    exact = score(logits, targets)
+    slope, curve = slopes.select(ALL.expand(len(targets)))
+    assert fit_temperature(exact, exact, [exact], (slope, curve)) is None
+    flat = torch.zeros(LEAST)
+    assert fit_temperature(flat, flat, [flat], (flat, flat)) is None
+
+
+@pytest.mark.parametrize("warmth", [0.99, pytest.param(1.01, marks=pytest.mark.full)])
+def test_a_slight_temperature_is_a_bug(
+    model: nn.Module, pieces: list[Tensor], warmth: float
+) -> None:
+    engine = load("sdpa")
+    read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0].float() / warmth)
+    found = find(model, read, CANDIDATES[:2])
+    assert found.is_bug and found.temperature is not None
+    assert found.temperature.low < warmth < found.temperature.high
+    assert found.cause is not None
+    assert found.cause.name == f"temperature {found.temperature} applied"
+    assert "a bug, not rounding: temperature" in str(found) and 0 < found.excess < 1
+    assert found.to_json()["is_bug"] is True
+    assert f"no rounding         explains {found.excess:.1%} of it" in str(found)
+
+
+@pytest.mark.parametrize("name", ["eager", pytest.param("sdpa", marks=pytest.mark.full)])
+def test_no_temperature_is_none(model: nn.Module, pieces: list[Tensor], name: str) -> None:
+    """Also where the profile of the run is not among the candidates."""
+    engine = load(name)
+    read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
+    for profiles in (CANDIDATES, CANDIDATES[2:3]):
+        found = find(model, read, profiles)
+        assert found.temperature is not None and not found.temperature.is_applied
+        assert not found.is_bug and found.excess == 0
+        assert f"temperature         {found.temperature}" in str(found)
+
+
+def draw_model() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = LlamaConfig(
+        vocab_size=300,
+        num_attention_heads=2,
+        initializer_range=0.2,
+        attn_implementation="eager",
+        **sizes,  # type: ignore[arg-type]
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def read_cast(ids: Tensor) -> Any:
+    """Read a model that was built in float32 and cast whole, its frequencies with it."""
+    return load("sdpa", torch.float32).to(torch.bfloat16)(input_ids=ids[None]).logits[0]
+
+
+def test_a_model_that_was_cast_whole_is_found_by_its_digits(
+    model: nn.Module, pieces: list[Tensor]
+) -> None:
+    before = {name: one.clone() for name, one in model.named_buffers()}
+    found = find(model, record(pieces, read_cast), CANDIDATES[1:2], real=True)
+    assert found.is_bug and not found.is_beyond and found.cause is not None
+    assert found.cause.name == f"rotary frequencies {ROUNDED}"
+    assert found.cause.left < found.cause.whole / 10 and found.forwards <= 30
+    torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+
+
+def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
+    model = load("sdpa", torch.float32)
+    name, buffers = find_rounded(model)
+    assert name.startswith("rotary frequencies") and len(buffers) == 2
+    assert find_rounded(model.to(torch.bfloat16))[1] == []
+    # What is stored with the weights is loaded in their dtype, whatever rounds it.
+    norm = nn.BatchNorm1d(2)
+    norm.running_mean.add_(0.1)  # type: ignore[union-attr, operator]
+    assert find_rounded(norm)[1] == []
+    norm.register_buffer("table", torch.tensor([0.1]), persistent=False)
+    assert find_rounded(norm)[0].startswith("buffers (.table) were rounded to bf16")
+
+
+def test_what_a_cast_changes_is_found_where_digits_went_apart() -> None:
+    """An engine elsewhere: its error is as large as what the frequencies make, and its own."""
+    own = draw_model()
+    # Its frequencies are rounded, and its weights are as they were.
+    engine = copy.deepcopy(own).to(torch.bfloat16).float()
+    engine.load_state_dict(own.state_dict())
+    texts = [torch.randint(3, 300, (256,)) for _ in range(2)]
+
+    def read(ids: Tensor) -> Tensor:
+        logits: Tensor = engine(input_ids=ids[None]).logits[0]
+        return logits + 0.02 * torch.randn(logits.shape)
+
+    found = find(own, record(texts, read), [EAGER])
+    assert not found.is_beyond and found.cause is not None and found.cause.sure
+    assert found.cause.name.startswith("rotary frequencies")
+
+
+def change(records: list[TokenRecord], *places: int) -> list[TokenRecord]:
+    """Take nine nats from some tokens of the first text."""
+    first, *others = records
+    values = [
+        None if one is None else one - 9 * (at in places) for at, one in enumerate(first.logprobs)
+    ]
+    return [TokenRecord(token_ids=first.token_ids, logprobs=tuple(values)), *others]
+
+
+def test_one_token_that_is_far_out_is_told_as_such(model: nn.Module, pieces: list[Tensor]) -> None:
+    engine = load("sdpa")
+    plain = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
+    found = find(model, change(plain, 50), CANDIDATES[:2], real=True)
+    assert found.is_bug and not found.is_beyond and found.cause is None
+    (token,) = found.outliers
+    assert (token.text, token.place, token.token) == (1, 50, int(pieces[0][50]))
+    assert token.error == pytest.approx(-9, abs=0.5) and found.difference.largest > 8
+    assert found.candidates[0].real == pytest.approx(1, abs=1e-6) and 0.9 < found.excess < 1
+    said = (
+        "at 1 of 510 tokens: token 50 of text 1 differs by -9 nats; without it rounding: torch-sdpa"
+    )
+    assert said in str(found)
+    many = find(model, change(plain, *range(50, 60)), CANDIDATES[:2])
+    assert many.is_beyond and not many.outliers
+
+
+def test_a_head_kept_in_float32_is_told_from_one_in_bf16() -> None:
+    own = draw_model()
+    engine = copy.deepcopy(own).to(torch.bfloat16)
+    for one, exact in zip(find_rounded(own)[1], engine.buffers(), strict=True):
+        exact.data = one.clone()  # as `from_pretrained` leaves them
+    engine.lm_head.weight.data = own.lm_head.weight.data.clone()
+    engine.lm_head.register_forward_pre_hook(lambda module, args: (args[0].float(),))
+    texts = [torch.randint(3, 300, (48,))]
+    read = record(texts, lambda ids: engine(input_ids=ids[None]).logits[0])
+    wide = {"head_weights": "fp32", "head": "fp32"}
+    candidates = [
+        NumericsProfile(name="own", operations=wide),
+        NumericsProfile(name="narrow", operations={"head": "fp32"}),
+        EAGER,
+    ]
+    found = find(own, read, candidates)
+    assert found.best[0].name == "own" and found.rest < (1 - found.candidates[1].share) / 4
