@@ -1,7 +1,9 @@
 """Reads the history that the Trainer of Hugging Face keeps in trainer_state.json."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
 from layerlab.logs.run_names import CHECKPOINT
@@ -20,6 +22,13 @@ def read_trainer_state(path: Path) -> "pa.Table":
     Raises:
         UserError: it is no such file.
     """
+    history = _read_history(path)
+    if not history:
+        raise UserError(f"{path} has an empty {HISTORY!r}: nothing was logged")
+    return table_of(history, path)
+
+
+def _read_history(path: Path) -> list[dict[str, Any]]:
     try:
         found = read_json(path)
     except (OSError, ValueError) as error:
@@ -29,20 +38,39 @@ def read_trainer_state(path: Path) -> "pa.Table":
         raise UserError(
             f"{path} has no list {HISTORY!r} of objects; expected the file that Trainer writes"
         )
-    if not history:
-        raise UserError(f"{path} has an empty {HISTORY!r}: nothing was logged")
-    return table_of(history, path)
+    return history
 
 
 def list_latest(files: list[Path]) -> list[Path]:
-    """Return the last state of each run: every checkpoint keeps the whole history up to it."""
-    latest: dict[Path, tuple[float, Path]] = {}
+    """Return the last state of each run: every checkpoint keeps the whole history up to it.
+
+    Raises:
+        UserError: that beside the model, which is written last, knows less than a checkpoint.
+    """
+    runs: dict[Path, dict[float, Path]] = {}
     for path in files:
         inner, run = path.parent, find_run(path)
         number = inner.name.removeprefix("checkpoint-")
-        rank = float(number) if run != inner else float("inf")  # beside the model: written last
-        latest[run] = max(latest.get(run, (-1.0, path)), (rank, path))
-    return [path for _, path in latest.values()]
+        runs.setdefault(run, {})[float(number) if run != inner else math.inf] = path
+    for states in runs.values():
+        if math.inf in states and len(states) > 1:
+            _check_last(states)
+    return [states[max(states)] for states in runs.values()]
+
+
+def _check_last(states: Mapping[float, Path]) -> None:
+    whole, checkpoint = (states[one] for one in sorted(states, reverse=True)[:2])
+    last, further = (_find_last(_read_history(one)) for one in (whole, checkpoint))
+    if last < further:
+        raise UserError(
+            f"{whole} ends at step {last:g}, and {checkpoint.parent.name} beside it at step "
+            f"{further:g}: two runs, or one that went on; delete the state that is not of the run"
+        )
+
+
+def _find_last(history: list[dict[str, Any]]) -> float:
+    steps = (row.get("step") for row in history)
+    return max((one for one in steps if isinstance(one, int | float)), default=0)
 
 
 def find_run(path: Path) -> Path:

@@ -212,6 +212,19 @@ def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path: Path) -
     check(found, "plain", None)
 
 
+def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path: Path) -> None:
+    whole, further = (tmp_path / "plain" / place for place in ("", "checkpoint-3"))
+    further.mkdir(parents=True)
+    put(further / "trainer_state.json", json.dumps({"log_history": ROWS[:3]}))
+    state = put(whole / "trainer_state.json", json.dumps({"log_history": ROWS[:2]}))
+    for given in (tmp_path, state.parent):
+        with pytest.raises(UserError, match=r"at step 20, and checkpoint-3 .* step 30: two runs"):
+            read(given)
+    put(state, json.dumps({"log_history": ROWS[:3]}))
+    (found,) = read(tmp_path)
+    check(found, "plain", None)
+
+
 def test_runs_of_a_folder_may_have_left_logs_of_several_kinds(tmp_path: Path) -> None:
     write_csv(tmp_path / "plain-s1" / "metrics.csv", ROWS)
     state = tmp_path / "wide-s1" / "trainer_state.json"

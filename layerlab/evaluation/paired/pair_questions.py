@@ -30,6 +30,7 @@ class QuestionPairs:
 
     Attributes:
         metric: that is compared.
+        others: metrics that score each question as well, where nobody named one.
         higher: whether more of it is better.
         keys: of the questions.
         ours: score of each.
@@ -51,6 +52,7 @@ class QuestionPairs:
     groups: np.ndarray | None
     document: str | None
     answers: Sequence[tuple[ModelAnswer, ModelAnswer]] = field(repr=False)
+    others: Sequence[str] = ()
     unlike: int = 0
     left: int = 0
     mixed: bool = False
@@ -129,9 +131,10 @@ def pair_questions(
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
     wanted, direction = (None, None) if metric is None else split_direction(metric, "--metric")
-    found = _pick_metric(task, pairs, wanted)
-    if found is None:
+    known = _rank_metrics(pairs)
+    if wanted is None and not known:
         return None
+    found = known[0] if wanted is None else _find_metric(task, known, wanted)
     for key, both in zip(keys, pairs, strict=True):
         for who, answer in zip((name, other), both, strict=True):
             if not math.isfinite(answer.scores[found]):
@@ -147,6 +150,7 @@ def pair_questions(
     return QuestionPairs(
         task=task,
         metric=found,
+        others=known[1:] if wanted is None else (),
         higher=_is_higher(task, found, direction, ours, theirs),
         keys=keys,
         ours=np.array([answer.scores[found] for answer, _ in pairs]),
@@ -222,18 +226,20 @@ def _count_unlike(
     return len(unlike)
 
 
-def _pick_metric(
-    task: str, pairs: Sequence[tuple[ModelAnswer, ModelAnswer]], wanted: str | None
-) -> str | None:
-    """Return the metric that is compared: one that scores every question of both."""
-    known = [
+def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]:
+    """Return the metrics that score every question of both, the usual first, else by their names.
+
+    In what order a file has them says nothing.
+    """
+    known = (
         name
         for name in pairs[0][0].scores
         if all(name in answer.scores for both in pairs for answer in both)
-    ]
-    if wanted is None:
-        usual = [one for one in known if one.partition(",")[0] in WORTHS]
-        return next(iter([*usual, *known]), None)
+    )
+    return sorted(known, key=lambda name: (name.partition(",")[0] not in WORTHS, name))
+
+
+def _find_metric(task: str, known: Sequence[str], wanted: str) -> str:
     if wanted in known:
         return wanted
     raise UserError(

@@ -86,6 +86,13 @@ def _describe(
         "each name is one model: a verdict is about these models and questions like these, not "
         "about what another training seed would give"
     )
+    for metric, others in dict.fromkeys((one.metric, tuple(one.others)) for one in pairs):
+        if others:
+            alike = [one.task for one in pairs if (one.metric, *one.others) == (metric, *others)]
+            yield (
+                f"compared by {metric}, and not by {list_names(others)} (--metric): "
+                f"{list_names(alike)}"
+            )
     for one in models:
         if one.again:
             tasks = list_names(one.again)

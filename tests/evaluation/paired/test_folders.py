@@ -80,6 +80,26 @@ def test_filters_are_metrics_of_their_own(tmp_path: Path) -> None:
         judged(tmp_path / "a", tmp_path / "b", metric="f1")
 
 
+def test_of_several_filters_one_is_compared_whatever_their_order_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    said = "compared by exact_match,loose, and not by exact_match,strict (--metric): own"
+    for number, order in enumerate((("strict", "loose"), ("loose", "strict"))):
+        for name in ("a", "b"):
+            rows = [
+                sample(at, float((at % 2 == (way == "strict")) == (name == "a")), **kept)
+                for way in order
+                for kept in [{"metric": "exact_match", "filter": way}]
+                for at in range(4)
+            ]
+            write(tmp_path / f"{name}{number}", rows)
+        found = judged(*(tmp_path / f"{name}{number}" for name in ("a", "b")))
+        assert found.rows[0]["metric"] == "exact_match,loose"
+        assert said in found.content["remarks"]
+    named = judged(tmp_path / "a0", tmp_path / "b0", metric="exact_match,strict")
+    assert not any("compared by" in one for one in named.content["remarks"])
+
+
 def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
     for name, score in (("a", 0.5), ("b", 0.25)):
         rows = [sample(at, score + at / 100 + (at % 3) / 1000, "off") for at in range(9)]
@@ -181,7 +201,7 @@ def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     row = rows["own_choice"]
     assert (row["score"], row["against_score"]) == pytest.approx((scores["wide"], scores["small"]))
     assert row["n"] == 12 and row["metric"] == "acc"
-    assert rows["own_written"]["metric"] == "exact_match,strict"
+    assert rows["own_written"]["metric"] == "exact_match,loose"
     assert "Which number comes after" in "".join(one["text"] for one in result.content["flipped"])
     for one in find_evaluations([str(tmp_path / "small"), str(tmp_path / "wide")]):
         assert one.groups == {"own_both": {"own_choice", "own_written"}}
