@@ -59,7 +59,7 @@ PLACES = {
     "statement": "the theorem; `gated` where the feed-forward is, which theorems leave out",
     "format": "the number format, as it was asked for",
     "by": "component, layer, pair (of components), cross (component and layer); of `gap` also"
-    " operation and remedy",
+    " token, operation and remedy",
     "part": "what was rounded, alone",
     "component": "part of the block",
     "matrix": "name of the weight inside its block, without the number of an expert",

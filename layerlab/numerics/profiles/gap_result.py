@@ -222,7 +222,8 @@ def _table(found: RunGap) -> list[str]:
     width = max(len("smaller ones"), *(len(one.name) for one in shown))
     left = max(len(a) for _, a, _ in rows)
     lines = [
-        "share of the squared difference, and RMS that the operation alone makes",
+        "share of the squared difference, RMS that the operation alone makes, and how a and b do "
+        "it where they differ",
         f"{'operation':<{width}}   share  RMS, nats  {'a' if left else '':<{left}}  b",
         *(f"{_row(one, width)}  {a:<{left}}  {b}".rstrip() for one, a, b in rows),
     ]
