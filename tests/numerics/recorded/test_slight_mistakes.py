@@ -63,11 +63,14 @@ def test_slopes_are_derivatives_by_one_over_the_temperature() -> None:
 def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
     direction = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
     assert estimate(3 * direction, direction) == (3.0, 0.0)
-    # (2, -1, 0, 0) stands at right angles to it, and weighs 1 * 4 + 4 * 1 beside <d, d>^2 = 81.
+    # (2, -1, 0, 0) stands at right angles to it; <d, d> is 9, so that the others have 8/9 and 5/9.
     other = torch.tensor([2.0, -1.0, 0.0, 0.0], dtype=torch.float64)
     part, strays = estimate(direction + other, direction)
     assert part == pytest.approx(1.0)
-    assert strays == pytest.approx(4 * (4 / 3 * 8 / 81) ** 0.5)
+    assert strays == pytest.approx(4 * ((2 * 9 / 8) ** 2 + (2 * 9 / 5) ** 2) ** 0.5 / 9)
+    # Of one token alone nothing is known of how far it strays.
+    alone = torch.tensor([0.0, 2.0, 0.0], dtype=torch.float64)
+    assert estimate(torch.ones(3, dtype=torch.float64), alone) == (0.5, torch.inf)
 
 
 @pytest.mark.parametrize("warmth", [0.95, 0.99, 1.0, 1.005, 1.05])
