@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from layerlab import builtin
+from layerlab.api.gap import run_model
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import subject
-from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.lanes import Lane
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from layerlab.numerics.profiles.token_scores import TokenScores
 from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.rounding_limits import LEAST
@@ -154,6 +157,15 @@ def test_a_model_that_was_cast_whole_is_found_by_its_digits(
     assert found.cause.name == f"rotary frequencies {ROUNDED}"
     assert found.cause.left < found.cause.whole / 10 and found.forwards <= 30
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+
+
+def test_what_float32_makes_is_no_cast(model: nn.Module, pieces: list[Tensor]) -> None:
+    """Of no difference every run explains all, or none."""
+    scores = TokenScores(model, pieces[:1], run_model)
+    exact = scores.read([Lane(profile=load_profile("float32"))] * 2)[0].tolist()
+    own = TokenRecord(token_ids=tuple(pieces[0].tolist()), logprobs=(None, *exact))
+    found = find(model, [own], [EAGER])
+    assert found.rms == 0 and not found.is_bug and not found.causes
 
 
 def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
