@@ -119,8 +119,8 @@ def explain_record(
     if is_beyond and not causes:
         causes += try_logits(sample.select(whole))
         causes += _try_mistakes(scores, recorded, exact)
-    elif best < FITTING and not causes:
-        causes += held.try_rounded(best, [*emulated, usual], starts)
+    elif best < FITTING and not causes and rms(error) > limits.floor:
+        causes += held.try_rounded(max(best, 0.0), [*emulated, usual], starts)
     causes.sort(key=lambda one: one.part)
     found = RecordedGap(
         a=a,

@@ -74,7 +74,7 @@ class HeldRecord:
         """Try a model that was cast whole, by the digits of all profiles, and by what it changes.
 
         Args:
-            best: the largest share that a run of the model as it is explains.
+            best: the largest share that a run of the model as it is explains; in float32, none.
             profiles: what emulations of it read.
             starts: of what was recorded; none if nothing is run for real.
         """

@@ -18,7 +18,7 @@ TERMS = 8.0
 FEWER = TERMS * torch.finfo(torch.float32).eps / torch.finfo(torch.bfloat16).eps
 DIGITS = 17  # what a float64 is written with at the most
 # Of fewer tokens nothing is told that shows only in all of them.
-LEAST = 32
+LEAST = 24
 # One token in so many may be far out while the others are as rounding makes them.
 SELDOM = 100
 

@@ -47,7 +47,10 @@ class LogitSlopes:
 def estimate(error: Tensor, direction: Tensor) -> tuple[float, float]:
     """Return how much of a direction is in an error, and how far that strays.
 
-    c = <e, d> / <d, d>,   se^2 = n / (n - 1) sum d_i^2 (e_i - c d_i)^2 / <d, d>^2
+    c = <e, d> / <d, d>,   se^2 = sum d_i^2 (e_i - c_i d_i)^2 / <d, d>^2
+
+    for c_i the multiple that all tokens but i give, so that one which weighs much hides no error
+    of its own, and none has to be as large as another.
 
     Source: Own.
 
@@ -56,13 +59,14 @@ def estimate(error: Tensor, direction: Tensor) -> tuple[float, float]:
         direction: what a mistake does to each.
 
     Returns:
-        The multiple, and `STRAYING` standard errors of it, whatever the size of each error is.
+        The multiple, and `STRAYING` standard errors of it.
     """
     square = direction.square().sum()
     part = (error * direction).sum() / square
-    spread = (direction * (error - part * direction)).square().sum().sqrt() / square
-    few = (len(error) / (len(error) - 1)) ** 0.5
-    return float(part), STRAYING * few * float(spread)
+    others = 1 - direction.square() / square
+    left = ((error - part * direction) / others).nan_to_num(nan=torch.inf)
+    spread = (direction * left)[direction != 0].square().sum().sqrt() / square
+    return float(part), STRAYING * float(spread)
 
 
 def fit_temperature(

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from layerlab import builtin
+from layerlab.api.gap import run_model
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import subject
-from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.lanes import Lane
+from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
+from layerlab.numerics.profiles.token_scores import TokenScores
 from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.rounding_limits import LEAST
@@ -63,11 +66,14 @@ def test_slopes_are_derivatives_by_one_over_the_temperature() -> None:
 def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
     direction = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
     assert estimate(3 * direction, direction) == (3.0, 0.0)
-    # (2, -1, 0, 0) stands at right angles to it, and weighs 1 * 4 + 4 * 1 beside <d, d>^2 = 81.
+    # (2, -1, 0, 0) stands at right angles to it; <d, d> is 9, so that the others have 8/9 and 5/9.
     other = torch.tensor([2.0, -1.0, 0.0, 0.0], dtype=torch.float64)
     part, strays = estimate(direction + other, direction)
     assert part == pytest.approx(1.0)
-    assert strays == pytest.approx(4 * (4 / 3 * 8 / 81) ** 0.5)
+    assert strays == pytest.approx(4 * ((2 * 9 / 8) ** 2 + (2 * 9 / 5) ** 2) ** 0.5 / 9)
+    # Of one token alone nothing is known of how far it strays.
+    alone = torch.tensor([0.0, 2.0, 0.0], dtype=torch.float64)
+    assert estimate(torch.ones(3, dtype=torch.float64), alone) == (0.5, torch.inf)
 
 
 @pytest.mark.parametrize("warmth", [0.95, 0.99, 1.0, 1.005, 1.05])
@@ -151,6 +157,15 @@ def test_a_model_that_was_cast_whole_is_found_by_its_digits(
     assert found.cause.name == f"rotary frequencies {ROUNDED}"
     assert found.cause.left < found.cause.whole / 10 and found.forwards <= 30
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+
+
+def test_what_float32_makes_is_no_cast(model: nn.Module, pieces: list[Tensor]) -> None:
+    """Of no difference every run explains all, or none."""
+    scores = TokenScores(model, pieces[:1], run_model)
+    exact = scores.read([Lane(profile=load_profile("float32"))] * 2)[0].tolist()
+    own = TokenRecord(token_ids=tuple(pieces[0].tolist()), logprobs=(None, *exact))
+    found = find(model, [own], [EAGER])
+    assert found.rms == 0 and not found.is_bug and not found.causes
 
 
 def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
