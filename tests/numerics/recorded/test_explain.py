@@ -16,7 +16,6 @@ from transformers import (
 
 from layerlab import builtin
 from layerlab.numerics.profiles.profile import load_profile
-from layerlab.numerics.recorded.explain import TEXTS
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
 from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record, score
@@ -330,11 +329,15 @@ def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
 
 
 @pytest.mark.full
-def test_no_more_texts_are_read_than_tell_something(model: nn.Module) -> None:
+def test_no_more_texts_are_read_than_tell_something(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 4
+    monkeypatch.setattr("layerlab.numerics.recorded.explain.TEXTS", most)
     one = TokenRecord(token_ids=(5, 6), logprobs=(None, -50.0))
-    found = find(model, [one] * (TEXTS + 1500), CANDIDATES[:2])
-    assert found.left_out == 1500 and found.difference.tokens == TEXTS
-    assert "64, of the first texts; 1,500 more were not read" in str(found)
+    found = find(model, [one] * (most + 1500), CANDIDATES[:2])
+    assert found.left_out == 1500 and found.difference.tokens == most
+    assert "4, of the first texts; 1,500 more were not read" in str(found)
     # Nothing is known of a shift where a text has but one token.
     written = json.dumps(found.to_json(), allow_nan=False)
     assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written
