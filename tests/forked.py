@@ -177,8 +177,10 @@ def _become(arguments: list[str], settings: dict[str, str]) -> None:
         if callable(signal.getsignal(sign)):
             usual = signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL
             signal.signal(sign, usual)
-    given = (arguments, os.getcwd(), settings)
-    os._exit(multiprocessing.get_context("fork").Process(target=_interpret, args=given)._bootstrap())
+    given = (arguments, str(Path.cwd()), settings)
+    os._exit(
+        multiprocessing.get_context("fork").Process(target=_interpret, args=given)._bootstrap()
+    )
 
 
 def _interpret(

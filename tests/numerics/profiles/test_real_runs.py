@@ -114,7 +114,9 @@ def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
         ("gpt2", WIDE, None),
     ],
 )
-def test_a_compiled_run_is_known_by_its_errors(family: str, width: int, digits: float | None) -> None:
+def test_a_compiled_run_is_known_by_its_errors(
+    family: str, width: int, digits: float | None
+) -> None:
     """By their digits, too: rounded are the sums that Inductor stores, and only they agree."""
     emulated, real = compare(build(family, width, 2), draw(), "torch-compile")
     explained = 1 - (emulated - real).square().sum() / real.square().sum()

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
-    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
-from layerlab import builtin
 from layerlab.numerics.profiles.profile import load_profile
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
@@ -25,7 +23,7 @@ BEGINNING = 1
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
+    found: nn.Module = load("sdpa", torch.float32)
     return found
 
 
@@ -288,12 +286,10 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
     ]
 
 
-def test_one_profile_alone_is_held_against_what_rounding_makes(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
-    exact = load("sdpa", torch.float32)
-    plain = record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0])
-    rounded = record(pieces, RUNS["torch-sdpa"])
+def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tensor]) -> None:
+    model, low = (load("sdpa", kind, layers=8) for kind in (torch.float32, torch.bfloat16))
+    plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])
+    rounded = record(pieces, lambda ids: low(input_ids=ids[None]).logits[0])
     short = [
         TokenRecord(
             token_ids=one.token_ids,
