@@ -3,17 +3,21 @@
 What a test starts mostly imports: torch, transformers and layerlab take five seconds of a
 processor, again in every process. Here they are imported once, by a server that runs nothing else;
 each process is forked from it, so it begins at once, and clean. Where it matters when transformers
-or layerlab is imported, a second server has everything but these two. What is about the imports of
-an empty interpreter, or about its hash seed, needs an interpreter of its own: `subprocess`.
+or layerlab is imported, a second server has everything but these two. What such a process starts by
+itself, the workers of its runs, is forked from it. What is about the imports of an empty
+interpreter, or about its hash seed, needs an interpreter of its own: `subprocess`.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +26,8 @@ from unittest import mock
 
 SERVED = (
     "layerlab.cli.app",
+    "layerlab.api.inspect",
+    "layerlab.api.ledger",
     "layerlab.api.precision",
     "layerlab.api.adapt",
     "layerlab.evaluation.harness.lm",
@@ -147,23 +153,55 @@ class ForkedWorker:
         return self.process.exitcode
 
 
+class OwnFork(subprocess.Popen[bytes]):
+    """A worker of layerlab that is forked from this process, which has imported it already."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        if list(command[1:3]) == ["-P", "-m"]:
+            sys.stdout.flush()  # or what waits there is written by both
+            become = partial(_become, list(command[2:]), options.get("env") or dict(os.environ))
+            options["preexec_fn"] = become
+        super().__init__(command, **options)
+
+
 def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end; options are those of `Forked`."""
     return Forked(*arguments, **options).wait()
 
 
+def _become(arguments: list[str], settings: dict[str, str]) -> None:
+    """The other side of a fork: nothing of the process that started it goes on here."""
+    gc.freeze()  # what would close its files, whose numbers are others' now
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for sign in signal.valid_signals():
+        if callable(signal.getsignal(sign)):
+            usual = signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL
+            signal.signal(sign, usual)
+    given = (arguments, str(Path.cwd()), settings)
+    os._exit(
+        multiprocessing.get_context("fork").Process(target=_interpret, args=given)._bootstrap()
+    )
+
+
 def _interpret(
-    arguments: list[str], cwd: str, settings: dict[str, str], streams: list[str], own: bool = False
+    arguments: list[str],
+    cwd: str,
+    settings: dict[str, str],
+    streams: Sequence[str] = (),
+    own: bool = False,
 ) -> None:
     """The other side: become the interpreter that was asked for, in a session of its own or not."""
     if own:
         os.setsid()
-    for number, mode in enumerate((os.O_RDONLY, *2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND])):
-        os.dup2(os.open(streams[number], mode), number)
+    modes = (os.O_RDONLY, *2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND])
+    for number, (name, mode) in enumerate(zip(streams, modes, strict=False)):
+        os.dup2(os.open(name, mode), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update(settings)
     os.chdir(cwd)
+    if executors := sys.modules.get("layerlab.experiments.executors.process"):
+        vars(executors)["Popen"] = subprocess.Popen = OwnFork
     # The path is the parent's, where transformers may have added its folder of copied code.
     sys.path[:] = [one for one in sys.path if not Path(one, "transformers_modules").is_dir()]
     first, *rest = arguments

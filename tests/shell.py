@@ -26,6 +26,12 @@ from tests.reader import DATA
 ROOT = Path(__file__).resolve().parents[1]
 # What a command begins with, and words that are put behind it.
 MORE: Mapping[str, str] = {
+    # Updates are tried before they are planned.
+    "layerlab adapt yunshan-mini --plan": (
+        "--set pretrain.batch_size=1 --set pretrain.block_size=32"
+        " --set sft.batch_size=1 --set sft.block_size=128"
+    ),
+    "layerlab compare norm-placement --plan": "--set train.batch_size=1",
     "layerlab bench latency": "--repetitions 1 --threads 1 --new 4",
     "layerlab bench latency --accounting": "--shape 1b --context 8",
     "layerlab evaluate adapted": "--limit 1",

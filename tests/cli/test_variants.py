@@ -111,6 +111,13 @@ def test_a_new_file_is_written_and_can_be_loaded(tmp_path):
     assert "matched by ffn to llama: inner=" in done.stdout
 
 
+def test_what_is_imported_is_looked_through_for_garbage_less_often(tmp_path):
+    looking = "\nimport gc\nprint(gc.isenabled(), gc.get_threshold()[0] >= 10_000)\n"
+    (tmp_path / "own.py").write_text(SILENT + looking)
+    done = layerlab("variants", "--load", "own.py", cwd=tmp_path)
+    assert done.stdout.startswith("True True\n"), done.stdout + done.stderr
+
+
 def test_a_part_without_a_formula_is_counted_and_its_words_are_harmless(tmp_path):
     (tmp_path / "silent.py").write_text(SILENT)
     done = layerlab("variants", "silent", "--load", "silent.py", cwd=tmp_path)

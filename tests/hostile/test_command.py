@@ -26,7 +26,7 @@ from layerlab.cli.ledger import CODES
 from tests.evaluation.written import lines
 from tests.hostile.attack import Ended, typed
 
-EACH = 120  # inputs of a command
+EACH = 90  # inputs of a command
 MEMORY = 2 * 2**30
 ESC = "a\x1b[31mb\x1b]0;owned\x07"
 # Each command with its smallest work, as (words, options).

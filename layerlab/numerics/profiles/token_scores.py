@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +98,13 @@ class TokenScores:
         found = torch.cat(read, dim=1)
         most = SAME * whole.abs().max()
         return found.shape == whole.shape and bool((found - whole).abs().max() <= most)
+
+    def take_texts(self, pieces: Sequence[Tensor]) -> Self:
+        """Return what reads other texts with the same model, which is not looked into again."""
+        other = copy(self)
+        other.pieces, other.choices, other.forwards = pieces, ExpertChoices(), 0.0
+        other._profiles, other._first = [], None
+        return other
 
     def list_results(self, lanes: Sequence[Lane]) -> set[OperationResult]:
         """Return what one of two profiles rounds in this model."""

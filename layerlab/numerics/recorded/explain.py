@@ -215,7 +215,7 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
     most = getattr(config, "max_position_embeddings", 0) or 0
 
     def read(given: Sequence[Tensor]) -> list[Tensor]:
-        own = TokenScores(model, given, scores.call, scores.step)
+        own = scores.take_texts(given)
         found = own.read([Lane(profile=EXACT)] * 2)[0]
         scores.forwards += own.forwards * len(given) / len(scores.pieces)
         return list(found.split([len(ids) - 1 for ids in given]))

@@ -9,14 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
-    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
-from layerlab import builtin
 from layerlab.numerics.profiles.profile import load_profile
-from layerlab.numerics.recorded.explain import TEXTS
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
 from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record, score
@@ -26,7 +23,7 @@ BEGINNING = 1
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = AutoModelForCausalLM.from_pretrained(builtin.path("llama")).float().eval()
+    found: nn.Module = load("sdpa", torch.float32)
     return found
 
 
@@ -289,12 +286,10 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
     ]
 
 
-def test_one_profile_alone_is_held_against_what_rounding_makes(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
-    exact = load("sdpa", torch.float32)
-    plain = record(pieces, lambda ids: exact(input_ids=ids[None]).logits[0])
-    rounded = record(pieces, RUNS["torch-sdpa"])
+def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tensor]) -> None:
+    model, low = (load("sdpa", kind, layers=8) for kind in (torch.float32, torch.bfloat16))
+    plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])
+    rounded = record(pieces, lambda ids: low(input_ids=ids[None]).logits[0])
     short = [
         TokenRecord(
             token_ids=one.token_ids,
@@ -330,11 +325,15 @@ def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
 
 
 @pytest.mark.full
-def test_no_more_texts_are_read_than_tell_something(model: nn.Module) -> None:
+def test_no_more_texts_are_read_than_tell_something(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 4
+    monkeypatch.setattr("layerlab.numerics.recorded.explain.TEXTS", most)
     one = TokenRecord(token_ids=(5, 6), logprobs=(None, -50.0))
-    found = find(model, [one] * (TEXTS + 1500), CANDIDATES[:2])
-    assert found.left_out == 1500 and found.difference.tokens == TEXTS
-    assert "64, of the first texts; 1,500 more were not read" in str(found)
+    found = find(model, [one] * (most + 1500), CANDIDATES[:2])
+    assert found.left_out == 1500 and found.difference.tokens == most
+    assert "4, of the first texts; 1,500 more were not read" in str(found)
     # Nothing is known of a shift where a text has but one token.
     written = json.dumps(found.to_json(), allow_nan=False)
     assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written
