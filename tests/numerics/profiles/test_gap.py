@@ -144,12 +144,13 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
 @pytest.mark.parametrize("what", ["weights", "factors"])
 def test_a_head_and_a_router_may_be_kept_as_they_are(family: str, what: str) -> None:
     """As engines do that quantize the other products; the head of GPT-2 is its embedding."""
-    for part in ("head", "router") if family == "mixtral" else ("head",):
+    components = {"head": "LM head", "router": "router"}
+    for part in components if family == "mixtral" else ("head",):
         name = f"{part}_{what}"
         changed = NumericsProfile(name="changed", operations={name: "fp8_e4m3"})
         found = gap(family, "torch-eager", changed)
         assert found.difference.rms > 0 and [one.name for one in found.causes] == [name]
-        assert [one.name for one in found.components if one.differs] == [part]
+        assert [one.name for one in found.components if one.differs] == [components[part]]
 
 
 def test_what_bounds_logits_belongs_to_the_head() -> None:
