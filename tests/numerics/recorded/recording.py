@@ -16,7 +16,7 @@ from layerlab.numerics.recorded.recorded_gap import RecordedGap
 
 NAMES = ("torch-eager", "torch-sdpa", "autocast-bf16", "hf-generate", "vllm", "float32")
 CANDIDATES = [load_profile(name) for name in NAMES]
-LAYERS = 3  # of the built-in model's 8: as many as tell roundings apart from mistakes
+LAYERS = 3
 EAGER = load_profile("torch-eager")
 
 
@@ -32,12 +32,17 @@ def record(pieces: list[Tensor], read: Callable[[Tensor], Tensor]) -> list[Token
         ]
 
 
-def load(attention: str, dtype: torch.dtype = torch.bfloat16, layers: int = LAYERS) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(
+def load(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
         builtin.path("llama"), dtype=dtype, attn_implementation=attention
     ).eval()
-    model.model.layers = model.model.layers[:layers]
-    model.config.num_hidden_layers = layers
+
+
+def load_shallow(attention: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Its first layers alone, which tell roundings from mistakes as all of them do."""
+    model = load(attention, dtype)
+    model.model.layers = model.model.layers[:LAYERS]
+    model.config.num_hidden_layers = LAYERS
     return model
 
 

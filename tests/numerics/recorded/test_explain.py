@@ -16,14 +16,22 @@ from transformers import (
 from layerlab.numerics.profiles.profile import load_profile
 from layerlab.numerics.recorded.mistakes import changing
 from layerlab.numerics.recorded.record import TokenRecord
-from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record, score
+from tests.numerics.recorded.recording import (
+    CANDIDATES,
+    EAGER,
+    find,
+    load,
+    load_shallow,
+    record,
+    score,
+)
 
 BEGINNING = 1
 
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    found: nn.Module = load("sdpa", torch.float32)
+    found: nn.Module = load_shallow("sdpa", torch.float32)
     return found
 
 
@@ -39,13 +47,13 @@ def pieces(model: Any) -> list[Tensor]:
 
 def read_autocast(ids: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
-        logits: Tensor = load("sdpa", torch.float32)(input_ids=ids[None]).logits[0]
+        logits: Tensor = load_shallow("sdpa", torch.float32)(input_ids=ids[None]).logits[0]
     return logits
 
 
 RUNS: dict[str, Callable[[Tensor], Tensor]] = {
-    "torch-eager": lambda ids: load("eager")(input_ids=ids[None]).logits[0],
-    "torch-sdpa": lambda ids: load("sdpa")(input_ids=ids[None]).logits[0],
+    "torch-eager": lambda ids: load_shallow("eager")(input_ids=ids[None]).logits[0],
+    "torch-sdpa": lambda ids: load_shallow("sdpa")(input_ids=ids[None]).logits[0],
     "autocast-bf16": read_autocast,
 }
 
@@ -81,7 +89,7 @@ def test_errors_that_went_apart_are_told_by_their_size(
 ) -> None:
     """A float32 run lies nearest to what fits no digit, and has no error at all."""
     generator = torch.Generator().manual_seed(0)
-    exact = load("sdpa", torch.float32)
+    exact = load_shallow("sdpa", torch.float32)
 
     def read(ids: Tensor) -> Tensor:
         logits: Tensor = exact(input_ids=ids[None]).logits[0]
@@ -99,7 +107,7 @@ def test_errors_that_went_apart_are_told_by_their_size(
 def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
-    other, prompt = load("sdpa"), 24
+    other, prompt = load_shallow("sdpa"), 24
 
     def read(ids: Tensor) -> Tensor:
         first = other(input_ids=ids[None, :prompt], use_cache=True)
@@ -168,7 +176,7 @@ def test_a_mistake_is_called_a_bug_and_named(
     make, cause = MISTAKES[name]
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
     before = {key: one.clone() for key, one in model.named_buffers()}
-    engine = load("sdpa")
+    engine = load_shallow("sdpa")
     found = find(model, record(pieces, lambda ids: make(engine, ids).float()), CANDIDATES[:2])
     assert found.is_bug and found.cause is not None and found.cause.name.startswith(cause)
     assert found.cause.left < found.most_rms < found.rms and found.forwards <= 30
@@ -180,7 +188,7 @@ def test_a_mistake_is_called_a_bug_and_named(
 def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
-    other = load("sdpa")
+    other = load_shallow("sdpa")
     with torch.no_grad():
         for one in other.parameters():
             one.mul_(1.1)
@@ -262,7 +270,7 @@ def test_other_numbers_than_log_probabilities_are_named(
     wrong: Callable[[Tensor, Tensor], list[float]],
     cause: str,
 ) -> None:
-    engine = load("sdpa")
+    engine = load_shallow("sdpa")
     with torch.no_grad():
         records = [
             TokenRecord(
@@ -287,7 +295,7 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
 
 
 def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tensor]) -> None:
-    model, low = (load("sdpa", kind, layers=8) for kind in (torch.float32, torch.bfloat16))
+    model, low = (load("sdpa", kind) for kind in (torch.float32, torch.bfloat16))
     plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])
     rounded = record(pieces, lambda ids: low(input_ids=ids[None]).logits[0])
     short = [
