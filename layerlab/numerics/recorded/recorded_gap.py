@@ -95,7 +95,7 @@ class TemperatureFit:
     @property
     def is_applied(self) -> bool:
         """Return whether the interval is apart from 1."""
-        return not self.low <= 1 <= self.high
+        return self.high < 1 or self.low > 1
 
 
 @dataclass(frozen=True, kw_only=True)

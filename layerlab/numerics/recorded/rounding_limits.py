@@ -50,7 +50,7 @@ class RoundingLimits:
 
     def is_passed(self, size: float, bias: float) -> bool:
         """Return whether an RMS or a mean is larger than rounding makes it."""
-        return size > self.rms or abs(bias) > self.bias
+        return not (size <= self.rms and abs(bias) <= self.bias)  # nor is what is not finite
 
     def find_outliers(self, error: Tensor) -> Tensor:
         """Return which tokens are far out, if without these few the others are rounding.

@@ -17,7 +17,7 @@ from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.numerics.profiles.token_scores import TokenScores
 from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
 from layerlab.numerics.recorded.record import TokenRecord
-from layerlab.numerics.recorded.rounding_limits import LEAST
+from layerlab.numerics.recorded.rounding_limits import LEAST, find_limits
 from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate, fit_temperature
 from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record
 
@@ -196,6 +196,22 @@ def test_what_a_cast_changes_is_found_where_digits_went_apart() -> None:
     found = find(own, record(texts, read), [EAGER])
     assert not found.is_beyond and found.cause is not None and found.cause.sure
     assert found.cause.name.startswith("rotary frequencies")
+
+
+def test_what_is_far_out_are_few_tokens_of_many() -> None:
+    even = torch.full((210,), 0.01, dtype=torch.float64)
+    even[::2] *= -1
+    limits = find_limits([even], even - 1)
+    error = even.clone()
+    error[7] = torch.nan
+    assert not limits.find_outliers(error).any()
+    error[3], error[90] = -9, 0.5
+    assert limits.find_outliers(error).nonzero()[:, 0].tolist() == [3, 90] and error[7].isnan()
+    error[5] = 9  # three of 209 are more than one in a hundred
+    assert not limits.find_outliers(error).any()
+    short = error[80 : 80 + LEAST - 1]
+    assert limits.are_passed(short) and not limits.find_outliers(short).any()
+    assert limits.is_passed(torch.nan, 0.0) and limits.is_passed(0.0, torch.nan)
 
 
 def change(records: list[TokenRecord], *places: int) -> list[TokenRecord]:
