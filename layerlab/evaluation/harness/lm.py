@@ -25,7 +25,7 @@ from layerlab.evaluation.harness.model_checks import (
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
-from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
+from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
 from layerlab.evaluation.metrics.mark import marked_length
 from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
@@ -205,6 +205,40 @@ class HarnessModel(HFLM):
             for (_, first, rest), (total, greedy) in zip(whole, totals, strict=True)
         ]
 
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = True
+    ) -> list[float]:
+        """Return log-likelihoods of whole texts, each of its own tokens after one token before it.
+
+        lm-eval's own also counts what the tokenizer puts before a text, as P(BOS | BOS).
+        """
+        windows = [
+            (place, utils.make_disjoint_window(pair))
+            for place, one in enumerate(requests)
+            for pair in utils.get_rolling_token_windows(
+                self.tok_encode(one.args[0], add_special_tokens=False),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+        ]
+        found = [0.0] * len(requests)
+        scored = self._loglikelihood_tokens([(None, *pair) for _, pair in windows])
+        for (place, _), (sum_, _) in zip(windows, scored, strict=True):
+            found[place] += sum_
+        self.unsound = {
+            one.doc_id for one, sum_ in zip(requests, found, strict=True) if math.isnan(sum_)
+        }
+        return found
+
+    def tok_batch_encode(
+        self, strings: Sequence[str], padding_side: Side = "left", **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return the tokens of prompts that fit, each as it is read by itself, and their mask."""
+        rows = {"input_ids": [self.tok_encode(one) for one in strings]}
+        found = self.tokenizer.pad(rows, padding_side=padding_side, return_tensors="pt")
+        return found["input_ids"], found["attention_mask"]
+
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Generate continuations, each up to a stop or to the limit of its task."""
         asked = self._possible(requests)
@@ -232,16 +266,19 @@ class HarnessModel(HFLM):
 
     def _loglikelihood_tokens(self, requests: Any, **options: Any) -> Any:
         for _, before, after in requests:
-            check_ids(torch.tensor([*(before or ()), *after]), self._subject, "a question")
+            check_ids(torch.tensor([*before, *after]), self._subject, "a question")
         self._need = max((len(after) for _, _, after in requests), default=1)
-        longest = max((len(before or ()) + len(after) for _, before, after in requests), default=1)
+        longest = max((len(before) + len(after) for _, before, after in requests), default=1)
         rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
         # The last token is not read, and what the context does not hold is cut off.
         lengths = [
-            min(len(before or ()) + len(after) - 1, self.max_length)
-            for _, before, after in requests
+            min(len(before) + len(after) - 1, self.max_length) for _, before, after in requests
         ]
-        parts = self._split("right", lengths)
+        parts = [
+            each
+            for part in self._split("right", lengths)
+            for each in _split_cuts([one[1:] for one in requests], part)
+        ]
         options["disable_tqdm"] = True
         ask = functools.partial(super()._loglikelihood_tokens, **options)
         return self._fit(max(1, rows), lambda: _ask(ask, requests, parts))
@@ -316,6 +353,31 @@ def _ask(
         answers = ask([requests[place] for place in part])
         found.update(zip(part, answers, strict=True))
     return [found[place] for place in range(len(requests))]
+
+
+def _split_cuts(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], part: Sequence[int]
+) -> list[list[int]]:
+    """Split a part so that what is read alike is also cut alike into context and continuation.
+
+    The engine reads such requests once, and takes the tokens of one continuation for all of them.
+
+    Example:
+        >>> _split_cuts([([1], [2, 3]), ([1], [2, 4]), ([1, 2], [3])], [0, 1, 2])
+        [[0, 1], [2]]
+    """
+    found: list[list[int]] = []
+    cuts: dict[tuple[int, ...], list[int]] = {}
+    for place in part:
+        before, after = pairs[place]
+        known = cuts.setdefault((*before, *after[:-1]), [])
+        if len(before) not in known:
+            known.append(len(before))
+        number = known.index(len(before))
+        if number == len(found):
+            found.append([])
+        found[number].append(place)
+    return found
 
 
 def _first_rows(subject: LoadedModel, share: bool) -> int:
