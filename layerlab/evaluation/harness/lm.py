@@ -23,7 +23,7 @@ from layerlab.evaluation.harness.model_checks import (
     record_logits,
 )
 from layerlab.evaluation.harness.options import AUTO
-from layerlab.evaluation.harness.prefix_cache import Forward
+from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
 from layerlab.evaluation.metrics.mark import marked_length
@@ -277,7 +277,7 @@ class HarnessModel(HFLM):
         parts = [
             each
             for part in self._split("right", lengths)
-            for each in _split_cuts([one[1:] for one in requests], part)
+            for each in split_cuts([one[1:] for one in requests], part)
         ]
         options["disable_tqdm"] = True
         ask = functools.partial(super()._loglikelihood_tokens, **options)
@@ -353,31 +353,6 @@ def _ask(
         answers = ask([requests[place] for place in part])
         found.update(zip(part, answers, strict=True))
     return [found[place] for place in range(len(requests))]
-
-
-def _split_cuts(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], part: Sequence[int]
-) -> list[list[int]]:
-    """Split a part so that what is read alike is also cut alike into context and continuation.
-
-    The engine reads such requests once, and takes the tokens of one continuation for all of them.
-
-    Example:
-        >>> _split_cuts([([1], [2, 3]), ([1], [2, 4]), ([1, 2], [3])], [0, 1, 2])
-        [[0, 1], [2]]
-    """
-    found: list[list[int]] = []
-    cuts: dict[tuple[int, ...], list[int]] = {}
-    for place in part:
-        before, after = pairs[place]
-        known = cuts.setdefault((*before, *after[:-1]), [])
-        if len(before) not in known:
-            known.append(len(before))
-        number = known.index(len(before))
-        if number == len(found):
-            found.append([])
-        found[number].append(place)
-    return found
 
 
 def _first_rows(subject: LoadedModel, share: bool) -> int:

@@ -9,13 +9,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tokenizers import processors
-from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.loading.model import LoadedModel
-from tests.evaluation.candidate import CHOICE, LEAF, WRITTEN, candidate, question, task_folder
+from tests.evaluation.candidate import (
+    CHOICE,
+    LEAF,
+    WRITTEN,
+    candidate,
+    question,
+    task_folder,
+    with_begin,
+)
 
 lm_eval = pytest.importorskip("lm_eval")
 
@@ -208,18 +214,6 @@ def test_no_question_is_scored_with_the_tokens_of_another(tmp_path: Path, batch:
     for together in (found["all"], found["back"][::-1]):
         for one, other in zip(together, alone, strict=True):
             assert one == pytest.approx(other, rel=1e-5)
-
-
-def with_begin() -> PreTrainedTokenizerFast:
-    """The tokenizer, with a token that it puts before every text."""
-    words = copy.deepcopy(candidate().tokenizer)
-    assert isinstance(words, PreTrainedTokenizerFast)
-    words.bos_token = words.eos_token
-    name, number = str(words.bos_token), words.bos_token_id
-    words.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{name} $A", special_tokens=[(name, number)]
-    )
-    return words
 
 
 def test_no_prompt_is_read_as_another_begins(tmp_path: Path) -> None:
