@@ -1,8 +1,9 @@
 """lm-eval as the engine: tasks are read and scored by it, the model is handed over in memory.
 
 What is ours: whole examples are dropped where a prompt does not fit (`shots`), the beginning that
-prompts share is run once (`prefix`), a choice may be scored by the mean over all its tokens, and
-nothing of the engine's own talk reaches a terminal. Where every prompt fits, scores are those of
+prompts share is run once (`prefix`), a choice may be scored by the mean over all its tokens, no
+score depends on what else is asked, perplexities are of a text's own tokens, and nothing of the
+engine's own talk reaches a terminal. For the rest, where every prompt fits, scores are those of
 `lm-eval run --include_path` on the same tasks.
 """
 

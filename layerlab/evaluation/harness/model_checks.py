@@ -57,14 +57,6 @@ def list_added(words: PreTrainedTokenizerBase | None) -> list[str]:
     return [str(one) for one in words.convert_ids_to_tokens(words("")["input_ids"])]
 
 
-def describe_added(name: str, added: list[str]) -> str:
-    """Describe why perplexities are not those of lm-eval."""
-    return (
-        f"{name}: perplexities are of the tokens of a text alone; lm-eval also counts "
-        f"{' '.join(added)}, which its tokenizer puts around a text, so that its numbers are others"
-    )
-
-
 def max_length(subject: LoadedModel) -> int:
     """Return how many tokens a model reads at once."""
     if subject.context is not None:
