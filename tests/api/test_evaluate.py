@@ -397,11 +397,3 @@ def test_a_model_of_others_on_real_questions(data: Path) -> None:
         str(data / "model-stories260K" / "hf"), "piqa", data=data, progress=False, limit=5
     )
     assert row(found, "piqa")["n"] == 5 and row(found, "piqa")["shots"]["unfit"] == 0
-
-
-def test_what_a_kill_left_of_answers_goes(shelf: Path, tmp_path: Path) -> None:
-    run(shelf, "boolq", limit=1, out=tmp_path)
-    for kept in [*(tmp_path / "leaves").iterdir(), *(tmp_path / "samples").iterdir()]:
-        (kept.parent / f".{kept.name}.0a1b2c3d.partial").write_bytes(b"half")
-    run(shelf, "boolq", limit=1, out=tmp_path)
-    assert not list(tmp_path.rglob("*.partial"))
