@@ -56,7 +56,7 @@ REASONS = {
     "numerics/formats/kernel.py _compile": "into that folder",
     "records/checkpoint_names.py remove_checkpoints": "an empty folder",
     "records/checkpoint_names.py remove_own": "checkpoints that hold nothing else",
-    "records/checkpoint_names.py remove_partials": "what is left of a checkpoint of its own",
+    "records/checkpoint_names.py remove_partials": "what is left of its own, in a locked folder",
     "records/events.py EventLog._cut": "the journal of a locked run, back to its checkpoint",
     "records/events.py EventLog._append": "the journal of a locked run",
     "records/parquet/folded_runs.py fold_runs": "into memory",

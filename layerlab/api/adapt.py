@@ -44,6 +44,7 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
 from layerlab.plugins import paths
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
+from layerlab.records.checkpoint_names import remove_partials
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
@@ -208,6 +209,7 @@ def _carry(place: StageContext, watch: Progress) -> None:
     watch.begin(place.stage.key)
     begun, used = time.monotonic(), time.process_time()
     place.folder.mkdir(parents=True, exist_ok=True)
+    remove_partials(place.folder, MODEL, WORDS, "*.json")
     step = {"base": base, "evaluate": evaluate_stage}.get(place.stage.kind, run_step)
     left = step(place)
     left = {PROCESSOR: time.process_time() - used, **left}

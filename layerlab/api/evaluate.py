@@ -15,7 +15,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.benchmarks.suites import name_suite, select_benchmarks
-from layerlab.evaluation.harness.cache import LEAVES, ResultCache
+from layerlab.evaluation.harness.cache import LEAVES, SAMPLES, ResultCache
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.harness.model_checks import prepare_tokenizer
 from layerlab.evaluation.harness.options import AUTO, Options
@@ -37,6 +37,7 @@ from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.plugins import load_files, paths
+from layerlab.records.checkpoint_names import remove_partials
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
 from layerlab.system.files import File
@@ -203,6 +204,8 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
             list_earlier_tables(question.out)  # refuses before the work what is not to be lost
+            for kept in (LEAVES, SAMPLES):
+                remove_partials(question.out / kept, "*.json*")
         check_named(question.models)
         result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:

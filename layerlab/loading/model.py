@@ -51,6 +51,7 @@ from layerlab.records.json_values import json_values
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device
+from layerlab.tokenization.load import stop_dropout
 
 # What folders of models are called that by itself tells none from another.
 _GENERIC = re.compile(
@@ -202,6 +203,7 @@ def subject(
         UserError: nothing by that name, no safe weights, not a causal language model, ...
     """
     check_dtype(dtype)
+    tokenizer = stop_dropout(tokenizer, "given")
     if isinstance(model, PreTrainedModel):
         return _load(model, tokenizer, device, dtype)
     if not isinstance(model, (str, Path)):

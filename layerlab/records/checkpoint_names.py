@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8,})")
+# What stands in the names of such, as `layerlab.system.files` draws it.
+_DRAWN = "[0-9a-f]" * 8
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 # As torch.distributed.checkpoint names the file of a process, and one of several that it writes.
 _PART = re.compile(r"shard-(\d{5,})-model-\d{5,}-of-\d{5,}\.safetensors")
@@ -41,7 +43,7 @@ def list_parts(folder: Path, rank: int) -> list[Path]:
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of a run, and their folder unless something else lies in it."""
     remove_own([path for _, path in list_checkpoints(folder)])
-    remove_partials(folder)
+    remove_partials(folder, "step-*")
     with suppress(OSError):  # there are none, or it is not empty
         folder.rmdir()
 
@@ -56,10 +58,17 @@ def remove_own(paths: Iterable[Path]) -> None:
             path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial"))
 
 
-def remove_partials(folder: Path) -> None:
-    """Remove what is left of checkpoints that were half-written, or half-removed."""
-    for path in folder.glob(".step-*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+def remove_partials(folder: Path, *names: str) -> None:
+    """Remove what a kill has left of files and folders that were half-written, or half-removed.
+
+    Args:
+        names: what they would be called, or patterns; no other process may be writing them now.
+    """
+    for path in (one for name in names for one in folder.glob(f".{name}.{_DRAWN}.partial")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def latest(folder: Path) -> Path | None:

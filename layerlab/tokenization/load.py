@@ -1,5 +1,7 @@
 """The tokenizer of a corpus: trained on its text, or one that is there already."""
 
+import copy
+import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,6 +28,9 @@ SMALL = 2**16
 MEMORY = 2 * 2**30
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<s>", "<bos>")
+
+_LOG = logging.getLogger("layerlab")
+_REMARKED: set[str] = set()  # tokenizers of which it was said: some are read several times
 
 
 def train_tokenizer(
@@ -66,9 +71,31 @@ def load_folder(folder: Path, name: str) -> Any:
     if max((file.stat().st_size for file in files), default=0) > SMALL:
         what = f"the tokenizer {name}"
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
-    words = _load(folder)
+    words = stop_dropout(_load(folder), name)
     check_tokenizer(words, name)
     return words
+
+
+def stop_dropout(words: Any, name: str) -> Any:
+    """Return a tokenizer that cuts a text alike every time it is read, and say where that is new.
+
+    A BPE may leave out merges at random, which is meant for training and stays on afterwards.
+    """
+    backend = getattr(words, "backend_tokenizer", None)
+    dropout = getattr(getattr(backend, "model", None), "dropout", None)
+    if not dropout:
+        return words
+    if name not in _REMARKED:
+        _LOG.warning(
+            "the tokenizer %s leaves out merges at random (dropout %s), so that a text would be "
+            "read in another way each time; it is used without",
+            name,
+            dropout,
+        )
+    _REMARKED.add(name)
+    steady = copy.deepcopy(words)
+    steady.backend_tokenizer.model.dropout = None
+    return steady
 
 
 def _load(folder: Path) -> Any:
@@ -101,8 +128,11 @@ def entries(words: PreTrainedTokenizerFast) -> int:
 
 
 def engine(words: PreTrainedTokenizerFast) -> Tokenizer:
-    """Return an engine that encodes whole texts: no truncation, padding or added special tokens."""
-    found = Tokenizer.from_str(words.backend_tokenizer.to_str())
+    """Return an engine that encodes whole texts: no truncation, padding or added special tokens.
+
+    Nor does it leave out merges.
+    """
+    found = Tokenizer.from_str(stop_dropout(words, "given").backend_tokenizer.to_str())
     found.no_truncation()
     found.no_padding()
     return found
@@ -122,6 +152,7 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
     words = PreTrainedTokenizerFast(
         tokenizer_object=bare, eos_token=end, clean_up_tokenization_spaces=False
     )
+    words = stop_dropout(words, str(path))
     check_tokenizer(words, str(path))
     return words
 

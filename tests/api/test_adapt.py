@@ -284,3 +284,14 @@ def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folde
             file.write_text(kept, "utf-8")
         return
     raise AssertionError("no evaluation was kept")
+
+
+def test_what_a_kill_left_of_a_stage_goes_and_is_not_sealed(tmp_path: Path) -> None:
+    content = {"name": "there", "base": {"model": "pre-norm"}}
+    layerlab.adapt(content, out=tmp_path, progress=False)
+    (kept,) = tmp_path.glob("there/stages/*/stage.json")
+    kept.unlink()
+    for name in ("model", "words", "stage.json"):
+        (kept.parent / f".{name}.0a1b2c3d.partial").mkdir()
+    layerlab.adapt(content, out=tmp_path, progress=False)
+    assert kept.is_file() and not list(kept.parent.glob(".*"))

@@ -1,5 +1,6 @@
 """A tiny model with a tokenizer, and a task of the tests' own, as the engine takes them."""
 
+import copy
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from layerlab.loading.model import LoadedModel
@@ -61,6 +63,17 @@ generation_kwargs: {until: ["\\n"], do_sample: false, max_gen_toks: 8}
 def tokenizer() -> PreTrainedTokenizerFast:
     text = "Which number comes after one? Answer: A. two B. three C. four\n"
     return train_bpe([text] * 3, vocab=300)
+
+
+def with_begin() -> PreTrainedTokenizerFast:
+    """The tokenizer, with a token that it puts before every text."""
+    words = copy.deepcopy(tokenizer())
+    words.bos_token = words.eos_token
+    name, number = str(words.bos_token), words.bos_token_id
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{name} $A", special_tokens=[(name, number)]
+    )
+    return words
 
 
 def candidate(context: int = 256, **changes: Any) -> LoadedModel:

@@ -1,8 +1,12 @@
 """Tokenizers: trained the same in every process, or loaded, and always with a separator."""
 
+import copy
 import hashlib
+import logging
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
+from layerlab.loading.model import subject
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
 
 TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
@@ -80,3 +85,31 @@ def test_what_cannot_be_used_is_named(tmp_path) -> None:
     said = 'has no token for the end or the beginning of a text.*tokenizer = "train"'
     with pytest.raises(UserError, match=said):
         load_tokenizer(str(tmp_path / "bare.json"))
+
+
+def test_merges_are_left_out_by_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A dropout in the file, of a folder, of a file alone, beside a model, and in memory."""
+    drawn = copy.deepcopy(WORDS)
+    drawn.backend_tokenizer.model.dropout = 0.5
+    shutil.copytree(builtin.path("llama"), tmp_path / "model")
+    for old in (tmp_path / "model").glob("tokenizer*"):
+        old.unlink()
+    drawn.save_pretrained(tmp_path / "model")
+    place = str(tmp_path / "model")
+    text = "the cat and the hat " * 8
+    with caplog.at_level(logging.WARNING):
+        found = [
+            load_tokenizer(place),
+            load_tokenizer(f"{place}/tokenizer.json"),
+            subject(place).tokenizer,
+            subject(place, tokenizer=drawn).tokenizer,
+        ]
+        assert engine(drawn).encode(text).ids == WORDS(text)["input_ids"]
+    assert [words(text)["input_ids"] for words in found if words] == [WORDS(text)["input_ids"]] * 4
+    assert drawn.backend_tokenizer.model.dropout == 0.5  # it is its owner's
+    said = [one for one in caplog.messages if "leaves out merges at random (dropout 0.5)" in one]
+    assert [one.split(" leaves")[0].removeprefix("the tokenizer ") for one in said] == [
+        place,
+        f"{place}/tokenizer.json",
+        "given",
+    ]

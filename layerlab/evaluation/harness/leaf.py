@@ -11,6 +11,7 @@ from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.harness.task_result import (
     ALONE,
     CHOICES,
+    ROLLING,
     TaskResult,
     metric_rows,
     normalized_scores,
@@ -41,6 +42,11 @@ class LeafTask:
     def generates(self) -> bool:
         """Tell whether the model writes its answers."""
         return str(self.task.OUTPUT_TYPE) == WRITTEN
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether whole texts are read, and nothing is asked."""
+        return str(self.task.OUTPUT_TYPE) == ROLLING
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """lm-eval as the engine: tasks are read and scored by it, the model is handed over in memory.
 
 What is ours: whole examples are dropped where a prompt does not fit (`shots`), the beginning that
-prompts share is run once (`prefix`), a choice may be scored by the mean over all its tokens, and
-nothing of the engine's own talk reaches a terminal. Where every prompt fits, scores are those of
+prompts share is run once (`prefix`), a choice may be scored by the mean over all its tokens, no
+score depends on what else is asked, perplexities are of a text's own tokens, and nothing of the
+engine's own talk reaches a terminal. For the rest, where every prompt fits, scores are those of
 `lm-eval run --include_path` on the same tasks.
 """
 
@@ -23,9 +24,9 @@ from layerlab.evaluation.harness.model_checks import (
     record_logits,
 )
 from layerlab.evaluation.harness.options import AUTO
-from layerlab.evaluation.harness.prefix_cache import Forward
+from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
-from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
+from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
 from layerlab.evaluation.metrics.mark import marked_length
 from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
@@ -205,6 +206,40 @@ class HarnessModel(HFLM):
             for (_, first, rest), (total, greedy) in zip(whole, totals, strict=True)
         ]
 
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = True
+    ) -> list[float]:
+        """Return log-likelihoods of whole texts, each of its own tokens after one token before it.
+
+        lm-eval's own also counts what the tokenizer puts before a text, as P(BOS | BOS).
+        """
+        windows = [
+            (place, utils.make_disjoint_window(pair))
+            for place, one in enumerate(requests)
+            for pair in utils.get_rolling_token_windows(
+                self.tok_encode(one.args[0], add_special_tokens=False),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+        ]
+        found = [0.0] * len(requests)
+        scored = self._loglikelihood_tokens([(None, *pair) for _, pair in windows])
+        for (place, _), (sum_, _) in zip(windows, scored, strict=True):
+            found[place] += sum_
+        self.unsound = {
+            one.doc_id for one, sum_ in zip(requests, found, strict=True) if math.isnan(sum_)
+        }
+        return found
+
+    def tok_batch_encode(
+        self, strings: Sequence[str], padding_side: Side = "left", **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return the tokens of prompts that fit, each as it is read by itself, and their mask."""
+        rows = {"input_ids": [self.tok_encode(one) for one in strings]}
+        found = self.tokenizer.pad(rows, padding_side=padding_side, return_tensors="pt")
+        return found["input_ids"], found["attention_mask"]
+
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Generate continuations, each up to a stop or to the limit of its task."""
         asked = self._possible(requests)
@@ -232,16 +267,19 @@ class HarnessModel(HFLM):
 
     def _loglikelihood_tokens(self, requests: Any, **options: Any) -> Any:
         for _, before, after in requests:
-            check_ids(torch.tensor([*(before or ()), *after]), self._subject, "a question")
+            check_ids(torch.tensor([*before, *after]), self._subject, "a question")
         self._need = max((len(after) for _, _, after in requests), default=1)
-        longest = max((len(before or ()) + len(after) for _, before, after in requests), default=1)
+        longest = max((len(before) + len(after) for _, before, after in requests), default=1)
         rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
         # The last token is not read, and what the context does not hold is cut off.
         lengths = [
-            min(len(before or ()) + len(after) - 1, self.max_length)
-            for _, before, after in requests
+            min(len(before) + len(after) - 1, self.max_length) for _, before, after in requests
         ]
-        parts = self._split("right", lengths)
+        parts = [
+            each
+            for part in self._split("right", lengths)
+            for each in split_cuts([one[1:] for one in requests], part)
+        ]
         options["disable_tqdm"] = True
         ask = functools.partial(super()._loglikelihood_tokens, **options)
         return self._fit(max(1, rows), lambda: _ask(ask, requests, parts))

@@ -50,6 +50,13 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
     return found
 
 
+def list_added(words: PreTrainedTokenizerBase | None) -> list[str]:
+    """Return the tokens that a tokenizer puts around every text by itself."""
+    if words is None:
+        return []
+    return [str(one) for one in words.convert_ids_to_tokens(words("")["input_ids"])]
+
+
 def max_length(subject: LoadedModel) -> int:
     """Return how many tokens a model reads at once."""
     if subject.context is not None:

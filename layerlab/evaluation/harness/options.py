@@ -133,6 +133,18 @@ class Options:
         return asdict(self)
 
 
+def describe_added(name: str, tokens: str) -> str:
+    """Describe why perplexities of a model are not those of lm-eval.
+
+    Args:
+        tokens: that its tokenizer puts around every text.
+    """
+    return (
+        f"{name}: perplexities are of the tokens of a text alone; lm-eval also counts {tokens}, "
+        "which the tokenizer puts around a text, so that its numbers are others"
+    )
+
+
 def describe_alone(name: str) -> str:
     """Describe why prompts are run one at a time in an arithmetic.
 

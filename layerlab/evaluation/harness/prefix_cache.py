@@ -7,6 +7,7 @@ batch, through the model's cache, and logits are made only where an answer is re
 
 import inspect
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,6 +119,31 @@ class Forward:
         limit = SLACK.get(whole.dtype, 0.0) * whole.abs().max()
         self._proven = bool((found - whole).abs().max() <= limit)
         self.share = self._proven
+
+
+def split_cuts(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], part: Sequence[int]
+) -> list[list[int]]:
+    """Split a part so that what is read alike is also cut alike into context and continuation.
+
+    The engine reads such requests once, and takes the tokens of one continuation for all of them.
+
+    Example:
+        >>> split_cuts([([1], [2, 3]), ([1], [2, 4]), ([1, 2], [3])], [0, 1, 2])
+        [[0, 1], [2]]
+    """
+    found: list[list[int]] = []
+    cuts: dict[tuple[int, ...], list[int]] = {}
+    for place in part:
+        before, after = pairs[place]
+        known = cuts.setdefault((*before, *after[:-1]), [])
+        if len(before) not in known:
+            known.append(len(before))
+        number = known.index(len(before))
+        if number == len(found):
+            found.append([])
+        found[number].append(place)
+    return found
 
 
 def _shortest(ids: Tensor) -> int:

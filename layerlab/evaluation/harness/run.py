@@ -22,9 +22,9 @@ from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
-from layerlab.evaluation.harness.model_checks import max_length
+from layerlab.evaluation.harness.model_checks import list_added, max_length
 from layerlab.evaluation.harness.model_state import describe_state
-from layerlab.evaluation.harness.options import Options, describe_alone
+from layerlab.evaluation.harness.options import Options, describe_added, describe_alone
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
@@ -82,6 +82,9 @@ class EvaluationRun:
         unused = list_unused(self.subject.model)
         if unused and any(leaf.generates for leaf in leaves):
             self.notes.append(describe_unused(self.subject.name, unused))
+        added = list_added(self.subject.tokenizer)
+        if added and any(leaf.reads for leaf in leaves):
+            self.notes.append(describe_added(self.subject.name, " ".join(added)))
         if self.subject.reads_ahead:
             self.notes.append(describe_ahead(self.subject.name))
         if self.subject.lacks_policy:

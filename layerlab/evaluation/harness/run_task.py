@@ -12,6 +12,7 @@ from layerlab.evaluation.harness.task_result import (
     ABSTAINED,
     CHOICES,
     PER_TEXT,
+    ROLLING,
     TaskResult,
     count_chances,
     is_mean,
@@ -27,8 +28,6 @@ from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
 from layerlab.tokenization import load
 from layerlab.tokenization.round_trip import RoundTrip
-
-ROLLING = "loglikelihood_rolling"
 
 
 def run_task(

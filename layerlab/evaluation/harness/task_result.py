@@ -19,6 +19,8 @@ WORTHS = ("score", "acc")
 # Where the tasks of our benchmarks mark their questions: only of those the columns are known.
 OURS = "layerlab.evaluation."
 CHOICES = "multiple_choice"
+# What lm-eval calls tasks of whole texts.
+ROLLING = "loglikelihood_rolling"
 # Metrics that lay the likelihood of tokens on the words or bytes of their text.
 PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 

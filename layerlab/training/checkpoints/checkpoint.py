@@ -379,7 +379,7 @@ def _prune(folder: Path, update: int, keep: int) -> None:
     behind = [path for number, path in found if number <= update]
     ahead = [path for number, path in found if number > update]
     remove_own((*behind[:-keep], *ahead))
-    remove_partials(folder)
+    remove_partials(folder, "step-*")
 
 
 def _seal(body: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remedy, remove_checkpoints
+from layerlab.records.checkpoint_names import remedy, remove_checkpoints, remove_partials
 from layerlab.records.result import FILE, seal
 from layerlab.system.files import (
     OnlyOwn,
@@ -35,6 +35,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: it cannot be written; it names what the run then goes on from.
     """
+    remove_partials(folder, "*.json")
     whole = seal(folder, result)
     with _remedy(folder):
         write_file(folder / FILE, _text(whole))
@@ -65,6 +66,7 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
         tokenizer.save_pretrained(empty)
         force_folder_to_disk(empty)
 
+    remove_partials(folder, MODEL)
     with _remedy(folder), quiet_libraries():
         write_folder(folder / MODEL, fill, "model", like=OnlyOwn())
 

@@ -17,6 +17,9 @@ from layerlab.evaluation.harness.cache import (
     scorer,
 )
 from tests.evaluation.candidate import tokenizer
+from tests.evaluation.shelf import run, shelf
+
+__all__ = ["shelf"]
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
@@ -96,3 +99,11 @@ def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
     before = describe_tokenizer(words)
     setattr(words, setting, not getattr(words, setting))
     assert describe_tokenizer(words) != before
+
+
+def test_what_a_kill_left_of_answers_goes(shelf: Path, tmp_path: Path) -> None:
+    run(shelf, "boolq", limit=1, out=tmp_path)
+    for kept in [*(tmp_path / "leaves").iterdir(), *(tmp_path / "samples").iterdir()]:
+        (kept.parent / f".{kept.name}.0a1b2c3d.partial").write_bytes(b"half")
+    run(shelf, "boolq", limit=1, out=tmp_path)
+    assert not list(tmp_path.rglob("*.partial"))

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,7 +13,15 @@ import torch
 from layerlab import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.loading.model import LoadedModel
-from tests.evaluation.candidate import CHOICE, LEAF, WRITTEN, candidate, question, task_folder
+from tests.evaluation.candidate import (
+    CHOICE,
+    LEAF,
+    WRITTEN,
+    candidate,
+    question,
+    task_folder,
+    with_begin,
+)
 
 lm_eval = pytest.importorskip("lm_eval")
 
@@ -21,6 +29,13 @@ from layerlab.evaluation.harness.lm import HarnessModel, load_tasks  # noqa: E40
 from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.task_result import TaskResult  # noqa: E402
 from layerlab.evaluation.lm_eval_tasks.description import describe_task  # noqa: E402
+
+
+class Request(NamedTuple):
+    """A text to be read whole."""
+
+    doc_id: int
+    args: tuple[str]
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +191,71 @@ def test_options_of_different_length_are_scored_apart(tmp_path: Path) -> None:
         found = run_task(engine, loaded(folder))
         for sample in found.samples:
             assert len({one[0] for one in sample["responses"]}) == 3
+
+
+CUT = (
+    {"prompt": "Which number comes", "choices": [" after one?", " after two B"], "gold": 0},
+    {"prompt": "Which number comes after", "choices": [" one?", " two B"], "gold": 0},
+    {"prompt": "Which number comes after one?", "choices": [" A", " B"], "gold": 1},
+)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_no_question_is_scored_with_the_tokens_of_another(tmp_path: Path, batch: int) -> None:
+    """Prompts that go on alike and are cut at different places."""
+    found = {}
+    asked = {"all": CUT, "back": CUT[::-1], **{one["prompt"]: (one,) for one in CUT}}
+    for name, rows in asked.items():
+        folder = task_folder(tmp_path / name.strip("?"), [question(1)] * 5 + list(rows), shots=0)
+        engine = HarnessModel(candidate(512), batch=batch, scoring="choice_ll")
+        samples = run_task(engine, loaded(folder)).samples
+        found[name] = [[one[0] for one in sample["responses"]] for sample in samples]
+    alone = [found[one["prompt"]][0] for one in CUT]
+    for together in (found["all"], found["back"][::-1]):
+        for one, other in zip(together, alone, strict=True):
+            assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_no_prompt_is_read_as_another_begins(tmp_path: Path) -> None:
+    """One that names the begin token is given none, and those beside it are."""
+    subject = candidate(512)
+    subject.tokenizer = with_begin()
+    bos = subject.tokenizer.bos_token
+    rows = [question(place, words=1 + place % 3) for place in range(9)]
+    rows[6]["prompt"] = f"{bos}{rows[6]['prompt']} one two"  # the longest, and so the first
+    folder = task_folder(tmp_path, rows, shots=0, kind=WRITTEN)
+    (folder / "own.yaml").write_text(
+        (folder / "own.yaml").read_text("utf-8").replace('description: "Instruction.\\n\\n"', ""),
+        encoding="utf-8",
+    )
+    found = {}
+    for batch in (1, 4):
+        engine = HarnessModel(subject, batch=batch, scoring="gen")
+        found[batch] = run_task(engine, loaded(folder)).samples
+    assert found[4] == found[1]
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path: Path, begins: bool) -> None:
+    """After one token before it, also in windows; lm-eval would count P(BOS | BOS) too."""
+    subject = candidate(16)
+    subject.tokenizer = words = with_begin() if begins else subject.tokenizer
+    assert words is not None
+    engine = HarnessModel(subject, batch=4, scoring="loglikelihood_rolling")
+    texts = ["Which number comes after one?", "two B. " * 12, "three", ""]
+    asked = [Request(place, (text,)) for place, text in enumerate(texts)]
+    for text, given in zip(texts, engine.loglikelihood_rolling(asked), strict=True):
+        ids = words(text, add_special_tokens=False)["input_ids"]
+        total = 0.0
+        for start in range(0, len(ids), 16):
+            wanted = ids[start : start + 16]
+            end = start + len(wanted)
+            read = [engine.prefix_token_id, *ids][max(0, end - 16) : end]
+            with torch.no_grad():
+                logits = subject.model(torch.tensor([read])).logits[0, -len(wanted) :]
+            scores = torch.log_softmax(logits, -1)
+            total += sum(float(scores[place, token]) for place, token in enumerate(wanted))
+        assert given == pytest.approx(total, rel=1e-5)
 
 
 def test_four_labels_take_one_pass(folder: Path) -> None:

@@ -7,11 +7,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import layerlab
-from tests.evaluation.candidate import candidate
+from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
+from tests.evaluation.candidate import candidate, with_begin
 
 pytest.importorskip("lm_eval")
 
-from tests.evaluation.lm_eval_tasks.own_tasks import folder, run
+from tests.evaluation.lm_eval_tasks.own_tasks import folder, rows, run
 
 __all__ = ["folder"]
 
@@ -40,3 +41,21 @@ def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_p
     assert said.startswith("own_read: word_perplexity, bits_per_byte not given for ")
     assert said.endswith("tokens do not say which words and bytes they stand for")
     assert said in kept.content["remarks"] and said in " ".join(kept.summary(200).split())
+
+
+def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
+    """Not of the token that a tokenizer puts before it, which lm-eval counts too."""
+    plain, begun = (
+        run(folder / "own_read.yaml", words=words).content for words in (None, with_begin())
+    )
+    texts = [
+        f"Which number comes after {row['number']}? Answer: {row['options'][0]}" for row in rows(12)
+    ]
+    told = bits_per_byte(candidate(512).model, with_begin(), texts).bits_per_byte
+    for found in (plain, begun):
+        values = {row["metric"]: row["value"] for row in found["tasks"][0]["measured"]}
+        assert values["bits_per_byte"] == pytest.approx(told, rel=1e-5)
+    said = (
+        "perplexities are of the tokens of a text alone; lm-eval also counts <|endoftext|>, which"
+    )
+    assert [said in " ".join(found["remarks"]) for found in (plain, begun)] == [False, True]

@@ -67,3 +67,21 @@ def test_a_model_that_finds_no_room(
         again = train(SMALL, out=place, progress=False, settings=settings)
         assert again.result["updates"] == 3 and again.model().config.hidden_size == 64
         assert again.result["resumes"] == (1 if checkpoint == 2 else 0)
+
+
+def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of its files; what a user has put there stays, whatever it is called."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    train(SMALL, out=tmp_path, progress=False)
+    (folder,) = (tmp_path / "small" / "runs").iterdir()
+    (folder / "result.json").unlink()
+    (folder / ".model.0a1b2c3d.partial").mkdir()
+    (folder / ".model.0a1b2c3d.partial" / "model.safetensors").write_bytes(b"half")
+    (folder / ".result.json.0a1b2c3d.partial").write_bytes(b"half")
+    (folder / ".mine.partial").write_text("of the user")
+    train(SMALL, out=tmp_path, progress=False)
+    left = {one.name for one in folder.iterdir()}
+    assert "result.json" in left
+    assert {name for name in left if name.endswith("partial")} == {".mine.partial"}
