@@ -1,12 +1,19 @@
 """`python -m layerlab` and the installed command `layerlab`."""
 
 import os
+import signal
 import sys
 from io import TextIOWrapper
+from types import FrameType
+
+from layerlab.errors import INTERRUPTION
 
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
+    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if hears:  # a background job of a shell does not
+        signal.signal(signal.SIGINT, _leave)
     # Threads that wait must sleep: where they spin, a second program on the same cores slows this
     # one down by far more than its share (measured: 3 times on two cores).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -17,7 +24,15 @@ def main() -> None:
     from layerlab.cli.app import app
     from layerlab.console.ending import run_app
 
+    if hears:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run_app(app))
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End at once, with a line: an import that is interrupted would be a traceback."""
+    os.write(2, f"layerlab: {INTERRUPTION}\n".encode())
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":
