@@ -2,8 +2,12 @@
 
 import gc
 import os
+import signal
 import sys
 from io import TextIOWrapper
+from types import FrameType
+
+from layerlab.errors import INTERRUPTION
 
 # Modules by the thousand are imported, among which hardly anything is garbage: with the 700 objects
 # of Python between two looks, a short command spends a tenth of its time on looking.
@@ -13,6 +17,9 @@ OBJECTS = 10_000
 def main() -> None:
     """Run the command line; a mistake of the user is one line and exit code 2."""
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
+    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if hears:  # a background job of a shell does not
+        signal.signal(signal.SIGINT, _leave)
     # Threads that wait must sleep: where they spin, a second program on the same cores slows this
     # one down by far more than its share (measured: 3 times on two cores).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -23,9 +30,17 @@ def main() -> None:
     from layerlab.cli.app import app
     from layerlab.console.ending import run_app
 
+    if hears:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run_app(app)
     gc.disable()  # all memory goes back at once
     sys.exit(code)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End at once, with a line: an import that is interrupted would be a traceback."""
+    os.write(2, f"layerlab: {INTERRUPTION}\n".encode())
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The errors of layerlab: what a user can mend, what was interrupted, what does not exist."""
 
+INTERRUPTION = "interrupted; nothing was written"
+
 
 class UserError(Exception):
     """An error that a user can mend: what was given, what was expected, what to type, in a line."""

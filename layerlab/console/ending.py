@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from layerlab.console.tables import printable
-from layerlab.errors import DamageWarning, Interrupted, UserError
-from layerlab.system.signals import hear
+from layerlab.errors import INTERRUPTION, DamageWarning, Interrupted, UserError
+from layerlab.system.signals import Stopped, hear
 from layerlab.system.write_errors import FULL
 from layerlab.validation import short_repr
 
@@ -95,9 +95,40 @@ def _give_up_file(error: OSError) -> int:
     )
 
 
+def _call(app: Callable[..., Any]) -> Any:
+    """Call the command line; whatever came of a signal to stop is that signal once more.
+
+    One that comes while a class is made, as libraries do by the thousand when they are imported, is
+    wrapped into a RuntimeError, and that into what the library makes of errors.
+    """
+    try:
+        return app(standalone_mode=False)
+    except Interrupted:
+        raise
+    except BaseException as error:
+        if stop := _find_stop(error):
+            raise stop from None
+        raise
+
+
+def _find_stop(error: BaseException) -> BaseException | None:
+    """Return the signal to stop that an exception came of."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        if isinstance(one, KeyboardInterrupt | Stopped):
+            return one
+        seen.add(id(one))
+        waiting += [one.__context__, one.__cause__]
+    return None
+
+
 def _run(app: Callable[..., Any]) -> int:
     try:
-        code = app(standalone_mode=False)
+        code = _call(app)
     except UserError as error:
         return _say(str(error))
     except typer.TyperException as error:
@@ -133,5 +164,5 @@ def _run(app: Callable[..., Any]) -> int:
         # What libraries written in Rust raise where they did not expect something.
         return _say(f"a library gave up on what it was given: {error}; mend the tokenizer or text")
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
-        _say("interrupted; nothing was written")
+        _say(INTERRUPTION)
     return code if isinstance(code, int) else 0

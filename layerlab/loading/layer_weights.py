@@ -6,13 +6,22 @@ under the names of the model work: others are renamed while they are loaded, and
 Pickle files are never opened.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    apply_renamings,
+    dot_natural_key,
+    rename_source_key,
+)
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
@@ -28,6 +37,7 @@ from layerlab.observe.architecture.structure import (
 )
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.files import check_regular
+from layerlab.system.trust import allows_unused
 from layerlab.validation import short_repr
 
 SINGLE = "model.safetensors"
@@ -110,12 +120,15 @@ def skeleton(folder: Path) -> Any:
 
     Raises:
         UserError: the folder has no config.json, or one that is not that of the weights, or they
-            are quantised.
+            are quantised, or hold one weight twice.
     """
     check_weights(folder)
     config = configuration(folder)
     check_plain(config, str(folder))
-    return empty(config, str(folder), read_outlines(folder))
+    outlines = read_outlines(folder)
+    bare = empty(config, str(folder), outlines)
+    check_stored_once(bare, folder, outlines)
+    return bare
 
 
 def read_outlines(folder: Path) -> dict[str, Outline]:
@@ -137,6 +150,74 @@ def read_outlines(folder: Path) -> dict[str, Outline]:
                     )
                 found[name] = Outline(tensor.get_dtype(), tuple(tensor.get_shape()))
     return found
+
+
+def check_stored_once(bare: Any, folder: Path, stored: Mapping[str, Outline]) -> None:
+    """Refuse two stored tensors that differ and are one weight of the model under two names.
+
+    transformers takes the first of them, and says nothing of the other.
+
+    Args:
+        bare: the model without weights, on the meta device.
+
+    Raises:
+        UserError: there are some, and nobody has asked for weights to be left out.
+    """
+    if allows_unused():
+        return
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    pairs = [
+        pair
+        for pair in _find_pairs(bare, stored)
+        if stored[pair[0]] != stored[pair[1]] or not _is_same(*pair, places)
+    ]
+    if pairs:
+        first, other = pairs[0]
+        raise UserError(
+            f"the weights of {str(folder)!r} hold {short_repr(first)} and {short_repr(other)}, "
+            f"which differ and are one weight of {type(bare).__name__} ({len(pairs)} such pairs); "
+            "only the first would be used: take those out that are not meant, or type "
+            "--allow-unused (in Python allow_unused=True)"
+        )
+
+
+def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield names of stored tensors that transformers puts into one place of a model.
+
+    Several of them may be joined to one weight, as those of experts are: each has its place in it.
+    """
+    changes = get_model_conversion_mapping(bare)
+    renamings = [one for one in changes if isinstance(one, WeightRenaming)]
+    converters = [one for one in changes if isinstance(one, WeightConverter)]
+    own, prefix = bare.state_dict(), bare.base_model_prefix
+    whole: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    joined: dict[str, str] = {}
+    for name in sorted(stored, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, converters, prefix, own)
+        if target not in own and name in own:
+            target, pattern = rename_source_key(name, [], [], prefix, own)
+        if target not in own:
+            continue
+        taken, place = whole, target
+        if pattern is not None:
+            joined.setdefault(target, name)
+            taken, place = parts, apply_renamings(name, renamings)
+            while prefix and place.startswith(f"{prefix}."):
+                place = place.removeprefix(f"{prefix}.")
+        if place in taken:
+            yield taken[place], name
+        taken.setdefault(place, name)
+    yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
+
+
+def _is_same(one: str, other: str, places: Mapping[str, Path]) -> bool:
+    """Tell whether two stored tensors of one kind and shape are the same, bit for bit."""
+    found = []
+    for name in (one, other):
+        with _open(places[name]) as store:
+            found.append(store.get_tensor(name).flatten().view(torch.uint8))
+    return torch.equal(*found)
 
 
 def list_files(folder: Path) -> list[Path]:

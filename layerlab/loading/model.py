@@ -24,12 +24,10 @@ from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import read_outlines
+from layerlab.loading.layer_weights import check_stored_once, read_outlines
 from layerlab.loading.options import check_dtype
-from layerlab.loading.weightless import empty
+from layerlab.loading.weightless import check_causal, check_kinds, empty
 from layerlab.loading.weights import (
-    check_causal,
-    check_kinds,
     check_plain,
     check_stored,
     configuration,
@@ -347,6 +345,7 @@ def _load_by_name(
         quantised = hasattr(config, "quantization_config")
         if not quantised:
             check_kinds(bare, place, outlines)
+        check_stored_once(bare, folder, outlines)
         room = fits(bare, kind)
         # On the disk a quantised weight is not the number that the model computes with.
         stored = stay[room] and not (quantised and room)

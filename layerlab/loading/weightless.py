@@ -10,7 +10,8 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto import modeling_auto
 
 from layerlab.errors import UserError
 from layerlab.loading.dry_run import Footprint, check_call
@@ -53,6 +54,9 @@ LAYERS = 1000
 SHARED = 4
 # How many elements one that is stored may hold, of a quantised model: eight of four bits.
 PACKED = 8
+# Of safetensors' names.
+WHOLE_NUMBERS = ("I", "U", "BOOL")
+EIGHT_BITS = ("I8", "U8", "BOOL")
 
 
 class Outline(NamedTuple):
@@ -99,6 +103,94 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
                 f"it hold {held:,}; put the config.json there that they were saved with"
             )
     return model
+
+
+def check_causal(config: Any, name: str) -> None:
+    """Refuse what is not a causal language model.
+
+    Raises:
+        UserError: it is an encoder, or another kind of model, or of two families at once.
+    """
+    kinds = config.architectures or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UserError(
+            f"architectures is {short_repr(kinds)} in config.json of {name!r}; expected a list of "
+            'names: write for example ["LlamaForCausalLM"]'
+        )
+    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
+        getattr(config, "auto_map", None) or {}
+    )
+    other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
+    if causal and not (kinds and len(other) == len(kinds)):
+        _check_family(config, kinds, name)
+        return
+    what = kinds[0] if kinds else config.model_type
+    raise UserError(
+        f"{name!r} is a {what}, not a causal language model; expected a decoder "
+        "such as GPT-2, Llama or Qwen"
+    )
+
+
+def _check_family(config: Any, kinds: Sequence[str], name: str) -> None:
+    """Refuse classes of another family than model_type, which alone decides what is computed.
+
+    Classes that transformers does not list, as code of a model's own, say nothing of that.
+    """
+    parts = [config, config.get_text_config(), *config.sub_configs.values()]
+    own = {getattr(part, "model_type", None) for part in parts}
+    listed = {kind: found for kind in kinds if (found := _families(kind))}
+    for families in listed.values():
+        inner = [one for family in families for one in CONFIG_MAPPING[family].sub_configs.values()]
+        if own & families or any(isinstance(config, one) for one in inner):
+            return
+    if not listed or getattr(config, "auto_map", None):
+        return
+    kind, families = next(iter(listed.items()))
+    right = AutoModelForCausalLM._model_mapping[type(config)].__name__
+    raise UserError(
+        f"model_type is {short_repr(config.model_type)} and architectures is {short_repr(kinds)} "
+        f"in config.json of {name!r}, and {kind} is of another family; expected one: write "
+        f'"architectures": ["{right}"], or the model_type that is meant '
+        f"({', '.join(sorted(families))})"
+    )
+
+
+def _families(kind: str) -> set[str]:
+    """Return the values of model_type for which transformers has a class of this name."""
+    tables = [
+        table for name, table in vars(modeling_auto).items() if name.endswith("MAPPING_NAMES")
+    ]
+    return {
+        family
+        for table in tables
+        for family, classes in table.items()
+        if family in CONFIG_MAPPING and kind in ([classes] if isinstance(classes, str) else classes)
+    }
+
+
+def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
+    """Refuse whole numbers where the model has weights; a quantised model may pack them so.
+
+    Of eight bits, they are refused under other names too: those of experts one by one are joined to
+    the model's own while they are loaded.
+
+    Raises:
+        UserError: names the first.
+    """
+    prefix = f"{bare.base_model_prefix}."
+    names = {name.removeprefix(prefix) for name, _ in bare.named_parameters()}
+    buffers = {name.removeprefix(prefix) for name, _ in bare.named_buffers()}
+    unread = bare._keys_to_ignore_on_load_unexpected or ()
+    for name, one in stored.items():
+        own = name.removeprefix(prefix)
+        joined = one.kind in EIGHT_BITS and own not in buffers
+        joined = joined and not any(re.search(key, name) for key in unread)
+        if joined or (own in names and one.kind.startswith(WHOLE_NUMBERS)):
+            raise UserError(
+                f"{short_repr(name)} in the weights of {place!r} holds whole numbers "
+                f"({one.kind}), and its config.json has no quantization_config; expected floating "
+                "point: save the model with both"
+            )
 
 
 def check_number(path: Sequence[str], value: float, place: str) -> None:

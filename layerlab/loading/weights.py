@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +30,6 @@ from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in options.DTYPES}
-WHOLE_NUMBERS = ("I", "U", "BOOL")  # of safetensors' names
-PACKED = ("I8", "U8", "BOOL")
 LABELS = 100_000  # more than any model has
 # How transformers writes numbers that JSON does not have.
 # What transformers says of rotary positions whose numbers do not fit, or are not used.
@@ -70,6 +67,7 @@ def configuration(folder: Path) -> Any:
                 "*.safetensors beside it; put those there as model.safetensors, and leave the "
                 "field out"
             )
+        found.return_dict = True  # how an output is wrapped is no part of a model
         return found
     except UserError:
         raise
@@ -153,31 +151,6 @@ def _values(whole: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             waiting += ((path, value) for value in part)
         else:
             yield path, part
-
-
-def check_causal(config: Any, name: str) -> None:
-    """Refuse what is not a causal language model.
-
-    Raises:
-        UserError: it is an encoder, or another kind of model.
-    """
-    kinds = config.architectures or []
-    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
-        raise UserError(
-            f"architectures is {short_repr(kinds)} in config.json of {name!r}; expected a list of "
-            'names: write for example ["LlamaForCausalLM"]'
-        )
-    causal = type(config) in AutoModelForCausalLM._model_mapping or "AutoModelForCausalLM" in (
-        getattr(config, "auto_map", None) or {}
-    )
-    other = [kind for kind in kinds if not re.search("CausalLM|LMHead|ForConditional", kind)]
-    if causal and not (kinds and len(other) == len(kinds)):
-        return
-    what = kinds[0] if kinds else config.model_type
-    raise UserError(
-        f"{name!r} is a {what}, not a causal language model; expected a decoder "
-        "such as GPT-2, Llama or Qwen"
-    )
 
 
 def precision(config: Any, asked: str | None) -> torch.dtype | str:
@@ -275,31 +248,6 @@ def check_plain(config: Any, place: str) -> None:
             f"the weights of {place!r} are quantised, and what lies on the disk is not what the "
             "model computes with; expected enough memory to load it, or a model in floating point"
         )
-
-
-def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
-    """Refuse whole numbers where the model has weights; a quantised model may pack them so.
-
-    Of eight bits, they are refused under other names too: those of experts one by one are joined to
-    the model's own while they are loaded.
-
-    Raises:
-        UserError: names the first.
-    """
-    prefix = f"{bare.base_model_prefix}."
-    names = {name.removeprefix(prefix) for name, _ in bare.named_parameters()}
-    buffers = {name.removeprefix(prefix) for name, _ in bare.named_buffers()}
-    unread = bare._keys_to_ignore_on_load_unexpected or ()
-    for name, one in stored.items():
-        own = name.removeprefix(prefix)
-        joined = one.kind in PACKED and own not in buffers
-        joined = joined and not any(re.search(key, name) for key in unread)
-        if joined or (own in names and one.kind.startswith(WHOLE_NUMBERS)):
-            raise UserError(
-                f"{short_repr(name)} in the weights of {place!r} holds whole numbers "
-                f"({one.kind}), and its config.json has no quantization_config; expected floating "
-                "point: save the model with both"
-            )
 
 
 def load_saved(folder: Path) -> PreTrainedModel:

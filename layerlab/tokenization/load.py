@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import builtin
+from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
 from layerlab.system.files import check_size
@@ -19,6 +20,7 @@ from layerlab.system.limits import check_tokenizer, check_work
 from layerlab.system.trust import load_pretrained
 from layerlab.tokenization.request import FILES, find_tokenizer, first_line
 from layerlab.tokenization.spm.model_file import check_file
+from layerlab.tokenization.stored.compare import find_difference, have_same_rules, open_stored
 from layerlab.tokenization.train import train_bpe, train_fallback_bpe
 from layerlab.validation import expand_home
 
@@ -29,8 +31,9 @@ MEMORY = 2 * 2**30
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<s>", "<bos>")
 
+STORED = "tokenizer.json"
 _LOG = logging.getLogger("layerlab")
-_REMARKED: set[str] = set()  # tokenizers of which it was said: some are read several times
+_REMARKED: set[str] = set()  # remarks that were made: some tokenizers are read several times
 
 
 def train_tokenizer(
@@ -104,7 +107,38 @@ def _load(folder: Path) -> Any:
     for file in sorted(folder.glob("*.model")):
         check_size(file)
         check_file(file)
-    return load_pretrained(AutoTokenizer, str(folder))
+    return _keep_stored(load_pretrained(AutoTokenizer, str(folder)), folder)
+
+
+def _keep_stored(words: Any, folder: Path) -> Any:
+    """Return a tokenizer that reads texts as the tokenizer.json of its folder does.
+
+    Many classes of transformers take vocabulary and merges alone out of that file, and have rules
+    of their own, whatever rules stand there.
+    """
+    kind, file = type(words), folder / STORED
+    rebuilt = isinstance(words, PreTrainedTokenizerFast) and kind is not PreTrainedTokenizerFast
+    if not rebuilt or not kind.__module__.startswith("transformers.") or not file.is_file():
+        return words
+    engine = words.backend_tokenizer
+    stored = open_stored(file, engine)
+    difference = find_difference(engine, stored)
+    if not difference and have_same_rules(engine, stored):
+        return words
+    found = load_pretrained(PreTrainedTokenizerFast, str(folder))
+    for role, token in words.special_tokens_map.items():  # some are those of the class
+        if getattr(found, role, None) is None and stored.token_to_id(str(token)) is not None:
+            setattr(found, role, token)
+    if difference and str(folder) not in _REMARKED:
+        _LOG.warning(
+            "the tokenizer in %s is read as its tokenizer.json says; %s, which transformers makes "
+            "of it, %s (elsewhere it is read so by PreTrainedTokenizerFast.from_pretrained)",
+            printable(str(folder)),
+            kind.__name__,
+            difference,
+        )
+    _REMARKED.add(str(folder))
+    return found
 
 
 def separator(words: PreTrainedTokenizerFast, name: str) -> int:

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.model import subject
+from layerlab.loading.weightless import check_causal
 from layerlab.system.trust import trust
+from tests.families.recipe import FAMILIES, UNBUILT, family_config
 from tests.hostile.attack import Ended, typed
 from tests.hostile.fuzz import fuzz
 
@@ -88,6 +96,9 @@ def inspected(folder: Path, config: Any) -> Ended:
         ("llama", {"dtype": 3}, "dtype is 3 in config.json in"),
         ("llama", {"architectures": 3}, "architectures is 3 in config.json of"),
         ("llama", {"hidden_size": "x"}, "expected int, got str"),
+        ("llama", {"model_type": "gemma"}, 'write "architectures": ["GemmaForCausalLM"], or the'),
+        ("llama", {"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM is of another family"),
+        ("llama", {"architectures": ["Own", "GPT2LMHeadModel"]}, "GPT2LMHeadModel is of another"),
         ("llama", {"model_type": []}, "cannot be read"),
     ],
 )
@@ -116,6 +127,45 @@ def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders
         with pytest.raises(UserError, match="allow_unused=True"):
             layerlab.inspect(str(folder), **given)
         assert len(layerlab.inspect(str(folder), **given, allow_unused=True).frame("stream")) == 4
+    finally:
+        file.write_text(before, "utf-8")
+
+
+@pytest.mark.parametrize(
+    "architectures",
+    [["LlamaForCausalLM"], ["OwnForCausalLM"], ["Qwen2ForCausalLM", "LlamaForCausalLM"], [], None],
+)
+def test_classes_of_the_same_family_or_of_none_are_taken(architectures: Any) -> None:
+    check_causal(LlamaConfig(architectures=architectures), "llama")
+
+
+def test_code_of_a_model_says_nothing_of_its_family() -> None:
+    own = {"AutoModelForCausalLM": "own.Qwen2ForCausalLM"}
+    check_causal(LlamaConfig(architectures=["Qwen2ForCausalLM"], auto_map=own), "llama")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys()))
+def test_no_family_contradicts_itself(family: str) -> None:
+    """Neither the whole configuration, nor that of its text model, with the class of its model."""
+    for config in (CONFIG_MAPPING[family](), family_config(family)):
+        config.architectures = [FAMILIES[family]]
+        try:
+            check_causal(config, family)
+        except UserError as error:
+            assert "of another family" not in str(error)
+
+
+@pytest.mark.parametrize("value", [0, None, {}])
+def test_how_outputs_are_wrapped_is_no_part_of_a_model(value: Any, folders: Path) -> None:
+    folder = folders / "llama"
+    file = folder / "config.json"
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(json.dumps({**json.loads(before), "return_dict": value}), "utf-8")
+        assert typed("inspect", str(folder), *READ).survived().code == 0
+        options = ("--samples", "1", "--context", "8", "--json", "--quiet")
+        assert typed("gap", str(folder), *options).survived().code == 0
     finally:
         file.write_text(before, "utf-8")
 

@@ -24,6 +24,33 @@ train = { max_steps = 10_000_000, batch_size = 4 }
 run = { save_steps = 20, max_parallel = 2 }
 compare = { arms = ["llama", "gpt2"], seeds = [0] }
 """
+# A signal that comes while a class is made, and what libraries make of the error that it becomes.
+MADE = """
+import os
+class Part:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), {sign})
+class Whole:
+    part = Part()
+"""
+MISSED = f"""
+try:
+    exec({MADE!r})
+except Exception as error:
+    raise ModuleNotFoundError("a part of a library") from error
+"""
+# While the command line itself is imported.
+EARLY = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["layerlab", "variants"]
+from layerlab.__main__ import main
+main()
+"""
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
@@ -107,6 +134,9 @@ def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
         ("x = " + "-" * 200_000 + "1", 2, "cannot read own.py as Python: line 1"),
         ("import sys\nsys.stdout.close()\nMEASURES = ()", 1, "standard output was closed while"),
         ("import os\nos.kill(os.getpid(), 15)", 143, "terminated; nothing was written"),
+        (MADE.format(sign=15), 143, "terminated; nothing was written"),
+        (MADE.format(sign=2), 130, "interrupted; nothing was written"),
+        (MISSED.format(sign=2), 130, "interrupted; nothing was written"),
     ],
 )
 def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_path: Path) -> None:
@@ -114,6 +144,12 @@ def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_pa
     done = python("-m", "layerlab", "variants", "--load", "own.py", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
     assert said in done.stderr
+
+
+def test_an_interruption_before_there_is_a_command_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True)
+    assert done.stderr == "layerlab: interrupted; nothing was written\n"
+    assert done.returncode == 130
 
 
 @pytest.mark.parametrize("link", [False, True])

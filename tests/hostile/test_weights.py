@@ -86,6 +86,59 @@ def test_two_models_in_one_folder_are_refused(
     typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
 
 
+def renamed(name: str) -> str:
+    """Without the prefix of the inner model, or with one more where it has none."""
+    return name.removeprefix("model.")
+
+
+@pytest.mark.parametrize("rename", [renamed, lambda name: f"model.{name}"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_weight_under_two_names_is_refused_where_they_differ(
+    rename: Callable[[str], str], whole: bool, folder: Path
+) -> None:
+    weights = load_file(folder / SINGLE)
+    names = list(weights) if whole else [FIRST]
+    same = {rename(name): weights[name].clone() for name in names}
+    store(folder, SINGLE, {**weights, **same})
+    assert subject(str(folder)).model.num_parameters() > 0
+    store(folder, SINGLE, {**weights, **{name: -1 * tensor for name, tensor in same.items()}})
+    said = f"which differ and are one weight of LlamaForCausalLM ({len(names)} "
+    typed("inspect", str(folder), *READ).refused(said)
+    typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
+    with pytest.raises(UserError, match="which differ and are one weight"):
+        next(read_layers(folder))
+    assert typed("inspect", str(folder), *READ, "--allow-unused").survived().code == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "other"),
+    [
+        ("gpt2", "transformer.h.0.mlp.c_fc.weight", "h.0.mlp.c_fc.weight"),
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", "layers.0.mlp.gate.weight"),
+        # One expert twice, and all of them joined beside them one by one.
+        (
+            "mixtral",
+            "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+            "layers.0.block_sparse_moe.experts.0.w1.weight",
+        ),
+        (
+            "mixtral",
+            "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+            "model.layers.0.mlp.experts.gate_up_proj",
+        ),
+    ],
+)
+def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
+    family: str, name: str, other: str, tmp_path: Path
+) -> None:
+    build(family).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / SINGLE)
+    assert subject(str(tmp_path)).model.num_parameters() > 0
+    store(tmp_path, SINGLE, {**weights, other: 2 * weights[name]})
+    with pytest.raises(UserError, match="which differ and are one weight of"):
+        subject(str(tmp_path))
+
+
 def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
     weights = load_file(folder / SINGLE)
     (folder / SINGLE).unlink()

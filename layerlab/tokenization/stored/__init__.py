@@ -1,0 +1,1 @@
+"""The tokenizer.json of a folder, held against what transformers makes of it."""
