@@ -39,8 +39,10 @@ def main() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """End at once, with a line: an import that is interrupted would be a traceback."""
-    os.write(2, f"layerlab: {INTERRUPTION}\n".encode())
-    os._exit(128 + number)
+    try:
+        sys.stderr.write(f"layerlab: {INTERRUPTION}\n")
+    finally:
+        os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -146,11 +146,11 @@ def _check_family(config: Any, kinds: Sequence[str], name: str) -> None:
     if not listed or getattr(config, "auto_map", None):
         return
     kind, families = next(iter(listed.items()))
-    right = AutoModelForCausalLM._model_mapping[type(config)].__name__
+    right: Any = AutoModelForCausalLM._model_mapping[type(config)]
     raise UserError(
         f"model_type is {short_repr(config.model_type)} and architectures is {short_repr(kinds)} "
         f"in config.json of {name!r}, and {kind} is of another family; expected one: write "
-        f'"architectures": ["{right}"], or the model_type that is meant '
+        f'"architectures": ["{right.__name__}"], or the model_type that is meant '
         f"({', '.join(sorted(families))})"
     )
 
