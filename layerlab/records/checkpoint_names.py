@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+CHECKPOINTS = "checkpoints"  # their folder, in that of a run
 _NAME = re.compile(r"step-(\d{8,})")
 # What stands in the names of such, as `layerlab.system.files` draws it.
 _DRAWN = "[0-9a-f]" * 8

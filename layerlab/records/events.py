@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remedy
+from layerlab.records.checkpoint_names import CHECKPOINTS, remedy
 from layerlab.records.parse import json_of
 from layerlab.system.files import check_regular, force_to_disk, unshare
 from layerlab.system.write_errors import FULL
@@ -108,7 +108,7 @@ class EventLog:
         self._waiting, self._end = [], end
 
     def _explain(self, error: OSError) -> UserError:
-        then = remedy(self.file.parent / "checkpoints")
+        then = remedy(self.file.parent / CHECKPOINTS)
         return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
 
 

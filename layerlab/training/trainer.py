@@ -14,6 +14,7 @@ from layerlab.console.progress import NullProgress, Progress
 from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
+from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import EventLog
 from layerlab.system.hardware import explain_memory, is_device_shared
 from layerlab.system.rng import random_state, restore_random
@@ -22,7 +23,7 @@ from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.checkpoints.checkpoint import CheckpointManager, CheckpointState, restoring
 from layerlab.training.checkpoints.origin import RUN, load_own
 from layerlab.training.checkpoints.parts import hash_together
-from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
+from layerlab.training.checkpoints.result import fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
 from layerlab.training.flops import flops_per_token
 from layerlab.training.generate import generate_samples
@@ -84,8 +85,7 @@ class Trainer:
         self.corpus = corpus = load_corpus(run)
         self.recipe = run.recipe
         self.train = run.recipe.train
-        self.block = run.recipe.data.block_size or 0
-        self.updates = run.recipe.train.max_steps or 0
+        self.block, self.updates = run.recipe.data.block_size or 0, self.train.max_steps or 0
         self.place = RunAccelerator(run.recipe)
         self.model = build_model(run, self.place.device)
         self.control = QKControl(self.model, run.recipe.control)

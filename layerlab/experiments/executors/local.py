@@ -20,6 +20,7 @@ from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.recipes.training_sections import RunSection
+from layerlab.records.checkpoint_names import CHECKPOINTS, remove_checkpoints
 from layerlab.records.heartbeat import LOG, Heartbeat
 from layerlab.records.result import read_result
 from layerlab.system.locks import lock_folder
@@ -73,7 +74,7 @@ def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[s
         UserError: it fails, or another process is carrying it out.
         Stopped: a signal asked to stop; a checkpoint was left.
     """
-    result, settings = read_finished_result(run, folder), run.recipe.run
+    result, settings = _take_finished(run, folder), run.recipe.run
     if result is not None:
         return result
     if is_here(settings):
@@ -183,10 +184,18 @@ def _crew(
 
 def _skip(run: RunSpec, out: Path) -> RunOutcome | None:
     folder = out / run.name
-    result = read_finished_result(run, folder)
+    result = _take_finished(run, folder)
     if result is None:
         return None
     return RunOutcome(run=run, folder=folder, ending="skipped", result=result)
+
+
+def _take_finished(run: RunSpec, folder: Path) -> dict[str, Any] | None:
+    """Return the result of a finished run, and remove what a kill in its last moment has left."""
+    result = read_finished_result(run, folder)
+    if result is not None:
+        remove_checkpoints(folder / CHECKPOINTS)
+    return result
 
 
 def read_finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import find_misfit
 from layerlab.training.checkpoints.checkpoint import CheckpointState, Hasher, MisfitError, load
-from layerlab.training.checkpoints.result import CHECKPOINTS
 from layerlab.validation import short_repr
 
 RUN = "run"  # the entry of a checkpoint's counters with the identity of its run

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remedy, remove_checkpoints, remove_partials
+from layerlab.records.checkpoint_names import (
+    CHECKPOINTS,
+    remedy,
+    remove_checkpoints,
+    remove_partials,
+)
 from layerlab.records.result import FILE, seal
 from layerlab.system.files import (
     OnlyOwn,
@@ -23,7 +28,7 @@ from layerlab.system.files import (
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.write_errors import WriteError
 
-MODEL, CHECKPOINTS = "model", "checkpoints"
+MODEL = "model"
 
 
 def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,3 +85,16 @@ def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(
     left = {one.name for one in folder.iterdir()}
     assert "result.json" in left
     assert {name for name in left if name.endswith("partial")} == {".mine.partial"}
+
+
+def test_what_a_kill_left_of_checkpoints_goes_from_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    first = train(SMALL, out=tmp_path, progress=False)
+    (folder,) = (tmp_path / "small" / "runs").iterdir()
+    for name in ("step-00000002", ".step-00000001.0a1b2c3d.partial"):
+        (folder / "checkpoints" / name).mkdir(parents=True)
+        (folder / "checkpoints" / name / "model.safetensors").write_bytes(b"left")
+    assert train(SMALL, out=tmp_path, progress=False).result == first.result
+    assert not (folder / "checkpoints").exists()
