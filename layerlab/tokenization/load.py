@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import builtin
@@ -121,7 +122,8 @@ def _keep_stored(words: Any, folder: Path) -> Any:
     if not rebuilt or not kind.__module__.startswith("transformers.") or not file.is_file():
         return words
     engine = words.backend_tokenizer
-    stored = open_stored(file, engine)
+    # Others of its classes make up merges of their own.
+    stored = open_stored(file, engine if kind.model is BPE else None)
     difference = find_difference(engine, stored)
     if not difference and have_same_rules(engine, stored):
         return words

@@ -148,7 +148,9 @@ def test_code_of_a_model_says_nothing_of_its_family() -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys()))
 def test_no_family_contradicts_itself(family: str) -> None:
     """Neither the whole configuration, nor that of its text model, with the class of its model."""
-    for config in (CONFIG_MAPPING[family](), family_config(family)):
+    own = family_config(family)
+    whole = [] if family.startswith("musicgen") else [CONFIG_MAPPING[family]()]  # it asks for parts
+    for config in (own, *whole):
         config.architectures = [FAMILIES[family]]
         try:
             check_causal(config, family)

@@ -36,15 +36,18 @@ MODEL = (
 ENTRIES = 500  # of the vocabulary, which are tried as texts
 
 
-def open_stored(file: Path, engine: Tokenizer) -> Tokenizer:
+def open_stored(file: Path, engine: Tokenizer | None = None) -> Tokenizer:
     """Return the tokenizer of a file, which leaves out no merges at random.
 
     A vocabulary of a quarter of a million entries is read for seconds; where an engine has the same
     already, it is shared.
+
+    Args:
+        engine: a BPE that has the merges of the file, if it has its vocabulary.
     """
     whole = json.loads(file.read_text("utf-8"))
     model = whole["model"]
-    if model.get("type") == "BPE" and engine.get_vocab(with_added_tokens=False) == model["vocab"]:
+    if engine is not None and engine.get_vocab(with_added_tokens=False) == model.get("vocab"):
         bare = whole | {"model": model | {"vocab": {}, "merges": []}, "added_tokens": []}
         rules = Tokenizer.from_str(json.dumps(bare))
         if _list_kind(rules) == _list_kind(engine):

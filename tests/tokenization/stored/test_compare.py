@@ -167,8 +167,8 @@ def test_how_a_text_begins_is_left_to_the_class() -> None:
     assert have_same_rules(own, bare)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_file_is_opened_as_it_stands(shared: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "shared"), [(True, True), (True, False), (False, False)])
+def test_a_file_is_opened_as_it_stands(given: bool, shared: bool, tmp_path: Path) -> None:
     """Whether or not it shares a vocabulary with an engine; without dropout."""
     file = tmp_path / "tokenizer.json"
     engine = bytes_of(split(QWEN))
@@ -179,7 +179,7 @@ def test_a_file_is_opened_as_it_stands(shared: bool, tmp_path: Path) -> None:
     other.add_tokens(["Hällo"])
     other.save(str(file))
     other.model.dropout = None
-    found = open_stored(file, engine)
+    found = open_stored(file, engine if given else None)
     for text in ("Hällo 12345", "the cat", "<|endoftext|>"):
         assert found.encode(text).ids == other.encode(text).ids
     assert found.get_vocab() == other.get_vocab()
