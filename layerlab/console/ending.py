@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import typer
 
 from layerlab.console.tables import printable
 from layerlab.errors import INTERRUPTION, DamageWarning, Interrupted, UserError
-from layerlab.system.signals import Stopped, hear
+from layerlab.system.signals import CtrlC, Stopped, hear, hear_ctrl_c
 from layerlab.system.write_errors import FULL
 from layerlab.validation import short_repr
 
@@ -31,9 +31,9 @@ def run_app(app: Callable[..., Any]) -> int:
             )
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
-    with hear("SIGTERM"), warnings.catch_warnings():
+    with hear("SIGTERM"), hear_ctrl_c() as heard, warnings.catch_warnings():
         _show_warnings()
-        code = _run(app)
+        code = _run(app, heard)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -95,11 +95,14 @@ def _give_up_file(error: OSError) -> int:
     )
 
 
-def _call(app: Callable[..., Any]) -> Any:
+def _call(app: Callable[..., Any], heard: Sequence[int]) -> Any:
     """Call the command line; whatever came of a signal to stop is that signal once more.
 
     One that comes while a class is made, as libraries do by the thousand when they are imported, is
     wrapped into a RuntimeError, and that into what the library makes of errors.
+
+    Args:
+        heard: fills up when Ctrl-C is typed.
     """
     try:
         return app(standalone_mode=False)
@@ -108,6 +111,8 @@ def _call(app: Callable[..., Any]) -> Any:
     except BaseException as error:
         if stop := _find_stop(error):
             raise stop from None
+        if heard:
+            raise CtrlC from None
         raise
 
 
@@ -126,9 +131,9 @@ def _find_stop(error: BaseException) -> BaseException | None:
     return None
 
 
-def _run(app: Callable[..., Any]) -> int:
+def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
     try:
-        code = _call(app)
+        code = _call(app, heard)
     except UserError as error:
         return _say(str(error))
     except typer.TyperException as error:

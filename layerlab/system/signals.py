@@ -41,6 +41,33 @@ def hear(name: str) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
 
 
+class CtrlC(KeyboardInterrupt):
+    """An interruption; where it is of Python's own class, Python ends with no code, but a signal.
+
+    So it does wherever one came while a text was executed, whoever caught it.
+    """
+
+
+@contextmanager
+def hear_ctrl_c() -> Iterator[list[int]]:
+    """Note that Ctrl-C was typed, and raise it: what is imported then may swallow it."""
+    heard: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield heard
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise CtrlC
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def hear_interruptions(kept: Path) -> Iterator[None]:
     """Explain an interruption in one line.

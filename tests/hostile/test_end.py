@@ -39,6 +39,14 @@ try:
 except Exception as error:
     raise ModuleNotFoundError("a part of a library") from error
 """
+SWALLOWED = """
+import os
+try:
+    os.kill(os.getpid(), 2)
+except BaseException:
+    pass
+import nothing_of_this_name
+"""
 # While the command line itself is imported.
 EARLY = """
 import os, sys
@@ -137,6 +145,8 @@ def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
         (MADE.format(sign=15), 143, "terminated; nothing was written"),
         (MADE.format(sign=2), 130, "interrupted; nothing was written"),
         (MISSED.format(sign=2), 130, "interrupted; nothing was written"),
+        (SWALLOWED, 130, "interrupted; nothing was written"),
+        ("exec('import os; os.kill(os.getpid(), 2)')", 130, "interrupted; nothing was written"),
     ],
 )
 def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_path: Path) -> None:
