@@ -63,10 +63,18 @@ class OperationIndex:
         weight = getattr(head, "weight", None)
         self._tied = weight is not None and weight is getattr(table, "weight", None)
         self._attending = {name for name, module in modules.items() if attends(module)}
+        self._routing = {name for name, module in modules.items() if self._chooses(name, module)}
         self._rotates = "rotary_tables" in self._kinds.values()
         self._lengths: dict[str, int] = {}
         self._passed: Counter[str] = Counter()
         self._stages: defaultdict[str, str] = defaultdict(str)
+
+    def _chooses(self, name: str, module: nn.Module) -> bool:
+        """Return whether a module is a router, or has one beside its experts."""
+        inner = (f"{name}.{one}" for one, _ in module.named_children())
+        return self._kinds[name] == "router" or any(
+            "expert" in one.rpartition(".")[2] or self._kinds.get(one) == "router" for one in inner
+        )
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
@@ -120,6 +128,10 @@ class OperationIndex:
     def reads_table(self, place: OpSite) -> bool:
         """Return whether a product reads the table of embeddings as its parameter."""
         return self._tied and self._kinds.get(place.module) == "head"
+
+    def routes(self, place: OpSite) -> bool:
+        """Return whether what is chosen at a place are experts."""
+        return place.module in self._routing
 
     def is_norm(self, place: OpSite) -> bool:
         """Return whether the code of a norm runs."""

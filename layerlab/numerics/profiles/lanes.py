@@ -70,7 +70,7 @@ class SideBySide(Emulation):
         products: how many the model's code has done, in all passes.
         computed: how many were computed for them, each once for runs that share its factors.
         rounded: results that one of the first two runs rounds.
-        choices: of the blocks among values that differ, as a router makes for each token.
+        choices: among experts, of each module that makes them, where the values differ.
 
     Args:
         model: the model; it is not changed.
@@ -97,7 +97,7 @@ class SideBySide(Emulation):
         self.layers = count_layers(model)
         self.products = self.computed = 0
         self.rounded: set[OperationResult] = set()
-        self.choices: list[ChangedChoices] = []
+        self.choices: dict[str, ChangedChoices] = {}
         self._others: list[list[Tensor]] | None = None
         self._call: ProductCall | None = None
         self._begun = self._behind = behind
@@ -106,7 +106,7 @@ class SideBySide(Emulation):
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = True) -> Iterator["SideBySide"]:
         self.restart()
-        self.choices = []
+        self.choices = {}
         with self.index.following(self.model), super().running(backward, by_layer):
             yield self
 
@@ -206,11 +206,12 @@ class SideBySide(Emulation):
             return one.gather(axis, places).squeeze(axis) if dropped else one.gather(axis, places)
 
         self._others = [[one] for one in change_each(take, self.values(args[0]))]
-        if self._place.layer is not None and not dropped:
+        if self.index.routes(self._place) and not dropped:
             pair = [one.movedim(axis, -1) for one in self.values(args[0])[:2]]
             chosen = [one[1].movedim(axis, -1) for one in results[:2]]
             found = compare_choices((pair[0], pair[1]), (chosen[0], chosen[1]))
-            self.choices += [] if found is None else [found]
+            if found is not None:  # groups of experts are chosen first, in the same module
+                self.choices[self._place.module] = found
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         given = [value for value in inputs if floating(value)]

@@ -166,7 +166,7 @@ class TokenScores:
             self.step(f"{len(lanes)} runs side by side")
             walk = self._walk(blocks, head, ids, None if first is None else first[number])
             kept.append(next(walk)[1][0])
-            rerouted.append(self.choices.add(blocks.choices, len(ids)))
+            rerouted.append(self.choices.add(blocks.choices.values(), len(ids)))
             for part, logits in walk:
                 # What is computed of the logits is no part of the model.
                 with _disable_current_modes():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import MixtralConfig, MixtralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from layerlab import UserError
 from layerlab.loading.model import subject
@@ -232,6 +232,34 @@ def test_the_same_profile_twice_is_no_difference() -> None:
     found = gap("llama", "torch-eager", "torch-eager")
     assert found.difference.largest == 0 and found.operations == () and found.first is None
     assert "the same to the bit" in str(found)
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3"])
+def test_only_a_choice_of_experts_is_counted(family: str) -> None:
+    """Attention with sinks takes a maximum, and groups of experts are chosen before experts are."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    own: dict[str, Any] = {"num_local_experts": 4, "head_dim": 16}
+    if family == "deepseek_v3":
+        own = {"n_routed_experts": 4, "n_group": 2, "topk_group": 2, "first_k_dense_replace": 0}
+        own |= {"kv_lora_rank": 16, "q_lora_rank": 16, "moe_intermediate_size": 16}
+        own |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    ids = torch.randint(64, (40,), generator=torch.Generator().manual_seed(0))
+    for taken in (4, 2):
+        config = AutoConfig.for_model(
+            family,
+            vocab_size=64,
+            num_experts_per_tok=taken,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            **sizes,
+            **own,
+        )
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        profiles = map(load_profile, ("torch-eager", "autocast-bf16"))
+        found = find_gap(model, [ids], *profiles, call=call)
+        assert found.choices.total == len(ids) * sizes["num_hidden_layers"]
+        assert taken == 2 or found.choices.changed == 0
 
 
 def test_experts_that_change_are_a_part_of_their_own() -> None:
