@@ -73,8 +73,13 @@ class OperationIndex:
         """Return whether a module is a router, or has one beside its experts."""
         inner = (f"{name}.{one}" for one, _ in module.named_children())
         named = name.rpartition(".")[2] == "router"
-        return named or self._kinds[name] == "router" or any(
-            "expert" in one.rpartition(".")[2] or self._kinds.get(one) == "router" for one in inner
+        return (
+            named
+            or self._kinds[name] == "router"
+            or any(
+                "expert" in one.rpartition(".")[2] or self._kinds.get(one) == "router"
+                for one in inner
+            )
         )
 
     @contextmanager

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.recorded.recorded_gap import Cause
+from layerlab.numerics.recorded.rotary_scaling import FREQUENCIES, scale_rotations
 
 # Rotations are tried with these times their base, and at positions divided by these.
 BASES = (0.5, 2.0, 50.0, 100.0)
 FACTORS = (0.5, 2.0, 4.0, 8.0)
 # Places that learned positions are tried to be off by.
 OFFSETS = (-1, 1, 2, 3, 4, 8, 16)
-FREQUENCIES = "inv_freq"
 # What `from_pretrained` leaves in float32 in a model that it loads in bf16.
 ROUNDED = "were rounded to bf16, as by model.to(torch.bfloat16) on a module built in float32"
 # What tables of learned positions are called.
@@ -67,7 +67,7 @@ def try_shifts(recorded: RecordedTexts) -> list[Cause]:
 def try_beginning(
     recorded: RecordedTexts, pieces: Sequence[Tensor], token: int | None, read: Read
 ) -> list[Cause]:
-    """Leave the token of the beginning away, or put it there.
+    """Leave the token of the beginning away, or put it there, once more where it is.
 
     Args:
         recorded: of each text.
@@ -83,12 +83,15 @@ def try_beginning(
         shorter = read([ids[had:] for ids, had in zip(pieces, have, strict=True)])
         rows = [_wait(one) if had else one for one, had in zip(shorter, have, strict=True)]
         found.append(recorded.judge("the token of the beginning missing", rows))
+    # As long as before, so that no model runs out of places: the last token is not compared.
     if not all(have):
-        # As long as before, so that no model runs out of places: the last token is not compared.
         ahead = [ids if had else _put(token, ids) for ids, had in zip(pieces, have, strict=True)]
         longer = read(ahead)
         rows = [one if had else _drop_first(one) for one, had in zip(longer, have, strict=True)]
         found.append(recorded.judge("the token of the beginning added", rows))
+    else:
+        twice = [_drop_first(one) for one in read([_put(token, ids) for ids in pieces])]
+        found.append(recorded.judge("the token of the beginning twice", twice))
     return found
 
 
@@ -112,6 +115,7 @@ def try_rotations(
     for name, base, factor in tried:
         with changing(buffers, partial(turn, base=base, factor=factor)):
             found.append(recorded.judge(name, read(pieces)))
+    found += [recorded.judge(name, read(pieces)) for name in scale_rotations(model)]
     return found
 
 

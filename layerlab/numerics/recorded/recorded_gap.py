@@ -247,7 +247,7 @@ def _judge_others(found: RecordedGap) -> str:
     if cause is None:
         return (
             f"a bug, not rounding: {beyond}; none that was tried explains it: another checkpoint, "
-            "or another template?"
+            "template or scaling of rotations?"
         )
     return f"a bug, not rounding: {beyond}; {cause.name} leaves {cause.left:.2g}"
 
