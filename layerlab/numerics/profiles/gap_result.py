@@ -173,6 +173,11 @@ def _lead(found: RunGap) -> list[str]:
 
 def advise(found: RunGap) -> str:
     """Return in a sentence what to change first, and what it leaves; keys stand in backticks."""
+    if found.a.name != found.b.name and not differences(found.a, found.b):
+        return (
+            "nothing, since both profiles say the same; real runs of the two may differ all the "
+            "same, as by a cache or by another kernel of attention, which no profile says"
+        )
     if not found.operations:
         return "nothing, since on these tokens both give the same to the bit"
     first, whole = found.first, f"{found.difference.rms:.2g}"
@@ -193,7 +198,7 @@ def advise(found: RunGap) -> str:
         said = f"set {names} in b as in a: RMS {whole} nats becomes {left}, as a run shows"
         if share >= SHOWN:
             said += f"; this makes {share:.0%} of the squared difference"
-    if len(first.operations) > 1 and found.echo > ECHO:
+    if found.echo > ECHO:
         said += (
             f"; {found.echo:.0%} are roundings that both do, and that any other difference makes"
             " come out otherwise"

@@ -7,6 +7,7 @@ from typing import Any
 
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.token_differences import TokenDifferences
+from layerlab.numerics.recorded.rounding_limits import LEAST
 from layerlab.records.json_values import json_values
 
 # Smaller shares of a difference are chance.
@@ -238,6 +239,11 @@ def _judge_others(found: RecordedGap) -> str:
                 f"rounding, by its size, but not that of {names}, which makes {made:.2g} nats, and "
                 f"{found.rms:.2g} were recorded: that of a format of {digits} digits"
             )
+        if found.difference.tokens < LEAST:
+            return (
+                f"rounding, by its size; {found.difference.tokens:,} tokens are too few to tell "
+                f"whose ({LEAST} are needed)"
+            )
         if share <= SEEN:
             return f"rounding, by its size; no profile fits by its digits, {names} comes nearest"
         return f"rounding: {names} explains {share:.0%} of what was recorded"
@@ -256,12 +262,12 @@ def _tell(found: RecordedGap) -> list[str]:
     told, best = found.difference, found.best[0].name
     left = min(max(found.rest, 0.0), 1.0)
     return [
-        f"a                   {found.a.name}",
+        f"a                   {found.a.name}, emulated",
         f"tokens              {told.tokens:,}{_tell_left_out(found.left_out)}",
         f"recorded - float32  RMS {found.rms:.2g}, mean {found.bias:+.2g} nats",
         f"a - recorded        RMS {told.rms:.2g}, mean of the size {told.mean:.2g} nats, largest "
         f"{told.largest:.2g}",
-        f"ratio               mean {told.ratio_mean:.4f}; {told.clipped:.2%} of the tokens clipped",
+        f"ratio               mean {told.ratio_mean:.4g}; {told.clipped:.2%} of the tokens clipped",
         f"what is left        {left:.1%} of the squared difference from float32, by the digits of "
         f"{best}: RMS {left**0.5 * found.rms:.2g} nats",
         f"no rounding         explains {found.excess:.1%} of it",

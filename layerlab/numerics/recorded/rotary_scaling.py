@@ -28,7 +28,7 @@ def scale_rotations(model: nn.Module) -> Iterator[str]:
     Yields:
         What is done otherwise; nothing for a model whose layers rotate each in a way of its own.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     own = getattr(config, "rope_parameters", None)
     modules = [one for one in model.modules() if isinstance(getattr(one, SIZE, None), float)]
     if not modules or not isinstance(own, Mapping) or "rope_type" not in own:

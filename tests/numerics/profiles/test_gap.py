@@ -234,6 +234,19 @@ def test_the_same_profile_twice_is_no_difference() -> None:
     assert "the same to the bit" in str(found)
 
 
+def test_profiles_that_say_the_same_are_not_said_to_run_alike() -> None:
+    found = gap("llama", "torch-sdpa", "hf-generate")
+    assert found.difference.largest == 0 and "to the bit" not in str(found)
+    assert "both profiles say the same; real runs of the two may differ all the same" in str(found)
+
+
+def test_of_one_change_roundings_that_both_do_are_told_too() -> None:
+    single = NumericsProfile(name="single", operations={"norm_cast": "fp32"})
+    found = gap("llama", "torch-eager", single)
+    assert found.echo > 0.5
+    assert f"; {found.echo:.0%} are roundings that both do" in advise(found)
+
+
 @pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3"])
 def test_only_a_choice_of_experts_is_counted(family: str) -> None:
     """Attention with sinks takes a maximum, and groups of experts are chosen before experts are."""

@@ -184,6 +184,12 @@ def test_a_mistake_is_called_a_bug_and_named(
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
 
 
+def test_a_few_tokens_are_assigned_to_no_profile(model: nn.Module, pieces: list[Tensor]) -> None:
+    found = find(model, record([pieces[0][:6]], RUNS["torch-sdpa"]), CANDIDATES[:2])
+    assert not found.is_bug
+    assert "5 tokens are too few to tell whose (24 are needed)" in str(found)
+
+
 @pytest.mark.full
 def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
     model: nn.Module, pieces: list[Tensor]
