@@ -27,7 +27,7 @@ STUDIES = tuple(
     path-length precision-advice predictor printed-averages qk-control rank-collapse
     rounding-depth rounding-input rounding-norm rounding-placement saliency-repeat same-loss
     scaled-identity scaled-identity-trained series-cost series-exchange shortcut-cost
-    shortcut-noise sizes stochastic tokenizer-table twin-transfer unit-ball where-noise
+    shortcut-noise sizes spikes stochastic tokenizer-table twin-transfer unit-ball where-noise
     """.split()
 )
 # Those that draw what their runs drew, neither more nor less.
@@ -35,7 +35,7 @@ FIXED = frozenset(
     """
     ablation-noise batch-confound eight-residuals-long eight-residuals-twin fewer-layers
     low-precision norm-placement pangu-ablation-twin pangu-pretrain-twin printed-averages
-    qk-control series-cost shortcut-cost sizes
+    qk-control series-cost shortcut-cost sizes spikes
     """.split()
 )
 # Those that look at trained models, and at those that a user names.

@@ -174,7 +174,8 @@ def _become(arguments: list[str], settings: dict[str, str]) -> None:
     gc.freeze()  # what would close its files, whose numbers are others' now
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for sign in signal.valid_signals():
-        if callable(signal.getsignal(sign)):
+        # A background job of a shell ignores Ctrl-C, and so would what is tested on it.
+        if callable(signal.getsignal(sign)) or sign == signal.SIGINT:
             usual = signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL
             signal.signal(sign, usual)
     given = (arguments, str(Path.cwd()), settings)

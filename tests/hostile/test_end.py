@@ -157,7 +157,12 @@ def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_pa
 
 
 def test_an_interruption_before_there_is_a_command_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert done.stderr == "layerlab: interrupted; nothing was written\n"
     assert done.returncode == 130
 
