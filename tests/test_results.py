@@ -121,7 +121,9 @@ def test_what_is_kept_is_small() -> None:
     """A bound for what is committed, and a reason to look at what broke it."""
     for path in kept(RESULTS):
         size = (RESULTS / path).stat().st_size
-        assert size < 1_250_000, f"{path} has {size:,} bytes"
+        # A spike is a matter of single updates, so that all of those runs' are kept.
+        most = 5_000_000 if path.parts[0] == "spikes" else 1_000_000
+        assert size < most, f"{path} has {size:,} bytes"
 
 
 def told(row: dict[str, Any]) -> tuple[Any, ...]:
