@@ -66,16 +66,23 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
         wanted: tells by the name.
 
     Raises:
-        UserError: the archive cannot be read, is encrypted, or unpacks to more than is allowed.
+        UserError: the archive cannot be read, is encrypted, holds one name twice, or unpacks to
+            more than is allowed.
     """
     check_regular(path)
-    allowance = Allowance(path)
+    allowance, before = Allowance(path), ""
     try:
         if path.name.lower().endswith(".zip"):
             found = _of_zip(path, wanted)
         else:
             found = _of_tar(path, wanted, allowance)
         for name, stream in found:
+            if name == before:
+                raise UserError(
+                    f"{path} holds {name!a} twice, and programs differ in which of them they take; "
+                    "pack it anew with one"
+                )
+            before = name
             with stream:
                 yield name, allowance.read(stream)
     except _BROKEN as error:

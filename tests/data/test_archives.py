@@ -251,3 +251,21 @@ def test_the_name_of_an_archive_steers_no_terminal(
         archive.addfile(tarfile.TarInfo("../a.txt"))
     assert list(read_members(place / "x.tar", lambda name: True)) == []
     assert "is left out (its name leads outside)" in caplog.text and "\x1b" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
+def test_a_name_that_stands_twice_is_refused(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"twice{ending}"
+    if ending == ".zip":
+        with zipfile.ZipFile(path, "w") as made:
+            for content in ("one", "two"):
+                made.writestr("a.md", content)
+    else:
+        with tarfile.open(path, "w:gz") as packed:
+            for content in (b"one", b"two"):
+                entry = tarfile.TarInfo("a.md")
+                entry.size = len(content)
+                packed.addfile(entry, io.BytesIO(content))
+    with pytest.raises(UserError, match=r"holds 'a\.md' twice, and programs differ in which"):
+        list(read_documents(path))
