@@ -114,7 +114,7 @@ def test_experts_are_chosen_by_the_first_run_and_others_are_counted() -> None:
     run = SideBySide(model, [Lane(profile=EAGER), Lane(profile=coarse)], index)
     with run.running():
         model(input_ids=IDS, use_cache=False)
-    changed = torch.cat([one.changed.flatten() for one in run.choices])
+    changed = torch.cat([one.changed.flatten() for one in run.choices.values()])
     assert changed.numel() == IDS.numel() * model.config.num_hidden_layers
     assert 0 < int(changed.sum()) < changed.numel()
 
