@@ -208,6 +208,9 @@ def test_runs_end_soon_after_a_comparison_that_is_killed(begun: str, tmp_path: P
     try:
         assert wait_for(lambda: len({*tmp_path.glob(f"out/*/runs/*/{begun}")}) >= 2, 120.0)
         workers = psutil.Process(started.pid).children()
+        # A log is there a moment before its worker speaks into it.
+        speaking = [Path(f"/proc/{one.pid}/fd/1") for one in workers]
+        assert wait_for(lambda: all(one.readlink().name == "log.txt" for one in speaking), 60.0)
     finally:
         started.kill()
         started.wait()
