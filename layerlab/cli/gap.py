@@ -38,7 +38,7 @@ def gap(
         typer.Option(
             metavar="FILE",
             help="What an engine recorded in place of b: JSON lines of token ids and "
-            "log-probabilities, or what vLLM and OpenAI-type servers return.",
+            "log-probabilities, or what vLLM, SGLang and OpenAI-type servers return.",
         ),
     ] = None,
     profiles: Annotated[

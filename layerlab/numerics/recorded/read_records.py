@@ -8,6 +8,7 @@ from layerlab.errors import UserError
 from layerlab.numerics.recorded.openai_format import read_openai
 from layerlab.numerics.recorded.plain_format import read_plain
 from layerlab.numerics.recorded.record import TokenRecord, make_record
+from layerlab.numerics.recorded.sglang_format import read_sglang
 from layerlab.numerics.recorded.vllm_format import read_vllm
 from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
@@ -15,8 +16,8 @@ from layerlab.validation import short_repr
 
 ANSWERS = ("choices", "outputs")
 KNOWN = (
-    '{"token_ids": [...], "logprobs": [null, ...]}, what vLLM returns with prompt_logprobs, or '
-    "what OpenAI-type servers return with logprobs"
+    '{"token_ids": [...], "logprobs": [null, ...]}, what vLLM returns with prompt_logprobs, what '
+    "SGLang returns with return_logprob, or what OpenAI-type servers return with logprobs"
 )
 
 
@@ -83,7 +84,12 @@ def _parse(text: str, path: Path) -> list[Any]:
 def _read(row: Any, vocabulary: int, tokenizer: Any, holder: str) -> TokenRecord:
     if not isinstance(row, Mapping):
         raise UserError(f"{holder} is {short_repr(row)}; expected {KNOWN}")
-    found = read_plain(row, holder) or read_vllm(row, holder) or read_openai(row, tokenizer, holder)
+    found = (
+        read_plain(row, holder)
+        or read_vllm(row, holder)
+        or read_sglang(row, holder)
+        or read_openai(row, tokenizer, holder)
+    )
     if found is None:
         keys = f"the keys {', '.join(map(str, row))}" if row else "no keys"
         raise UserError(f"{holder} has {keys}; expected {KNOWN}")

@@ -37,6 +37,21 @@ FORMS: dict[str, Any] = {
         "prompt_logprobs": PLACES[:2],
         "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}],
     },
+    "sglang": {
+        "text": "",
+        "meta_info": {
+            "prompt_tokens": 3,
+            "input_token_logprobs": [[None, 5, None], [-0.5, 7, "b"], [-2.0, 9, "d"]],
+            "output_token_logprobs": [],
+        },
+    },
+    "sglang with an answer": {
+        "meta_info": {
+            "prompt_tokens": 2,
+            "input_token_logprobs": [[None, 5], [-0.5, 7]],
+            "output_token_logprobs": [[-2.0, 9, None]],
+        },
+    },
     "a completion": {"choices": [{"text": "bcd", "logprobs": NAMED}]},
     "a choice": {"logprobs": NAMED},
     "an echo beside its prompt": {"choices": [{"prompt_token_ids": [5, 7], "logprobs": NAMED}]},
@@ -171,7 +186,16 @@ def places(second: Any) -> dict[str, Any]:
     return {"prompt_token_ids": [5, 7], "prompt_logprobs": [None, second]}
 
 
+def sglang(prompt: Any, length: Any = 2, **given: Any) -> dict[str, Any]:
+    return {"meta_info": {"prompt_tokens": length, "input_token_logprobs": prompt, **given}}
+
+
 WRONG: list[tuple[Any, str]] = [
+    (sglang([[None, 5], [-0.5, 7]], 7), "has 2 input_token_logprobs, and its prompt_tokens are 7;"),
+    (sglang(None, output_token_logprobs=[[-0.5, 7]]), 'ask SGLang with "logprob_start_len": 0'),
+    (sglang([[None, 5], [-0.5, 7]], None), "its prompt_tokens are None; ask SGLang with"),
+    (sglang([[None, 5], -0.5]), "has the place -0.5; expected [LOGPROB, ID, TEXT]"),
+    (sglang("no"), "are 'no'; expected a list"),
     (change(logprobs=[None, 0.5, -2.0]), "is 0.5, above 0: expected natural logarithms"),
     (change(logprobs=[None, float("nan"), -2.0]), "log-probability 1 of text 1"),
     (change(logprobs=[None, float("-inf"), -2.0]), "is -inf; expected a number"),
