@@ -17,6 +17,7 @@ from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.emulation.snapshot import Snapshot
 from layerlab.numerics.formats.round import Rounder
+from layerlab.numerics.formats.weight_layout import has_inputs_first
 from layerlab.system.offload import (
     execution_device,
     fetch,
@@ -175,8 +176,6 @@ class CarriedWeights(EmulationMode):
     def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
         """Round a parameter to its format; groups and blocks lie along the summed axis."""
         module = self.model.get_submodule(place.module)
-        # transformers' Conv1D keeps its matrix the other way round.
-        turned = type(module).__name__ == "Conv1D" and values.dim() == 2
-        if turned:
-            return self.rounder(format)(values.t().contiguous()).t().contiguous()
+        if has_inputs_first(module, values):
+            return self.rounder(format)(values.mT.contiguous()).mT.contiguous()
         return self.rounder(format)(values)

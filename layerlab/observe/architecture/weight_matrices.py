@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from layerlab.errors import NotApplicable
+from layerlab.numerics.formats.weight_layout import has_inputs_first
 from layerlab.observe.architecture.effective_weights import effective_weights, inner_module
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.records.layer_names import EMBEDDING
@@ -67,9 +67,10 @@ class MatrixNames:
         numbered = _NUMBER.search(f".{inside}")
         expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
         label = _NUMBER.sub("", f".{inside}").strip(".").removesuffix(".weight")
+        if has_inputs_first(owner, tensor):
+            tensor = tensor.mT
         if tensor.ndim == 2 and min(tensor.shape) > 1:
-            turned = tensor.T if isinstance(owner, Conv1D) else tensor
-            yield WeightMatrix(layer=layer, name=label, expert=expert, weight=turned)
+            yield WeightMatrix(layer=layer, name=label, expert=expert, weight=tensor)
         elif tensor.ndim == 3 and min(tensor.shape[1:]) > 1:
             for number, part in enumerate(tensor):
                 yield WeightMatrix(layer=layer, name=label, expert=number, weight=part)

@@ -226,3 +226,17 @@ def test_each_family_has_matrices(name: str) -> None:
     blocks = 0 if isinstance(patient.stack, str) else len(patient.stack.blocks)
     assert {row["layer"] for row in read} >= set(range(blocks))
     assert all(row["rank"] <= row["full_rank"] and row["norm"] >= 0 for row in read)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "mixtral"])
+def test_rows_of_experts_are_their_outputs(name: str) -> None:
+    """GPT-OSS stores them the other way round."""
+    model = family(name)
+    experts = model.model.layers[0].mlp.experts
+    turned = name == "gpt_oss"
+    outputs = experts.gate_up_proj.detach()[1].mT if turned else experts.gate_up_proj.detach()[1]
+    outputs[:5] = 0
+    read = rows(model).set_index(["layer", "matrix", "expert"])
+    row = read.loc[(0, "mlp.experts.gate_up_proj", 1)]
+    assert (row["rows"], row["columns"]) == outputs.shape
+    assert (row.dead_rows, row.dead_columns) == (5, 0)
