@@ -136,7 +136,8 @@ def match(
 ) -> Match:
     """Find the shape, changed in one size, at which a spec comes nearest to an account.
 
-    A width keeps the number of heads and the feed-forward's share of the width.
+    A width keeps the number of heads and the feed-forward's share of the width, and that of a head
+    where all heads together are not as wide as the model.
 
     Raises:
         UserError: the size changes nothing, or even the smallest is too large.
@@ -163,6 +164,8 @@ def _resize(shape: Shape, by: str, step: int) -> Shape:
         return replace(shape, layers=step)
     head_width = 2 * step  # rotary positions need an even one
     width = head_width * shape.heads
+    if shape.head_width * shape.heads != shape.width:
+        head_width = shape.head_width
     inner = max(1, round(width * shape.inner / shape.width))
     return replace(shape, width=width, head_width=head_width, inner=inner)
 

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, apply_renamings
 
 from layerlab.errors import NotApplicable
 from layerlab.numerics.formats.weight_layout import has_inputs_first
@@ -48,6 +50,8 @@ class MatrixNames:
         self.prefix = getattr(model, "base_model_prefix", "") + "."
         names = effective_weights(model, shared=True)
         self.order = {name: number for number, name in enumerate(names)}
+        changes = get_model_conversion_mapping(model)
+        self.renamings = [one for one in changes if isinstance(one, WeightRenaming)]
         self.stack, self.blocks, self.last = "", 0, -1
         try:
             found = anatomy(model)
@@ -61,7 +65,8 @@ class MatrixNames:
         """Yield the matrices of a tensor: none of a vector or a convolution, several of experts."""
         name = self._own(stored)
         owner = self._owner(name)
-        if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN:
+        # A bias of each expert is a vector of each.
+        if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN or name.endswith("bias"):
             return
         layer, inside = self._place(name)
         numbered = _NUMBER.search(f".{inside}")
@@ -81,9 +86,12 @@ class MatrixNames:
         return self._place(name)[0], self.order.get(name, len(self.order))
 
     def _own(self, stored: str) -> str:
+        if stored in self.order or stored.startswith(self.stack or self.prefix):
+            return stored
+        # As GPT-NeoX's head, which has another name in its files.
+        renamed = apply_renamings(stored, self.renamings)
         longer = self.prefix + stored
-        known = stored in self.order or stored.startswith(self.stack or self.prefix)
-        return stored if known or not self._has(longer) else longer
+        return renamed if renamed in self.order else longer if self._has(longer) else stored
 
     def _has(self, name: str) -> bool:
         return name in self.order or (bool(self.stack) and name.startswith(self.stack))

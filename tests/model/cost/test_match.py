@@ -43,6 +43,11 @@ def test_a_matched_width_keeps_the_heads_and_the_share_of_the_feed_forward() -> 
     assert (found.shape.width, found.mismatch) == (96, 0)
 
 
+def test_a_head_of_a_width_of_its_own_keeps_it() -> None:
+    found = matched("llama", "llama", by="width", **SIZES, head_width=6)
+    assert (found.shape.head_width, found.mismatch) == (6, 0)
+
+
 def test_none_only_says_what_differs() -> None:
     found = matched("pangu-pi", by="none", **SIZES)
     own, other = design("pangu-pi", sizes=SIZES), design("llama", sizes=SIZES)
