@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 
 HEARD = ("eager", "sdpa")
 CHECKED_ROWS = 16
+_ALONE = RLock()
 
 
 @dataclass(kw_only=True)
@@ -165,7 +167,10 @@ def _sinks(sinks: Tensor | None, query: Tensor) -> Tensor | None:
 
 @contextmanager
 def _overlaid(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Put spies on the attention implementations that the model uses, until the context ends."""
+    """Put spies on the attention implementations that the model uses, until the context ends.
+
+    Other threads wait: the implementations are those of all models.
+    """
     parts = {id(part.module): part for part in anatomy.attentions if part.interface}
     uses: dict[tuple[int, str], tuple[Any, dict[int, Callable[..., Any]]]] = {}
     for part in anatomy.attentions:
@@ -176,7 +181,7 @@ def _overlaid(anatomy: ModelStructure, receive: Callable[[AttentionCall], None])
         own = interface.get(name, eager)
         if own is not None:
             uses.setdefault((id(interface), name), (interface, {}))[1][id(part.module)] = own
-    with ExitStack() as stack:
+    with _ALONE, ExitStack() as stack:
         for (_, name), (interface, owners) in uses.items():
             before = interface.get(name)
             spy = partial(

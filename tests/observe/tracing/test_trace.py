@@ -1,4 +1,5 @@
 import copy
+import threading
 from functools import partial
 
 import pytest
@@ -170,6 +171,33 @@ def test_two_sequences_read_like_each_alone(tiny):
     alone = traced(model, pieces[1])[0]
     for layer, other in zip(both[3:], alone, strict=True):
         assert layer.sequence == 1 and torch.equal(layer.stream, other.stream)
+
+
+def test_models_are_traced_in_two_threads(tiny):
+    """The first would end while the second is inside, if that could begin."""
+    models = [tiny("llama") for _ in range(2)]
+    heard = [[], []]
+    inside = [threading.Event() for _ in range(2)]
+
+    def read(number, layer):
+        heard[number].append(layer.attention is not None)
+        if not inside[number].is_set():
+            inside[number].set()
+            if number == 0:
+                inside[1].wait(1)
+            else:
+                threads[0].join()
+
+    def run(number):
+        trace(models[number], anatomy(models[number]), [TOKENS], partial(read, number))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    threads[0].start()
+    assert inside[0].wait(60)
+    threads[1].start()
+    for one in threads:
+        one.join(60)
+    assert heard[0] == heard[1] and sum(heard[0]) == models[0].config.num_hidden_layers
 
 
 def test_an_attention_that_is_not_heard_is_named(tiny):
