@@ -4,7 +4,8 @@ import copy
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,18 @@ from transformers import PreTrainedModel
 from layerlab.numerics.emulation.emulated_tensor import floating
 
 HALVES = (torch.bfloat16, torch.float16)
+
+
+class Made(NamedTuple):
+    """What was found of a model, and what it was made of."""
+
+    config: Any
+    default: torch.dtype
+    followers: dict[str, bool]
+
+
+# To make a model again takes longer than a pass of a few tokens, and each emulation asks.
+_MADE: WeakKeyDictionary[nn.Module, Made] = WeakKeyDictionary()
 
 
 def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
@@ -25,6 +38,14 @@ def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
     if not isinstance(model, PreTrainedModel):
         return {}
     default = low if low in HALVES else torch.bfloat16
+    known = _MADE.get(model)
+    if known is None or known.default != default or known.config != model.config:
+        found = _make_followers(model, default)
+        known = _MADE[model] = Made(copy.deepcopy(model.config), default, found)
+    return known.followers
+
+
+def _make_followers(model: PreTrainedModel, default: torch.dtype) -> dict[str, bool]:
     config = copy.deepcopy(model.config)
     inner = (getattr(config, part, None) for part in config.sub_configs)
     for one in (config, *inner):
