@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from layerlab.numerics.emulation.emulated_tensor import floating
 
@@ -19,7 +19,7 @@ HALVES = (torch.bfloat16, torch.float16)
 class Made(NamedTuple):
     """What was found of a model, and what it was made of."""
 
-    config: Any
+    settings: Any
     default: torch.dtype
     followers: dict[str, bool]
 
@@ -38,11 +38,19 @@ def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
     if not isinstance(model, PreTrainedModel):
         return {}
     default = low if low in HALVES else torch.bfloat16
-    known = _MADE.get(model)
-    if known is None or known.default != default or known.config != model.config:
-        found = _make_followers(model, default)
-        known = _MADE[model] = Made(copy.deepcopy(model.config), default, found)
+    known, settings = _MADE.get(model), _read(model.config)
+    if known is None or (known.default, known.settings) != (default, settings):
+        known = _MADE[model] = Made(settings, default, _make_followers(model, default))
     return known.followers
+
+
+def _read(value: Any) -> Any:
+    """Return what a configuration holds, as it is now; some cannot be compared as they are."""
+    if isinstance(value, PreTrainedConfig):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {name: _read(one) for name, one in value.items()}
+    return [_read(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _make_followers(model: PreTrainedModel, default: torch.dtype) -> dict[str, bool]:
