@@ -110,6 +110,18 @@ def test_a_model_made_of_more_than_its_configuration_is_taken_as_it_is() -> None
     assert find_followers(Wider(build("llama").config, 1), torch.bfloat16) == {}
 
 
+def test_it_is_made_anew_where_the_configuration_is_another() -> None:
+    model = build("llama")
+    before = find_followers(model, torch.bfloat16)
+    assert find_followers(model, torch.bfloat16) is before
+    model.config.num_hidden_layers += 1
+    assert find_followers(model, torch.bfloat16).keys() > before.keys()
+    inner = build("gemma3")
+    before = find_followers(inner, torch.bfloat16)
+    inner.config.text_config.num_hidden_layers += 1
+    assert find_followers(inner, torch.bfloat16).keys() > before.keys()
+
+
 def test_making_it_draws_nothing_and_leaves_the_default() -> None:
     model, before = build("llama"), torch.get_rng_state()
     dtype, default = model.config.dtype, torch.get_default_dtype()
