@@ -118,7 +118,7 @@ def test_it_is_made_anew_where_the_configuration_is_another() -> None:
     assert find_followers(model, torch.bfloat16).keys() > before.keys()
     inner = build("gemma3")
     before = find_followers(inner, torch.bfloat16)
-    inner.config.text_config.num_hidden_layers += 1
+    inner.config.vision_config.num_hidden_layers += 1
     assert find_followers(inner, torch.bfloat16).keys() > before.keys()
 
 
