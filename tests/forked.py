@@ -173,6 +173,8 @@ def _become(arguments: list[str], settings: dict[str, str]) -> None:
     """The other side of a fork: nothing of the process that started it goes on here."""
     gc.freeze()  # what would close its files, whose numbers are others' now
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # Those of pytest are files of its own.
+    sys.stdout, sys.stderr = (open(one, "w", 1, "utf-8", closefd=False) for one in (1, 2))
     for sign in signal.valid_signals():
         # A background job of a shell ignores Ctrl-C, and so would what is tested on it.
         if callable(signal.getsignal(sign)) or sign == signal.SIGINT:

@@ -109,6 +109,7 @@ def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
     assert page.count("\n| inspect |") == 1 + len(rest) and "FAILED" in page
 
 
+@pytest.mark.full
 def test_small_shapes_try_every_section_that_needs_no_process(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_small_shapes_try_every_section_that_needs_no_process(
     assert spread["limit"].endswith("weights on cpu, disk") and agree["share"] <= 1
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 @pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
 def test_small_shapes_try_a_monitor_beside_compiled_updates(bench: Any) -> None:

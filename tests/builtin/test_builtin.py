@@ -143,7 +143,10 @@ def column_of_card(name, row):
     return cells[builtin.NAMES.index(name)].strip(" `")
 
 
-@every_model
+@pytest.mark.parametrize(
+    "name",
+    [one if one == "llama" else pytest.param(one, marks=pytest.mark.full) for one in builtin.NAMES],
+)
 def test_card_is_reproduced_from_stored_weights(name, data):
     model = load(name)
     text = (data / "tinyshakespeare" / "input.txt").read_bytes().decode()

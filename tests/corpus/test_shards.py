@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,8 +22,17 @@ from layerlab.data.fingerprint import LARGE
 from layerlab.data.sources import TextChunk
 from layerlab.data.text_files import READ
 from layerlab.recipes.training_sections import DataSection, Source
+from tests.forked import OwnFork, python
 
 SIZE = 8192
+# What Python says of a fork while another thread waits, as that of xdist does.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers begin as copies of this process, which has imported what they do."""
+    monkeypatch.setattr(subprocess, "Popen", OwnFork)
 
 
 def line(number: int) -> str:
@@ -102,10 +110,8 @@ def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
         f" Path({str(tmp_path / 'out')!r}), progress=False)\n"
         "print(read() - before, task.runs[0].digest)"
     )
-    cache = {**os.environ, "LAYERLAB_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=cache, check=True
-    )
+    done = python("-c", code, env={**os.environ, "LAYERLAB_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
     size = int(done.stdout.split()[0])
     assert 100_000 <= size < 32 << 20, "one block of the text, and what Python loads late"
 
@@ -167,7 +173,11 @@ def test_a_run_that_waits_for_a_killed_writer_says_so(rows: Path, tmp_path: Path
         shards.table(9)
 
 
-def test_the_writer_ends_with_whoever_started_it(rows: Path, tmp_path: Path) -> None:
+def test_the_writer_ends_with_whoever_started_it(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the one that is started as a user's is."""
+    monkeypatch.undo()
     corpus = prepare(data(rows), tmp_path)
     shards = corpus.train[0].shards
     assert shards is not None

@@ -38,8 +38,14 @@ def meta() -> AbstractContextManager[Any]:
 
 
 def read() -> dict[str, Any]:
-    found = layerlab.inspect("pre-norm", measures=["spectrum", "lipschitz"], progress=False)
+    asked = {"measures": ["spectrum", "lipschitz"], "texts": "A text of some words."}
+    found = layerlab.inspect("pre-norm", **asked, progress=False)
     return found.to_dict()["frames"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return read()
 
 
 @pytest.mark.parametrize("around", [nullcontext, autocast])
@@ -59,9 +65,8 @@ def test_weights_that_learn_under_autocast_are_read_anew(around: Any) -> None:
 
 @pytest.mark.parametrize("place", [autocast, torch.inference_mode, default_bfloat16])
 def test_readings_are_those_of_a_new_process(
-    place: Callable[[], AbstractContextManager[Any]],
+    place: Callable[[], AbstractContextManager[Any]], expected: dict[str, Any]
 ) -> None:
-    expected = read()
     with place():
         before = (torch.get_default_dtype(), torch.is_autocast_enabled("cpu"))
         assert read() == expected

@@ -131,12 +131,12 @@ class Emulation(CarriedWeights):
         # Its casts have come as operations of their own; on the values held it has no say.
         with torch._C._DisableAutocast():
             if not (self.in_steps and rounds_square(func, args)):
-                return super().__torch_dispatch__(func, types, args, kwargs)
+                return self.dispatch(func, args, kwargs or {})
             with self.tracker.inside(func):
                 return raise_by_square(func, args, kwargs or {}, self._take_step)
 
     def _take_step(self, func: Any, *args: Any, **options: Any) -> Any:
-        return super().__torch_dispatch__(func, (), args, options)
+        return self.dispatch(func, args, options)
 
     def open_attention(self, in_place: bool) -> TorchFunctionMode:
         """Return the mode that takes fused attention apart.

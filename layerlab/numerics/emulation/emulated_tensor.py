@@ -28,6 +28,8 @@ ASKING = frozenset({"promote_types", "result_type", "can_cast"})
 # Done here, in any dtype; PyTorch takes fewer dtypes for it on the meta device than elsewhere.
 GROUPED = "_grouped_mm"
 Dtypes = tuple[torch.dtype, ...]
+# By kind of call, what PyTorch has answered.
+_TAKEN: dict[Any, tuple[Dtypes, bool]] = {}
 
 
 class EmulatedTensor(Tensor):
@@ -177,7 +179,7 @@ class EmulationMode(TorchDispatchMode, ABC):
     def __init__(self, wide: torch.dtype) -> None:
         super().__init__()
         self.wide = wide
-        self._seen: dict[Any, tuple[Dtypes, bool]] = {}
+        self._refused: dict[Any, tuple[Dtypes, bool]] = {}
 
     @abstractmethod
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
@@ -206,7 +208,10 @@ class EmulationMode(TorchDispatchMode, ABC):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation; torch wraps what is called `__torch_dispatch__` in every class."""
         flat = list(_flat(args)) + list(_flat(kwargs.values()))
         if func._opname in ASKING:
             return func(*_shadows(args), **_shadows(kwargs))
@@ -306,10 +311,13 @@ class EmulationMode(TorchDispatchMode, ABC):
 
         The meta device is asked once for each kind of call.
         """
-        key = (func, *(_kind(value) for value in flat), *kwargs)
-        if key not in self._seen:
-            self._seen[key] = _ask(func, flat, args, kwargs)
-        return self._seen[key]
+        key = (func, torch.get_default_dtype(), *(_kind(value) for value in flat), *kwargs)
+        known = _TAKEN.get(key) or self._refused.get(key)
+        if known is None:
+            known = _ask(func, flat, args, kwargs)
+            # What it refuses may have been the shapes of this model.
+            (_TAKEN if known[1] else self._refused)[key] = known
+        return known
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:

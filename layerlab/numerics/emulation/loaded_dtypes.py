@@ -4,15 +4,28 @@ import copy
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from layerlab.numerics.emulation.emulated_tensor import floating
 
 HALVES = (torch.bfloat16, torch.float16)
+
+
+class Made(NamedTuple):
+    """What was found of a model, and what it was made of."""
+
+    settings: Any
+    default: torch.dtype
+    followers: dict[str, bool]
+
+
+# To make a model again takes longer than a pass of a few tokens, and each emulation asks.
+_MADE: WeakKeyDictionary[nn.Module, Made] = WeakKeyDictionary()
 
 
 def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
@@ -25,6 +38,22 @@ def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
     if not isinstance(model, PreTrainedModel):
         return {}
     default = low if low in HALVES else torch.bfloat16
+    known, settings = _MADE.get(model), _read(model.config)
+    if known is None or (known.default, known.settings) != (default, settings):
+        known = _MADE[model] = Made(settings, default, _make_followers(model, default))
+    return known.followers
+
+
+def _read(value: Any) -> Any:
+    """Return what a configuration holds, as it is now; some cannot be compared as they are."""
+    if isinstance(value, PreTrainedConfig):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {name: _read(one) for name, one in value.items()}
+    return [_read(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _make_followers(model: PreTrainedModel, default: torch.dtype) -> dict[str, bool]:
     config = copy.deepcopy(model.config)
     inner = (getattr(config, part, None) for part in config.sub_configs)
     for one in (config, *inner):

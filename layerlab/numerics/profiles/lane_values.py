@@ -58,6 +58,11 @@ def take_lane(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedTe
     return own
 
 
+def take_value(every: Mapping[int, Sequence[Tensor]], run: int, value: EmulatedTensor) -> Any:
+    """Return the values of a carrier as one run has it, where its dtype says nothing."""
+    return every[id(value)][run] if id(value) in every else value
+
+
 def map_carriers(take: Callable[[EmulatedTensor], Any], value: Any) -> Any:
     """Return arguments with each carrier replaced by what `take` gives for it."""
     if isinstance(value, EmulatedTensor):
@@ -102,6 +107,7 @@ def compute_lanes(
     given: tuple[Sequence[Any], Mapping[str, Any]],
     every: Mapping[int, Sequence[Tensor]],
     runs: Mapping[int, Callable[..., Any]],
+    take: Callable[..., Any] = take_lane,
 ) -> dict[int, Any]:
     """Compute an operation in some runs, once for all that do the same with the same.
 
@@ -109,13 +115,14 @@ def compute_lanes(
         given: its arguments.
         every: carriers in every run, by their id; others are the same in all.
         runs: what computes it, by run.
+        take: gives a carrier as one run has it.
     """
     known: dict[tuple[Any, ...], Any] = {}
     found = {}
     for run, compute in runs.items():
         key = (compute, *(id(one[run]) for one in every.values()))
         if key not in known:
-            known[key] = compute(*map_carriers(partial(take_lane, every, run), given))
+            known[key] = compute(*map_carriers(partial(take, every, run), given))
         found[run] = known[key]
     return found
 

@@ -213,11 +213,12 @@ def try_offsets(
         tried.append(("learned positions that count padding on the left", padding))
     found = []
     for name, offsets in tried:
-        rows = []
-        for ids, by in zip(pieces, offsets, strict=True):
+        rows: dict[int, Tensor] = {}
+        for by in set(offsets):
+            alike = [at for at, one in enumerate(offsets) if one == by]
             with changing(tables, partial(torch.roll, shifts=-by, dims=0)):
-                rows += read([ids])
-        found.append(recorded.judge(name, rows))
+                rows |= zip(alike, read([pieces[at] for at in alike]), strict=True)
+        found.append(recorded.judge(name, [rows[at] for at in range(len(pieces))]))
     return found
 
 

@@ -12,7 +12,7 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, line
+from layerlab.studies.engine.statistics import Interval, bootstrap, line, ratio_of_medians
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.validation import Constraint
@@ -67,12 +67,7 @@ def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> StudyVerdict:
     there = bootstrap(forward, growth, seed)
     here = bootstrap(back, growth, seed)
     both = np.stack([back[:, -1], forward[:, -1]], 1)
-
-    def ratio(pair: np.ndarray) -> float:
-        gradient, stream = np.median(pair, axis=0)
-        return float(gradient / stream)
-
-    end: Interval = bootstrap(both, ratio, seed)
+    end: Interval = bootstrap(both, ratio_of_medians, seed)
     return StudyVerdict(
         claim=STUDY.claim,
         word=above(end, 1),

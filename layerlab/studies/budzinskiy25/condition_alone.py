@@ -15,7 +15,13 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bootstrap_each,
+    ratio_of_medians,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
@@ -100,12 +106,12 @@ def run(work: StudyContext) -> Outcome:
 def judge(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the largest effect of the condition number over norms, depths and digits."""
     pairs = {
-        (fixed, layers, digits): found[:, [0, -1], depth, digit]
+        (fixed, layers, digits): found[:, [-1, 0], depth, digit]
         for fixed, found in errors.items()
         for depth, layers in enumerate(DEPTHS)
         for digit, digits in enumerate(DIGITS)
     }
-    effects, compared = bootstrap_each(pairs, _ratio, seed), len(pairs)
+    effects, compared = bootstrap_each(pairs, ratio_of_medians, seed), len(pairs)
     largest = max(effects, key=lambda key: effects[key].value)
     least = min(effects, key=lambda key: effects[key].value)
     return StudyVerdict(
@@ -118,11 +124,6 @@ def judge(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
             f"{EFFECT:g} was asked for in each of {compared} cases, of intervals that hold together"
         ),
     )
-
-
-def _ratio(pair: np.ndarray) -> float:
-    low, high = np.median(pair, axis=0)
-    return float(high / low)
 
 
 def _name_effect(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interval]) -> str:

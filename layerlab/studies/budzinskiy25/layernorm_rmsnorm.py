@@ -14,7 +14,14 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bootstrap,
+    line,
+    ratio_of_medians,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import NONE, patient, tokens_of
@@ -138,7 +145,7 @@ def in_model(model: str, digits: int, given: GivenModels = NONE) -> dict[str, np
 def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge how much larger the error of layer norm is near a constant."""
     pair = np.stack([errors_of[norm][:, -1, NORMWISE] for norm in ("layer", "rms")], 1)
-    found = bootstrap(pair, _ratio, seed)
+    found = bootstrap(pair, ratio_of_medians, seed)
     medians = np.median(errors_of["layer"][:, 1:, NORMWISE], axis=0)
     power = line(np.log(SPREADS[1:]), np.log(medians)).slope
     return StudyVerdict(
@@ -160,9 +167,7 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         pair = np.stack([read["layer"][:, NORMWISE], read["rms"][:, NORMWISE]], 1)
         # What the norms of a model read of one token hangs together: it is drawn with all of them.
         tokens = pair.reshape(-1, TOKENS, 2).swapaxes(0, 1)
-        found[name] = bootstrap(
-            tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
-        )
+        found[name] = bootstrap(tokens, ratio_of_medians, seed, comparisons=len(models))
     numbers = ", ".join(
         f"{name} {ratio} (||x|| is {np.median(models[name]['ratio']):.3g} times that of x less its "
         "mean)"
@@ -189,11 +194,6 @@ def _size(low: float, high: float) -> str:
         if low > EFFECT
         else f"Whether it is more than one more rounding can account for, {EFFECT:g}, stays open"
     )
-
-
-def _ratio(pair: np.ndarray) -> float:
-    layer, rms = np.median(pair, axis=0)
-    return float(layer / rms)
 
 
 STUDY = Study(

@@ -13,7 +13,13 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import bootstrap, line, summary, table
+from layerlab.studies.engine.statistics import (
+    bootstrap,
+    line,
+    ratio_of_medians,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.validation import Constraint
@@ -161,12 +167,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> StudyVerdict:
 def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerdict:
     """Judge whether stochastic rounding makes one block, whose sums are short, more accurate."""
     pair = np.stack([blocks[mode]["single"] for mode in ("stochastic", "nearest")], 1)
-
-    def ratio(draws: np.ndarray) -> float:
-        stochastic, nearest = np.median(draws, axis=0)
-        return float(stochastic / nearest)
-
-    found = bootstrap(pair, ratio, seed)
+    found = bootstrap(pair, ratio_of_medians, seed)
     left = float(
         np.median(blocks["stochastic"]["mean"]) / np.median(blocks["stochastic"]["single"])
     )

@@ -72,6 +72,13 @@ def median(values: DrawTable) -> DrawTable:
     return np.median(values, axis=0)
 
 
+def ratio_of_medians(pairs: DrawTable, axis: int = 0) -> DrawTable:
+    """Return the median of the first of each pair over that of the second."""
+    pooled = pairs.reshape(*pairs.shape[:axis], -1, 2)
+    first, second = np.moveaxis(np.median(pooled, axis=axis), -1, 0)
+    return first / second
+
+
 def bootstrap(
     values: DrawTable,
     number: Statistic,
@@ -96,15 +103,14 @@ def bootstrap(
 def _each_round(values: DrawTable, number: Statistic, drawn: DrawTable) -> DrawTable:
     """Return a statistic of the draws that each round (a row) has; usual ones of many at once."""
     in_order = values[drawn[0]].flags.c_contiguous  # else a sum is of another order
+    parts = np.array_split(
+        drawn, min(-(-drawn.size * (values.size // len(values)) // AT_ONCE), len(drawn))
+    )
+    if number is ratio_of_medians:
+        return np.concatenate([number(values[part], axis=1) for part in parts])
     if number not in (np.mean, np.median) or not in_order:
         return np.array([number(values[one]) for one in drawn])
-    pieces = -(-drawn.size * (values.size // len(values)) // AT_ONCE)
-    return np.concatenate(
-        [
-            number(values[part].reshape(len(part), -1), axis=1)
-            for part in np.array_split(drawn, min(pieces, len(drawn)))
-        ]
-    )
+    return np.concatenate([number(values[part].reshape(len(part), -1), axis=1) for part in parts])
 
 
 def bootstrap_each(

@@ -61,7 +61,8 @@ def chosen(model: Any, kind: str) -> list[int]:
         return [*range(rows + MORE)]
     named = list_ids(model)
     kept = [number for number in range(rows) if number % 5 != 4 or number in named]
-    return kept if kind == "pruned" else [*kept, *range(rows, 2 * rows - len(kept))]
+    more = {"pruned": 0, "changed": MORE, "exchanged": rows - len(kept)}[kind]
+    return [*kept, *range(rows, rows + more)]
 
 
 def logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
@@ -103,7 +104,7 @@ def test_a_vocabulary_that_is_counted_twice_is_loaded_again(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["pruned", "extended", "exchanged"])
+@pytest.mark.parametrize("kind", ["changed", "extended"])  # some rows go, and others come, in one
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys() - OTHER))
 def test_every_family_is_resized_or_refused(family: str, kind: str, tmp_path: Path) -> None:
     refused = HASHED if kind == "extended" else HASHED | STRICT | SEEING

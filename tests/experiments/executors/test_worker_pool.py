@@ -1,6 +1,7 @@
 """Workers that carry out one run after another: nothing of one reaches the next."""
 
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,12 @@ from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
 from layerlab.training.run_spec import RunSpec, write_run
 from tests.experiments.executors.test_local import POSIX, Heard
+from tests.forked import OwnFork
 from tests.training.test_worker import small  # noqa: F401
 
 PLACE = RunSlot(threads=1)
+# What Python says of a fork while another thread waits, as that of xdist does.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 def seeded(run: RunSpec, seed: int, **settings: object) -> RunSpec:
@@ -28,6 +32,8 @@ def seeded(run: RunSpec, seed: int, **settings: object) -> RunSpec:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[psutil.Process]:
     """The processes of the workers that are started."""
     found = []
+    # They begin as copies of this process; tests/training/test_worker.py starts one as a user does.
+    monkeypatch.setattr(subprocess, "Popen", OwnFork)
 
     class Counted(Worker):
         def __init__(self, place: RunSlot, log: Path) -> None:

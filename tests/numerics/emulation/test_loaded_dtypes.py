@@ -1,5 +1,7 @@
 """What a model stores in a low dtype, beside what transformers loads in it, on every family."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,19 @@ def words(rows: int = 2) -> Tensor:
     return torch.randint(10, 64, (rows, TOKENS), generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's model, the same for both formats."""
+
+    @cache
+    def save(family: str) -> Path:
+        folder = tmp_path_factory.mktemp("family")
+        build(family).save_pretrained(folder)
+        return folder
+
+    return save
+
+
 def load(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return model.eval()
@@ -39,15 +54,15 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
 )
 @torch.no_grad()
 def test_a_policy_that_keeps_nothing_is_what_transformers_loads(
-    family: str, format: str, tmp_path: Path
+    family: str, format: str, saved: Callable[[str], Path]
 ) -> None:
-    build(family).save_pretrained(tmp_path)
+    folder = saved(family)
     try:
-        theirs = load(tmp_path, REAL[format])
+        theirs = load(folder, REAL[format])
     except ValueError as error:
         assert "Unrecognized configuration class" in str(error)
         pytest.skip("what its model was made of is not loaded as a causal language model")
-    ours = apply_precision(load(tmp_path, torch.float32), Policy(format=format))
+    ours = apply_precision(load(folder, torch.float32), Policy(format=format))
     mine = stored(ours)
     for name, value in stored(theirs).items():
         assert mine[name].dtype == value.dtype, name
@@ -93,6 +108,18 @@ def test_a_model_made_of_more_than_its_configuration_is_taken_as_it_is() -> None
             self.more = more
 
     assert find_followers(Wider(build("llama").config, 1), torch.bfloat16) == {}
+
+
+def test_it_is_made_anew_where_the_configuration_is_another() -> None:
+    model = build("llama")
+    before = find_followers(model, torch.bfloat16)
+    assert find_followers(model, torch.bfloat16) is before
+    model.config.num_hidden_layers += 1
+    assert find_followers(model, torch.bfloat16).keys() > before.keys()
+    inner = build("gemma3")
+    before = find_followers(inner, torch.bfloat16)
+    inner.config.vision_config.num_hidden_layers += 1
+    assert find_followers(inner, torch.bfloat16).keys() > before.keys()
 
 
 def test_making_it_draws_nothing_and_leaves_the_default() -> None:

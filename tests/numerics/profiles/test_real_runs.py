@@ -94,7 +94,7 @@ def test_eager_is_emulated_to_the_bit(family: str, scale: int) -> None:
     assert float(same.double().mean()) > 0.98 and rms(real) > 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.full), "gpt2"])
 @pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
 def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
     emulated, real = compare(build(family), draw(), name)
@@ -212,7 +212,7 @@ def test_texts_of_many_lengths_are_compiled_once() -> None:
     together = read_real(model, pieces, profile, call)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     found = together.split([len(one) - 1 for one in pieces])
-    for at in (0, 12, 23):
+    for at in (0, 23):
         torch.testing.assert_close(
             read_real(model, [pieces[at]], profile, call), found[at], rtol=0, atol=0
         )

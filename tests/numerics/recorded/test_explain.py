@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.full] if name in ("shift", "beginning") else [])
+        pytest.param(name, marks=[pytest.mark.full] if name != "temperature" else [])
         for name in MISTAKES
     ],
 )
@@ -226,7 +226,9 @@ CUTS: dict[str, tuple[dict[str, float], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param("top-k", marks=pytest.mark.full), "top-p", "both"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(one, marks=pytest.mark.full) for one in ("top-k", "top-p")), "both"]
+)
 def test_what_a_sampler_cuts_off_is_named(model: Any, name: str) -> None:
     given, cause = CUTS[name]
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from layerlab.studies.engine.statistics import (
     line,
     maximum,
     mean_of_groups,
+    ratio_of_medians,
     summary,
 )
 
@@ -42,6 +43,18 @@ def test_rounds_that_are_computed_together_are_those_one_after_the_other(number)
     for values in (draws, draws[:, 1, 2], draws[..., 0], *transposed, draws < 1, whole):
         together = bootstrap(values, number, 5, comparisons=2)
         assert together == bootstrap(values, lambda one: number(one), 5, comparisons=2)
+
+
+def test_ratios_of_medians_of_rounds_together_are_those_of_each():
+    draws = np.exp(np.random.default_rng(3).standard_normal((33, 5, 2)))
+    for values in (draws[:, 1], draws[..., ::-1][:, 2], draws, draws.swapaxes(0, 1)):
+        together = bootstrap(values, ratio_of_medians, 5, comparisons=2)
+        assert together == bootstrap(values, lambda one: _ratio(one.reshape(-1, 2)), 5, 400, 2)
+
+
+def _ratio(pair):
+    first, second = np.median(pair, axis=0)
+    return float(first / second)
 
 
 def test_intervals_that_are_right_together_are_wider():
