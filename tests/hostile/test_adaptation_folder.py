@@ -20,6 +20,7 @@ from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection, S
 from layerlab.records.file_digests import seal_folder
 from tests.adaptation.small import LAW, llama, words, written
 from tests.adaptation.spoken import CHATML, speaker, talk
+from tests.refused import refuses
 
 HERE: dict[str, Any] = {"use_cpu": True, "save_steps": 1}
 # PEFT asks transformers by a name that is on its way out.
@@ -84,8 +85,7 @@ def test_the_result_of_one_model_is_not_that_of_another(ended: tuple[Path, Any])
     assert "\n" not in str(one.value) and files(out) == before
     other = llama()
     other.config.rms_norm_eps = 1e-3
-    with pytest.raises(UserError, match="began with another configuration of the model than"):
-        call(out, other)
+    refuses("began with another configuration of the model than", call, out, other)
 
 
 def test_another_tokenizer_is_another_run(ended: tuple[Path, Any]) -> None:
@@ -191,13 +191,11 @@ def test_what_a_killed_process_left_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / "optimizer.pt").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"checkpoint-4 was not written by an earlier call"):
-        check_own(tmp_path)
+    refuses(r"checkpoint-4 was not written by an earlier call", check_own, tmp_path)
     (tmp_path / BEGUN).write_text("checkpoint-2\ncheckpoint-4\n")
     check_own(tmp_path)
     (tmp_path / "checkpoint-old").mkdir()
     (tmp_path / "checkpoint-old" / "mine.txt").write_text("never deleted")
     check_own(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file is a file; expected a folder: name a new one"):
-        check_own(tmp_path / "file")
+    refuses("file is a file; expected a folder: name a new one", check_own, tmp_path / "file")

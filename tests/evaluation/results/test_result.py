@@ -16,6 +16,7 @@ from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import RESULTS, EvaluationResult, load_result
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_aggregate import record
+from tests.refused import refusal, refuses
 
 
 @pytest.fixture
@@ -56,9 +57,7 @@ def test_tables(content: dict[str, Any]) -> None:
     with pytest.raises(UserError) as caught:
         found.frame("table")
     assert str(caught.value).startswith("there is no table 'table'; expected benchmarks, subjects,")
-    with pytest.raises(UserError) as caught:
-        found.score("mmlu")
-    assert str(caught.value) == "'mmlu' was not asked; asked were boolq"
+    assert refusal(found.score, "mmlu") == "'mmlu' was not asked; asked were boolq"
 
 
 def test_numbers_survive_the_file(content: dict[str, Any], tmp_path: Path) -> None:
@@ -88,9 +87,8 @@ def test_a_file_of_something_else(tmp_path: Path, text: str | None, said: str) -
     path = tmp_path / "results.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(path)
-    assert said in str(caught.value) and str(path) in str(caught.value)
+    caught = refusal(load_result, path)
+    assert said in caught and str(path) in caught
 
 
 def test_a_bar_counts_questions() -> None:
@@ -131,10 +129,9 @@ def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> 
     assert load_result(tmp_path).content == json.loads(json.dumps(content))
     whole["benchmarks"][0]["score"] = 1.0
     file.write_text(json.dumps(whole), "utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(tmp_path)
+    caught = refusal(load_result, tmp_path)
     said = "it is not what was written, or is of an earlier version; evaluate again"
-    assert str(caught.value) == f"cannot read {file}: {said}"
+    assert caught == f"cannot read {file}: {said}"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +152,7 @@ def test_a_result_is_read_by_what_it_holds(
     file.write_text(json.dumps(seal(content)), "utf-8")
     assert load_result(file).score("boolq", "a") == pytest.approx(2 / 3)
     file.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(UserError, match="it is not what was written, or is of an earlier version"):
-        load_result(file)
+    refuses("it is not what was written, or is of an earlier version", load_result, file)
     file.write_text(json.dumps(seal({**content, **change})), "utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(file)
-    assert str(caught.value).startswith(f"cannot read {file}: ") and said in str(caught.value)
+    caught = refusal(load_result, file)
+    assert caught.startswith(f"cannot read {file}: ") and said in caught

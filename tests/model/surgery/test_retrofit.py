@@ -18,6 +18,7 @@ from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.model.surgery.transplant import graft
 from layerlab.variants.registry import variant, variants
 from tests.model.family import pretrained
+from tests.refused import refuses
 
 IDENTICAL = [
     name
@@ -70,8 +71,7 @@ def test_a_model_that_computes_no_numbers_is_refused() -> None:
     with torch.no_grad():
         model.model.norm.weight.mul_(1e30)
         model.lm_head.weight.mul_(1e20)
-    with pytest.raises(UserError, match="logits on random tokens are not finite, though its weig"):
-        rebuild(model, "as-32", {})
+    refuses("logits on random tokens are not finite, though its weig", rebuild, model, "as-32", {})
 
 
 def test_a_filled_slot_is_not_overwritten() -> None:
@@ -152,8 +152,7 @@ def test_what_cannot_be_rebuilt_is_refused(
 def test_weights_of_another_size_are_refused() -> None:
     model = pretrained("llama")
     model.config.intermediate_size = 128
-    with pytest.raises(UserError, match="in the variant; expected the same sizes"):
-        rebuild(model, None, {})
+    refuses("in the variant; expected the same sizes", rebuild, model, None, {})
 
 
 def adapted(kind: str, target: str, *, inner: bool = False) -> PreTrainedModel:
@@ -249,8 +248,7 @@ def test_the_rounding_of_half_precision_is_no_other_function(kind: str) -> None:
 def test_a_head_that_was_replaced_can_be_kept_as_the_error_says() -> None:
     model = pretrained("qwen2")
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 2)
-    with pytest.raises(UserError, match="type head=untied"):
-        rebuild(model, None, {})
+    refuses("type head=untied", rebuild, model, None, {})
     assert step0(model, rebuild(model, None, {"head": "untied"})).identical
 
 
