@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.measures.measure import Measure
 from layerlab.plugins import ORDER, list_measures, load, resolve, with_saliency
-from tests.refused import refuses
+from tests.refused import refusal, refuses
 
 DECLARED = """
 from layerlab.measures.measure import Measure
@@ -170,8 +170,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no Python file at"):
-        load(outside(tmp_path, file="mine.txt"))
+    refuses("no Python file at", load, outside(tmp_path, file="mine.txt"))
 
 
 @pytest.mark.parametrize("foot", ["", "MEASURES = ()[0:]\nMEASURES = None", "MEASURES = (1,)"])
@@ -229,6 +228,6 @@ def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it() -> None:
 
 
 def test_a_word_without_a_text_is_refused() -> None:
-    with pytest.raises(UserError) as caught:
-        with_saliency(resolve("stream"), None, None, " there")
-    assert "--foil asks about the next token of a text; type for example" in str(caught.value)
+    assert "--foil asks about the next token of a text; type for example" in refusal(
+        with_saliency, resolve("stream"), None, None, " there"
+    )

@@ -279,8 +279,7 @@ def test_other_runs_than_were_written_down_are_named(
     folder: Path, tmp_path: Path, arms: dict[str, list[int]], message: str
 ) -> None:
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    with pytest.raises(UserError, match=message):
-        layerlab.judge_idea(folder, "wide", table(tmp_path / "a.csv", arms))
+    refuses(message, layerlab.judge_idea, folder, "wide", table(tmp_path / "a.csv", arms))
     assert layerlab.read_ledger(folder).find("wide")[-1].verdict is None
 
 

@@ -11,7 +11,7 @@ from layerlab import UserError, builtin
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
-from tests.refused import refuses
+from tests.refused import refusal, refuses
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,7 @@ def test_bad_input_is_one_clear_line(given, message):
     ],
 )
 def test_what_a_model_cannot_read_is_one_clear_line(bare, given, message):
-    with pytest.raises(UserError, match=message):
-        sequences(passage(**given), bare)
+    refuses(message, sequences, passage(**given), bare)
 
 
 def test_a_file_or_standard_input_is_read(tmp_path, monkeypatch):
@@ -200,8 +199,6 @@ def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise OverflowError("int too big\nto convert")
 
-    with pytest.raises(UserError) as caught:
-        sequences(sample(), replace(broken, tokenizer=refuse))
-    assert str(caught.value) == (
+    assert refusal(sequences, sample(), replace(broken, tokenizer=refuse)) == (
         "the tokenizer of llama cannot read the text: int too big to convert; mend its files"
     )

@@ -97,8 +97,7 @@ def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
 def test_a_line_that_is_no_object_by_itself_is_named(
     lines: str, number: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"as a JSON object a line \(line {number}\)"):
-        read(put(tmp_path / "x.jsonl", lines))
+    refuses(rf"as a JSON object a line \(line {number}\)", read, put(tmp_path / "x.jsonl", lines))
 
 
 @pytest.mark.parametrize("word", ["plain", "layerlab reads a line by itself", "\\u00e9"])
@@ -149,5 +148,4 @@ def test_settings_beside_a_log_are_of_a_size(
 
 @pytest.mark.parametrize("row", ['{"loss": 1' + "0" * 400 + "}", r'{"loss": 1, "note": "\ud800"}'])
 def test_values_that_a_table_has_no_room_for_are_one_line(row: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"x.jsonl cannot be read as a table: "):
-        read(put(tmp_path / "x.jsonl", row))
+    refuses(r"x.jsonl cannot be read as a table: ", read, put(tmp_path / "x.jsonl", row))

@@ -86,8 +86,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(
 ) -> None:
     (tmp_path / "file").write_text("here before")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=said):
-        Policy(format="bf16").save(tmp_path / place)
+    refuses(said, Policy(format="bf16").save, tmp_path / place)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -101,8 +100,7 @@ def test_a_write_that_breaks_off_leaves_the_old_policy(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(UserError, match="no space is left on the device"):
-        Policy(format="bf16", keep=("residual",)).save(path)
+    refuses("no space is left on the device", Policy(format="bf16", keep=("residual",)).save, path)
     assert load_policy(path) == Policy(format="fp16")
     assert list(tmp_path.iterdir()) == [path]
 
