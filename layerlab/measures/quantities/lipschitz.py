@@ -212,8 +212,8 @@ def _room(device: torch.device) -> float:
     return 0.0 if schedule is PROCESSOR else schedule.tile_bytes
 
 
-def weight_product(matrices: Mapping[str, Tensor]) -> float:
-    """Return the product of the spectral norms of a block's matrices; of experts, the largest.
+def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """Return the product of the spectral norms of each block's matrices; of experts, the largest.
 
     weights = prod_W ||W||_2
 
@@ -224,17 +224,8 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
     Unit: none.
 
     Args:
-        matrices: by name; `experts.0.up`, `experts.1.up`, ... and the slices of a stack of
-            matrices count as one, with their largest norm.
-    """
-    return weight_products([matrices])[0]
-
-
-def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
-    """Return `weight_product` of each block; matrices of one shape are multiplied side by side.
-
-    Source: kim21, section 3.
-    Unit: none.
+        blocks: of each its matrices by name; `experts.0.up`, `experts.1.up`, ... and the slices of
+            a stack of matrices count as one, with their largest norm.
     """
     roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []

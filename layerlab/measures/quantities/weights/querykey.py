@@ -86,17 +86,6 @@ def _triangle(weight: Float[Tensor, "row width"]) -> Float[Tensor, "row rank"]:
     return torch.linalg.qr(weight.mT, mode="r").R
 
 
-def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
-    """Return the largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
-
-    It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
-
-    Source: budzinskiy25.
-    Unit: that of W_q times that of W_k.
-    """
-    return factored_spectrum(query.abs(), key.abs())[:, 0]
-
-
 def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
     """Return the largest score that a head can give, whatever its input.
 
