@@ -1,6 +1,8 @@
 """Tiny models of many families, and what their attention layers multiplied."""
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 
 LLAMA = {
@@ -187,3 +190,20 @@ def layers(model: PreTrainedModel) -> list[tuple[HeadWeights, AttentionRecord, T
     for hook in hooks:
         hook.remove()
     return found
+
+
+def traced(model: PreTrainedModel, *sequences: Iterable[int]) -> list[Layer]:
+    """Every block of every sequence with its weights; only tests keep more than one."""
+    stack, layers = anatomy(model), list[Layer]()
+    trace(model, stack, [torch.tensor([*ids]) for ids in sequences], layers.append)
+    weights = [
+        project(
+            stack.blocks[part.block],
+            part.module,
+            name=part.name,
+            layer=part.block,
+            config=model.config,
+        )
+        for part in stack.attentions
+    ]
+    return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]

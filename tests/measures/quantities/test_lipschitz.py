@@ -26,13 +26,10 @@ from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.records.layer_names import EMBEDDING
+from tests.numerics.draw import gaussian
 
 (MEASURE,) = MEASURES
 DOUBLE = torch.finfo(torch.float64).eps
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def run(**options: Any) -> MeasureContext:
