@@ -17,12 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.observe.tracing.device_schedule import map_host, read_host, read_lists
 from layerlab.shapes import HeadVector, Matrix
-from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
 KeyWeights = Float[Tensor, "kv_head head_width width"]
@@ -325,7 +325,6 @@ MEASURES = (
         needs=frozenset({"weights"}),
         read=read,
         bound=(Bound(column="attained", limit="rope_bound", side="upper", source="su21; Own"),),
-        options={"tokens": None},
-        domains={"tokens": Constraint(kind=int | None, least=1, most=2**24)},
+        **measure_options("querykey"),
     ),
 )
