@@ -207,7 +207,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        flat = list(_flat(args)) + list(_flat(kwargs.values()))
+        flat = list(leaves(args)) + list(leaves(kwargs.values()))
         if func._opname in ASKING:
             return func(*_shadows(args), **_shadows(kwargs))
         if not _concerns(flat):
@@ -312,10 +312,11 @@ class EmulationMode(TorchDispatchMode, ABC):
         return self._seen[key]
 
 
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
+def leaves(values: Iterable[Any]) -> Iterable[Any]:
+    """Yield the leaves of nested lists."""
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _flat(value)
+            yield from leaves(value)
         else:
             yield value
 
@@ -348,7 +349,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bo
         return (_promote(flat),), True
     except RuntimeError:
         return (_promote(flat),), False
-    return tuple(value.dtype for value in _flat([result]) if floating(value)), True
+    return tuple(value.dtype for value in leaves([result]) if floating(value)), True
 
 
 def _shadows(arguments: Any) -> Any:
