@@ -219,7 +219,8 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
         return list(found.split([len(ids) - 1 for ids in given]))
 
     exactly = exact.split([len(one) for one in recorded])
-    texts = RecordedTexts(*(one[:MISTAKEN] for one in (recorded, exactly, scores.pieces)), read)
+    few = slice(MISTAKEN)
+    texts = RecordedTexts(recorded[few], exactly[few], scores.pieces[few], read)
     return [
         *try_shifts(texts),
         *try_beginning(texts, _find_token(config, ("bos_token_id",), entries)),
