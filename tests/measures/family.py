@@ -15,24 +15,12 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 
-LLAMA = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
+FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+PLAIN = {**FALCON, "max_position_embeddings": 64}
+LLAMA = {**PLAIN, "intermediate_size": 48, "num_key_value_heads": 2}
 HEAD = {**LLAMA, "head_dim": 8}
 GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-BERT = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "is_decoder": True,
-}
+BERT = {**PLAIN, "intermediate_size": 48, "is_decoder": True}
 EXPERT = {
     "num_experts": 4,
     "num_local_experts": 4,
@@ -53,15 +41,7 @@ YARN = {
     "rope_theta": 10000.0,
     "original_max_position_embeddings": 16,
 }
-OPT = {
-    "hidden_size": 32,
-    "ffn_dim": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "word_embed_proj_dim": 32,
-    "max_position_embeddings": 64,
-}
-FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OPT = {**PLAIN, "ffn_dim": 48, "word_embed_proj_dim": 32}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": GPT,
