@@ -1,6 +1,6 @@
-"""Options that a command checks before it imports what declares them, which takes torch.
+"""The options of measures and studies, which a command checks before it imports torch.
 
-A test holds each table equal to what is declared, in the same order.
+Each measure and study declares what stands here under its name.
 """
 
 from collections.abc import Mapping
@@ -42,6 +42,7 @@ MEASURES: Mapping[str, KnownOptions] = {
     "spectrum": {"dtype": _EXACTNESS},
     "attention": {"dtype": _EXACTNESS},
     "querykey": {"tokens": (None, Constraint(kind=int | None, least=1, most=2**24))},
+    # A tail is fitted to no fewer eigenvalues: below, its exponent says nothing.
     "matrices": {"fewest": (50, _PAIR)},
     "lipschitz": {
         "steps": (4, _COUNT),
@@ -80,7 +81,8 @@ _DIGITS = Constraint(kind=int, least=4, most=25)
 _WIDTH = Constraint(kind=int, least=16, most=1024)
 _FORMAT = ("bf16", Constraint(kind=str, choices=("bf16", "fp16")))
 _PRECISIONS = ("bf16+fp16+fp32", "bf16", "fp16", "fp32")
-_TRAINED: KnownOptions = {
+# Of a study that trains its models itself.
+TRAINED: KnownOptions = {
     "layers": (6, Constraint(kind=int, least=1, most=100)),
     "width": (64, _WIDTH),
     "updates": (300, Constraint(kind=int, least=1, most=10**6)),
@@ -98,9 +100,10 @@ STUDIES: Mapping[str, KnownOptions] = {
         "width": (128, _WIDTH),
     },
     "condition-alone": {"norm": ("rms", _NORM[1])},
-    "dimension-twins": _TRAINED,
-    "features-pca": {**_TRAINED, "seeds": (3, Constraint(kind=int, least=2, most=9))},
+    "dimension-twins": TRAINED,
+    "features-pca": {**TRAINED, "seeds": (3, Constraint(kind=int, least=2, most=9))},
     "latency-measured": {
+        # The largest are those of the source's 1B and 7B.
         "width": (1024, Constraint(kind=int, choices=(128, 256, 512, 1024, 2048, 4096))),
         "device": ("cpu", Constraint(kind=str, choices=("cpu", "cuda"))),
     },
@@ -119,15 +122,15 @@ STUDIES: Mapping[str, KnownOptions] = {
         "norm": _NORM,
         "layers": (100, Constraint(kind=int, least=2, most=1000)),
         "digits": (11, _DIGITS),
-        "variance": (0.1, Constraint(kind=float, above=0, most=100)),
+        "variance": (0.1, Constraint(kind=float, above=0.0, most=100.0)),
     },
-    "saliency-repeat": {**_TRAINED, "seeds": (3, Constraint(kind=int, least=1, most=9))},
-    "same-loss": _TRAINED,
+    "saliency-repeat": {**TRAINED, "seeds": (3, Constraint(kind=int, least=1, most=9))},
+    "same-loss": TRAINED,
     "scaled-identity": {
         "layers": (32, Constraint(kind=int, least=2, most=32)),
         "width": (128, _WIDTH),
     },
-    "scaled-identity-trained": _TRAINED,
+    "scaled-identity-trained": TRAINED,
     "stochastic": {"digits": (11, _DIGITS), "norm": _NORM},
     "tokenizer-table": {
         "entries": (4096, Constraint(kind=int, least=512, most=20_000)),
@@ -141,6 +144,21 @@ SETTINGS = {
     "seed": Constraint(kind=int, least=0, most=2**63 - 1),
     "threads": Constraint(kind=int, least=1, most=1024),
 }
+
+
+def measure_options(name: str) -> dict[str, Any]:
+    """Return what a measure of the package declares of its options."""
+    return _declare(MEASURES[name])
+
+
+def study_options(name: str) -> dict[str, Any]:
+    """Return what a study declares of its options."""
+    return _declare(STUDIES[name])
+
+
+def _declare(known: KnownOptions) -> dict[str, Any]:
+    domains = {name: domain for name, (_, domain) in known.items() if domain is not None}
+    return {"options": {name: usual for name, (usual, _) in known.items()}, "domains": domains}
 
 
 def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> dict[str, Any]:

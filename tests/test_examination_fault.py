@@ -18,6 +18,7 @@ pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.harness import run as sitting
 from tests.evaluation.shelf import run, shelf
+from tests.refused import refusal, refuses
 
 __all__ = ["shelf"]
 
@@ -37,9 +38,7 @@ def test_too_little_memory_is_one_line(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(sitting.HarnessModel, "_model_call", full)
-    with pytest.raises(UserError) as caught:
-        run(shelf, "boolq", batch_size=batch, limit=1)
-    assert str(caught.value).startswith(
+    assert refusal(run, shelf, "boolq", batch_size=batch, limit=1).startswith(
         f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
     )
 
@@ -53,11 +52,9 @@ def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(
     candidate().model.save_pretrained(tmp_path / "model")
     candidate().tokenizer.save_pretrained(tmp_path / "model")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
-    with pytest.raises(UserError) as told:
-        layerlab.evaluate(tmp_path / "model", suite="boolq", data=shelf, progress=False)
-    said = str(told.value)
+    said = refusal(layerlab.evaluate, tmp_path / "model", suite="boolq", data=shelf, progress=False)
     assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); type")
-    assert "--dtype bfloat16" in said and "--device auto" in said and "\n" not in said
+    assert "--dtype bfloat16" in said and "--device auto" in said
 
 
 def test_other_faults_of_a_model_stay_what_they_are(
@@ -89,15 +86,11 @@ def test_other_faults_of_a_model_stay_what_they_are(
     ],
 )
 def test_one_clear_line(shelf: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        run(shelf, **options)
-    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+    assert refusal(run, shelf, **options).startswith(said)
 
 
 def test_no_such_data_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        run(tmp_path / "none")
-    assert str(caught.value) == (
+    assert refusal(run, tmp_path / "none") == (
         f"there is no folder {str(tmp_path / 'none')!r}; give --data the one that benchmarks lie in"
     )
 
@@ -110,9 +103,10 @@ def test_no_model_is_asked_where_a_later_one_is_misspelt(shelf: Path, tmp_path: 
 
 def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(UserError) as caught:
-        run(shelf, out=tmp_path / "out")
-    assert str(caught.value) == f"{tmp_path / 'out'} is a file; give --out a folder for the results"
+    assert (
+        refusal(run, shelf, out=tmp_path / "out")
+        == f"{tmp_path / 'out'} is a file; give --out a folder for the results"
+    )
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -122,13 +116,10 @@ def test_a_model_without_a_tokenizer(shelf: Path) -> None:
 
 
 def test_the_list_is_named_only_where_something_is_not_here(shelf: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="layerlab evaluate --list to see what is here"):
-        run(shelf, "piqa")
+    refuses("layerlab evaluate --list to see what is here", run, shelf, "piqa")
     (tmp_path / "piqa").mkdir()
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
-    with pytest.raises(UserError) as caught:
-        run(tmp_path, "piqa")
-    assert str(caught.value).endswith("copy it anew, whole and without a password")
+    assert refusal(run, tmp_path, "piqa").endswith("copy it anew, whole and without a password")
 
 
 def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.measures.measure import Measure
 from layerlab.plugins import ORDER, list_measures, load, resolve, with_saliency
+from tests.refused import refusal, refuses
 
 DECLARED = """
 from layerlab.measures.measure import Measure
@@ -124,9 +125,7 @@ def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
 def test_what_cannot_be_measured_is_answered_in_one_line(
     asked: str, answer: str, length: Measure
 ) -> None:
-    with pytest.raises(UserError, match=answer) as caught:
-        resolve([asked], [length])
-    assert "\n" not in str(caught.value)
+    refuses(answer, resolve, [asked], [length])
 
 
 def test_a_string_alone_is_a_list_of_names_and_a_measure_alone_is_itself(length: Measure) -> None:
@@ -136,14 +135,12 @@ def test_a_string_alone_is_a_list_of_names_and_a_measure_alone_is_itself(length:
 
 @pytest.mark.parametrize("asked", ["", [""], [], ()])
 def test_naming_nothing_is_answered_with_an_example(asked: Any) -> None:
-    with pytest.raises(UserError, match="no measure is named; type for example"):
-        resolve(asked)
+    refuses("no measure is named; type for example", resolve, asked)
 
 
 @pytest.mark.parametrize("asked", [5, [5], ["stream", None]])
 def test_what_is_neither_a_name_nor_a_measure_is_answered_in_one_line(asked: Any) -> None:
-    with pytest.raises(UserError, match=r"cannot read the measures .*; expected names with commas"):
-        resolve(asked)
+    refuses(r"cannot read the measures .*; expected names with commas", resolve, asked)
 
 
 def test_a_choice_may_stand_without_quotes() -> None:
@@ -162,10 +159,7 @@ def test_an_option_without_a_default_takes_any_value(length: Measure) -> None:
 
 def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
     mine = load(outside(tmp_path, name="diversity"))
-    with pytest.raises(
-        UserError, match=r"two measures are called 'diversity'.*layerlab_loaded_mine"
-    ):
-        resolve(None, mine)
+    refuses(r"two measures are called 'diversity'.*layerlab_loaded_mine", resolve, None, mine)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -176,16 +170,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no Python file at"):
-        load(outside(tmp_path, file="mine.txt"))
+    refuses("no Python file at", load, outside(tmp_path, file="mine.txt"))
 
 
 @pytest.mark.parametrize("foot", ["", "MEASURES = ()[0:]\nMEASURES = None", "MEASURES = (1,)"])
 def test_a_file_with_nothing_at_its_foot_is_told_what_to_add(tmp_path: Path, foot: str) -> None:
     path = tmp_path / "empty.py"
     path.write_text(foot)
-    with pytest.raises(UserError, match="declares no measures, parts or variants; expected a tup"):
-        load(path)
+    refuses("declares no measures, parts or variants; expected a tup", load, path)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +193,7 @@ def test_a_file_that_is_not_python_is_answered_in_one_line(
 ) -> None:
     path = tmp_path / "broken.py"
     path.write_text(source)
-    with pytest.raises(UserError, match=re.escape(said)) as caught:
-        load(path)
-    assert "\n" not in str(caught.value)
+    refuses(re.escape(said), load, path)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +228,6 @@ def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it() -> None:
 
 
 def test_a_word_without_a_text_is_refused() -> None:
-    with pytest.raises(UserError) as caught:
-        with_saliency(resolve("stream"), None, None, " there")
-    assert "--foil asks about the next token of a text; type for example" in str(caught.value)
+    assert "--foil asks about the next token of a text; type for example" in refusal(
+        with_saliency, resolve("stream"), None, None, " there"
+    )

@@ -12,7 +12,6 @@ from layerlab.loading.model import LoadedModel
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import CONTEXT, SAMPLES, TextInput, sample
 
-EXCERPT = 200
 BATCH = 2048  # tokens that are run side by side
 
 

@@ -19,6 +19,7 @@ from layerlab.api import adapt
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
 from tests.forked import python
+from tests.refused import refuses
 
 ARMS = [{"name": "replay"}, {"name": "alone", "set": {"pretrain.ratio": [1, 0]}}]
 # In which stage, and at which of its words, a process ends as if its machine had lost power.
@@ -88,16 +89,14 @@ def test_every_stage_is_told_and_tables_are_whole(whole: AdaptationResult) -> No
         str(Path(one["name"])) for one in whole.content["texts"]
     ]
     assert len(whole.frame("samples")) == 6
-    with pytest.raises(UserError, match="there is no table 'x'; expected one of scores"):
-        whole.frame("x")
+    refuses("there is no table 'x'; expected one of scores", whole.frame, "x")
 
 
 def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -> None:
     assert whole.model("alone").config.vocab_size == 288
     first, second = (weights(whole, arm) for arm in ("replay", "alone"))
     assert any(not torch.equal(first[name], second[name]) for name in first)
-    with pytest.raises(UserError, match="there is no arm 'x'; expected replay, alone"):
-        whole.model("x")
+    refuses("there is no arm 'x'; expected replay, alone", whole.model, "x")
 
 
 def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
@@ -263,8 +262,7 @@ def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
         ),
         (diverging, r"is not finite at update 1; .*; lower train"),
     ):
-        with pytest.raises(UserError, match=said):
-            layerlab.adapt(content, out=tmp_path / "out", progress=False)
+        refuses(said, layerlab.adapt, content, out=tmp_path / "out", progress=False)
 
 
 def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folder: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import layerlab
-from layerlab import UserError
 from layerlab.errors import Interrupted
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.model import LoadedModel
@@ -23,6 +22,7 @@ from layerlab.evaluation.harness import run as sitting
 from layerlab.evaluation.tasks.configs import task_configs
 from tests.evaluation.exported import managed
 from tests.evaluation.shelf import row, run, shelf, whole
+from tests.refused import refusal
 
 __all__ = ["shelf", "whole"]
 
@@ -362,9 +362,7 @@ def test_another_folder_of_data_gives_the_same_questions(
 
 
 def test_chat(shelf: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        run(shelf, "boolq", chat=True)
-    assert str(caught.value) == (
+    assert refusal(run, shelf, "boolq", chat=True) == (
         "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
         "leave --chat out, or set its chat_template"
     )

@@ -24,6 +24,7 @@ from layerlab.system.trust import trust
 pytest.importorskip("lm_eval")
 
 from layerlab.builtin import SAMPLE
+from tests.refused import refuses
 
 SUITE, OWN = "suite:forwards.yaml", "command:size"
 TASK = """
@@ -212,19 +213,15 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
     assert left.startswith("left out: ") and judged.failed
     done = CliRunner().invoke(app, ["compare", str(copied / "scored"), "--judge", "-q"])
     assert done.exit_code == 1 and "is not believed" in " ".join(done.output.split())
-    with pytest.raises(UserError, match=r"scores.json is not believed: it is not what was written"):
-        again()
+    refuses(r"scores.json is not believed: it is not what was written", again)
     # The scores of another run, whole and sealed.
     shutil.copy(other / "scores.json", one / "scores.json")
-    with pytest.raises(UserError, match=r"is not believed: its run is not that of the result"):
-        again()
+    refuses(r"is not believed: its run is not that of the result", again)
     (one / "scores.json").unlink()
     shutil.copy(other / "model" / "model.safetensors", one / "model" / "model.safetensors")
-    with pytest.raises(UserError, match="is not the model of its result: the weights are others"):
-        again()
+    refuses("is not the model of its result: the weights are others", again)
     shutil.rmtree(one / "model")
-    with pytest.raises(UserError, match=r"kept no model, which suite:forwards\.yaml scores"):
-        again()
+    refuses(r"kept no model, which suite:forwards\.yaml scores", again)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +236,7 @@ def test_the_same_weights_under_other_settings_are_another_model(
     text = file.read_text("utf-8") if file.exists() else ""
     assert old in text
     file.write_text(text.replace(old, new) or new, encoding="utf-8")
-    with pytest.raises(UserError, match=f"not the model that its run kept: {name} was changed or"):
-        again()
+    refuses(f"not the model that its run kept: {name} was changed or", again)
     assert not (one / "scores.json").exists() and told(copied) == []
 
 
@@ -283,8 +279,7 @@ def test_nothing_runs_unasked_nor_for_a_plan(copied: Path) -> None:
     words = ["compare", "scored.toml", "--out", str(out), "-q"]
     done = CliRunner().invoke(app, words)
     assert isinstance(done.exception, UserError) and "--trust-recipe" in str(done.exception)
-    with pytest.raises(UserError, match="the recipe runs the command 'size', "):
-        compare("scored.toml", out=out, progress=False)
+    refuses("the recipe runs the command 'size', ", compare, "scored.toml", out=out, progress=False)
     planned = CliRunner().invoke(app, [*words, "--plan", "--trust-recipe", "--json"])
     assert planned.exit_code == 0, planned.output
     suite, own = json.loads(planned.stdout)["scores"]
@@ -334,8 +329,7 @@ def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied: Path) -> N
     with (copied / "forwards.yaml").open("a") as file:
         file.write("process_docs: !function own.same\n")
     given = load_recipe("scored.toml", {"compare.measures": ["suite:forwards.yaml"]})
-    with pytest.raises(UserError, match="or --trust-recipe where a recipe names the task"):
-        load_questions(given)
+    refuses("or --trust-recipe where a recipe names the task", load_questions, given)
     assert not mark.exists()
     with trust(False, trust_recipe=True):
         assert [len(tasks) for tasks in load_questions(given).values()] == [1]

@@ -14,6 +14,7 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import make_recipe
 from layerlab.records.run import RunRecord, read_record
 from tests import mounted
+from tests.refused import refuses
 
 SMALL = {
     "name": "small",
@@ -52,18 +53,14 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
 
 def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
     assert ended.frame("alarm").empty
-    with pytest.raises(
-        UserError, match="no events of the kind 'nonsense'; expected one of train, "
-    ):
-        ended.frame("nonsense")
+    refuses("no events of the kind 'nonsense'; expected one of train, ", ended.frame, "nonsense")
 
 
 def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
     settings = {"run.save_model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
     assert "The model" not in run.summary()
-    with pytest.raises(UserError, match=r"kept no model; write run\.save_model = true, delete it"):
-        run.model()
+    refuses(r"kept no model; write run\.save_model = true, delete it", run.model)
 
 
 def test_a_finished_run_is_kept(ended: Trained) -> None:
@@ -115,9 +112,8 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     said = []
     for _ in range(2):
-        with pytest.raises(UserError, match=r"lower train\.learning_rate") as told:
-            train(LOST, out=tmp_path, progress=False)
-        said.append(str(told.value))
+        told = refuses(r"lower train\.learning_rate", train, LOST, out=tmp_path, progress=False)
+        said.append(told)
     (run,) = (tmp_path / "lost" / "runs").iterdir()
     assert said[0] == said[1] and said[0].endswith(f"; the run is kept in {run}")
     assert f"; its page: {run / 'report.html'}" in said[0]

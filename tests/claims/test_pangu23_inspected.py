@@ -15,7 +15,7 @@ from layerlab.latency.candidates import build_candidate
 from layerlab.loading.model import subject
 from layerlab.measures.quantities import augmented, theorems
 from layerlab.measures.quantities.diversity import diversity as d
-from layerlab.measures.quantities.theorems import NOISE, SEED
+from layerlab.measures.quantities.theorems import MEASURES, SEED
 from layerlab.measures.runner import readings
 from layerlab.model.build import assemble
 from layerlab.plugins import list_measures
@@ -192,7 +192,7 @@ def test_theorem_6_is_reported_as_it_is_computed_by_hand(name):
         z = layer.z
         noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(SEED + number))
         noise = (noise - noise.mean(0)).to(DOUBLE)
-        noise = noise * NOISE * d(z) / noise.norm()
+        noise = noise * MEASURES[0].options["noise"] * d(z) / noise.norm()
         before, after = layer.matrices(z), layer.matrices(z + noise)
         change = layer.msa(z + noise) - layer.msa(z) + noise
         change = change + layer.shortcuts(z + noise) - layer.shortcuts(z)

@@ -18,10 +18,12 @@ from tests.numerics.draw import (
     DOUBLE,
     attention,
     block,
+    componentwise,
     features,
     feedforward,
     gaussian,
     inputs,
+    jacobian,
     row,
     seeds,
     weights,
@@ -30,14 +32,6 @@ from tests.numerics.draw import (
 RMS, LAYER = TheoryNorm(), TheoryNorm(kind="layer")
 tried = settings(max_examples=40, deadline=None)
 few = settings(max_examples=15, deadline=None)
-
-
-def jacobian(function, x):
-    return torch.autograd.functional.jacobian(function, x)
-
-
-def componentwise(function, x):
-    return condition_numbers.componentwise(jacobian(function, x), x, function(x)).item()
 
 
 @tried

@@ -11,14 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.measures.quantities.weights.querykey import prenorm_bound
+from tests.numerics.draw import gaussian
 
 DOUBLE = torch.float64
 EPS = torch.finfo(DOUBLE).eps
 KINDS = ("gaussian", "first key", "own key", "flat", "alternating")
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
 def softmax(scores, causal):
@@ -33,7 +30,7 @@ def norm(matrix):
 def scores_within(kind, tokens, limit, seed):
     """Scores with |s| <= limit: random ones, and ones that pile all they can on few columns."""
     if kind == "gaussian":
-        scores = random(tokens, tokens, seed=seed)
+        scores = gaussian(tokens, tokens, seed=seed)
         return limit * scores / scores.abs().max()
     low = torch.full((tokens, tokens), -limit, dtype=DOUBLE)
     if kind == "first key":
@@ -86,7 +83,7 @@ def test_equation_7_is_attained_when_every_row_picks_the_same_column():
 @given(st.integers(2, 12), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_the_norm_is_one_for_doubly_stochastic_attention_and_above_for_any_other(tokens, seed):
-    scores = random(tokens, tokens, seed=seed)
+    scores = gaussian(tokens, tokens, seed=seed)
     assert norm(softmax(scores, causal=False)) > 1
     assert norm(softmax(scores, causal=True)) > 1
     doubly = (torch.eye(tokens, dtype=DOUBLE) + torch.eye(tokens, dtype=DOUBLE).roll(1, 0)) / 2
@@ -104,8 +101,8 @@ def test_the_prenorm_bound_holds_without_a_mask(drawn):
 def test_refuted_the_prenorm_bound_as_printed_is_below_the_norm_of_causal_attention():
     # A pre-norm head with Gamma = 1 and M = 0.1: the bound promises 1.104, the head has 1.646.
     tokens, width = 128, 32
-    stream = torch.nn.functional.layer_norm(random(tokens, width, seed=1), (width,))
-    query, key = random(width, width, seed=2), random(width, width, seed=3)
+    stream = torch.nn.functional.layer_norm(gaussian(tokens, width, seed=1), (width,))
+    query, key = gaussian(width, width, seed=2), gaussian(width, width, seed=3)
     limit = 0.1
     query *= limit / (norm(query) * norm(key) * math.sqrt(width))
     scores = (stream @ query) @ (stream @ key).T / math.sqrt(width)
@@ -135,7 +132,7 @@ def test_the_bound_of_the_report_is_the_corrected_one(tokens, limit):
 
 def test_the_bound_says_nothing_at_the_size_of_gpt2():
     # Weights N(0, 0.02^2), as GPT-2 starts: M is near 48, and both forms are sqrt(n) to 12 digits.
-    query, key = (0.02 * random(768, 64, seed=seed) for seed in (1, 2))
+    query, key = (0.02 * gaussian(768, 64, seed=seed) for seed in (1, 2))
     limit = (norm(query) * norm(key) * 768 / math.sqrt(64)).item()
     assert limit > 20
     for bound in (printed(128, limit), corrected(128, limit)):
@@ -173,7 +170,7 @@ def test_the_same_bound_holds_behind_the_layer_norms_of_pre_and_of_post_norm_blo
     with torch.no_grad():
         for front, block in zip(fronts(model), model.transformer.h, strict=True):
             block.attn.c_attn.weight *= sharpness
-            block.attn.c_attn.bias += 0.1 * sharpness * random(48, seed=1).float()
+            block.attn.c_attn.bias += 0.1 * sharpness * gaussian(48, seed=1).float()
             if front is not None:
                 front.bias += 0.1
         matrices = model(tokens, output_attentions=True).attentions
@@ -203,7 +200,7 @@ def test_refuted_products_of_attention_do_not_explode():
     tokens, depth = 128, 48
     product, bound = torch.eye(tokens, dtype=DOUBLE), 1.0
     for layer in range(depth):
-        matrix = softmax(random(tokens, tokens, seed=layer), causal=True)
+        matrix = softmax(gaussian(tokens, tokens, seed=layer), causal=True)
         product, bound = matrix @ product, bound * norm(matrix).item()
         assert 1 <= norm(product) * (1 + 1e-12)
         assert norm(product) <= math.sqrt(tokens) * (1 + 1e-12)
@@ -213,10 +210,10 @@ def test_refuted_products_of_attention_do_not_explode():
 
 @pytest.mark.parametrize("width", [4, 64, 768])
 def test_refuted_beside_equation_9_layer_norm_projects_onto_radius_sqrt_d_and_not_one(width):
-    stream = torch.nn.functional.layer_norm(3 + 10 * random(50, width, seed=5), (width,))
+    stream = torch.nn.functional.layer_norm(3 + 10 * gaussian(50, width, seed=5), (width,))
     # eps = 1e-5 beside a variance near 100 takes off at most 1e-5 / 50.
     assert torch.allclose(stream.norm(dim=-1), torch.tensor(width, dtype=DOUBLE).sqrt(), rtol=2e-5)
-    gain = random(width, seed=6)
+    gain = gaussian(width, seed=6)
     assert ((stream * gain).norm(dim=-1) <= gain.abs().max() * math.sqrt(width)).all()
 
 

@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
-from layerlab import UserError, builtin
+from layerlab import builtin
 from tests.cli.several import Said, several
+from tests.refused import refuses
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,6 @@ def test_function_takes_a_loaded_model_and_options(tiny) -> None:
         new = layerlab.retrofit(model, shared=shared)
         own = new.model.layers[0].attention.query.weight
         assert (own.data_ptr() == theirs.data_ptr()) == shared
-    with pytest.raises(UserError, match="model is a int; expected a Hub id"):
-        layerlab.retrofit(3)
-    with pytest.raises(UserError, match="the variant is a int; expected"):
-        layerlab.retrofit(model, 5)
-    with pytest.raises(UserError, match="this one is loaded: call"):
-        layerlab.retrofit(model, device="cpu")
+    refuses("model is a int; expected a Hub id", layerlab.retrofit, 3)
+    refuses("the variant is a int; expected", layerlab.retrofit, model, 5)
+    refuses("this one is loaded: call", layerlab.retrofit, model, device="cpu")

@@ -8,6 +8,7 @@ from rich.console import Console
 from layerlab.adaptation.pipeline.stage import Stage
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
+from tests.console.test_runs import Clock
 
 STAGES = [
     Stage(kind="pretrain", settings={"seed": seed}, seed=seed, arms=("a",)) for seed in range(30)
@@ -16,16 +17,6 @@ STAGES = [
 
 def titles(stages: list[Stage]) -> dict[str, str]:
     return {one.key: one.title(1) for one in stages}
-
-
-class Clock:
-    """Seconds that a test decides."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def lines(board: StagesDisplay) -> list[str]:

@@ -23,6 +23,7 @@ from layerlab.data.sources import TextChunk
 from layerlab.data.text_files import READ
 from layerlab.recipes.training_sections import DataSection, Source
 from tests.forked import OwnFork, python
+from tests.refused import refuses
 
 SIZE = 8192
 # What Python says of a fork while another thread waits, as that of xdist does.
@@ -88,8 +89,7 @@ def test_nothing_behind_the_first_shard_is_read_before_it_is_asked_for(
     corpus = prepare(data(rows), tmp_path)
     order = BatchOrder(corpus, 8, 0)
     assert len(order.rows(0, 4)) == 4, "the first shard is there"
-    with pytest.raises(UserError, match=r"rows.jsonl, line 301 is not JSON.*mend that line$"):
-        everything(corpus)
+    refuses(r"rows.jsonl, line 301 is not JSON.*mend that line$", everything, corpus)
 
 
 def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
@@ -169,8 +169,7 @@ def test_a_run_that_waits_for_a_killed_writer_says_so(rows: Path, tmp_path: Path
     process = shards.writer._process
     assert process is not None
     process.kill()
-    with pytest.raises(UserError, match=r"has ended with code -9: it was killed; type the command"):
-        shards.table(9)
+    refuses(r"has ended with code -9: it was killed; type the command", shards.table, 9)
 
 
 def test_the_writer_ends_with_whoever_started_it(
@@ -195,8 +194,7 @@ def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> N
     assert shards is not None
     file = shards.folder / "000002" / "shard.tokens"
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(UserError, match=r"000002 in the cache is not what was written; delete"):
-        everything(corpus)
+    refuses(r"000002 in the cache is not what was written; delete", everything, corpus)
     del corpus, shards  # and their writer
     shutil.rmtree(file.parent)
     assert all(map(np.array_equal, everything(prepare(data(rows), tmp_path)), whole))
@@ -244,8 +242,7 @@ def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path: Path) ->
 def test_a_text_that_changes_is_refused(rows: Path, tmp_path: Path) -> None:
     corpus = prepare(data(rows), tmp_path)
     rows.write_text(rows.read_text() + json.dumps({"text": "more"}))
-    with pytest.raises(UserError, match=r"rows.jsonl was changed since it was planned"):
-        everything(corpus)
+    refuses(r"rows.jsonl was changed since it was planned", everything, corpus)
 
 
 def test_a_text_is_known_by_its_content_and_not_by_its_time(rows: Path, tmp_path: Path) -> None:

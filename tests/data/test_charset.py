@@ -11,6 +11,7 @@ from layerlab.data.text_files import read_text_blocks
 from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import decode_text
 from layerlab.loading.text_input import read_file
+from tests.refused import refuses
 
 SIMPLE = "第一条　为了保护民事主体的合法权益，调整民事关系，维护社会和经济秩序，制定本法。"
 FULL = "天文學是一門自然科學，它運用數學、物理和化學等方法來解釋宇宙間的天體。"
@@ -69,12 +70,10 @@ def test_utf_16_is_refused_with_its_mark_and_without(tmp_path: Path, mark: bytes
     plain.write_bytes(data)
     packed.write_bytes(gzip.compress(data))
     for path in (plain, packed):
-        with pytest.raises(UserError, match="is not UTF-8 text; it is probably UTF-16: type: "):
-            list(read_text_blocks(path))
+        refuses("is not UTF-8 text; it is probably UTF-16: type: ", list, read_text_blocks(path))
     with pytest.raises(UserError, match="is not UTF-8 text; it is probably UTF-16: type: "):
         decode_text(BenchmarkFile("a.jsonl", data))
-    with pytest.raises(UserError, match="byte 0 is not UTF-8 text"):
-        read_file(str(plain))
+    refuses("byte 0 is not UTF-8 text", read_file, str(plain))
 
 
 def test_a_text_whose_end_was_never_written_is_refused(tmp_path: Path) -> None:
@@ -83,7 +82,6 @@ def test_a_text_whose_end_was_never_written_is_refused(tmp_path: Path) -> None:
     for lines in (5, 2000, 9000):
         path.write_bytes(b"A text of some words.\n" * lines + bytes(150_000))
         said = f"byte {22 * lines} is not UTF-8 text; from there on its bytes are zero: the file is"
-        with pytest.raises(UserError, match=said):
-            list(read_text_blocks(path))
+        refuses(said, list, read_text_blocks(path))
     path.write_bytes(b"A text of some words, and \0 one.\n" * 9000)
     assert "".join(read_text_blocks(path)).count("\0") == 9000

@@ -16,6 +16,7 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.records.parse import seal
 from layerlab.report.pages.comparison import save_comparison
+from tests.refused import refuses
 from tests.training.drawn import recipe, records, write
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
@@ -240,13 +241,10 @@ def edited(place: Path) -> Path:
     ],
 )
 def test_what_cannot_be_judged_is_one_line(tmp_path: Path, change: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said) as told:
-        layerlab.compare(change(saved(tmp_path)), judge=True)
-    assert "\n" not in str(told.value)
+    refuses(said, layerlab.compare, change(saved(tmp_path)), judge=True)
 
 
 def test_a_folder_without_judge_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the recipe .*: Is a directory; give a TOML"):
         layerlab.compare(saved(tmp_path))
-    with pytest.raises(UserError, match="no page in 'fr'"):
-        layerlab.compare("smoke", judge=True, lang="fr")
+    refuses("no page in 'fr'", layerlab.compare, "smoke", judge=True, lang="fr")

@@ -25,6 +25,7 @@ from layerlab.system.trust import trust
 from tests.families.recipe import FAMILIES, UNBUILT, family_config
 from tests.hostile.attack import Ended, typed
 from tests.hostile.fuzz import fuzz
+from tests.refused import refusal, refuses
 
 READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
 VALUES: tuple[Any, ...] = (0, -1, 10**6, 10**12, "x", None, [], {}, True, 1.5)
@@ -124,8 +125,7 @@ def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders
         found = typed("inspect", str(folder), *READ, "--allow-unused").survived()
         assert json.loads(found.out)["models"][0]["layers"] == 3
         given: dict[str, Any] = {"measures": ["stream"], "progress": False, "texts": "A text."}
-        with pytest.raises(UserError, match="allow_unused=True"):
-            layerlab.inspect(str(folder), **given)
+        refuses("allow_unused=True", layerlab.inspect, str(folder), **given)
         assert len(layerlab.inspect(str(folder), **given, allow_unused=True).frame("stream")) == 4
     finally:
         file.write_text(before, "utf-8")
@@ -222,9 +222,7 @@ def test_a_field_that_leads_elsewhere_is_one_line(
     shutil.copytree(builtin.path("llama"), place)
     config = place / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    with pytest.raises(UserError) as told:
-        subject(str(place))
-    assert said in str(told.value) and "\n" not in str(told.value)
+    assert said in refusal(subject, str(place))
 
 
 def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
@@ -245,8 +243,7 @@ def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "model"
     shutil.copytree(builtin.path("llama"), place)
     (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    with pytest.raises(UserError, match=r"an adapter \(adapter_config\.json\) lies beside the mod"):
-        subject(str(place))
+    refuses(r"an adapter \(adapter_config\.json\) lies beside the mod", subject, str(place))
 
 
 SMALL = {"vocab_size": 512, "n_layer": 1, "n_head": 2, "n_embd": 16, "pad_token_id": 0}

@@ -16,6 +16,7 @@ from layerlab.builtin import SAMPLE
 from layerlab.records.checkpoint_names import is_checkpoint
 from layerlab.system.files import OWN, Like, OnlyOwn, check_folder, write_folder
 from tests.hostile.attack import typed
+from tests.refused import refuses
 
 TEXT = "A row of text that is long enough to matter for all of us who read it here."
 
@@ -52,8 +53,7 @@ def test_a_file_that_comes_meanwhile_stays(like: Like | None, before: str, tmp_p
     if before == "own":
         write_folder(out, lambda one: (one / "state.json").touch(), "text", like)
     said = r"out was given files while this ran, and they stay; the text is in .*out-2: move one"
-    with pytest.raises(UserError, match=said):
-        write_folder(out, add(out, "notes.txt"), "text", like)
+    refuses(said, write_folder, out, add(out, "notes.txt"), "text", like)
     assert (out / "notes.txt").read_text() == "mine" and not (out / "text.jsonl").exists()
     assert (tmp_path / "out-2" / "text.jsonl").read_text() == "made"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "out-2"]
@@ -171,10 +171,8 @@ def test_what_the_user_changed_is_no_longer_what_was_written(name: str, tmp_path
     write_folder(out, fill, "text", OnlyOwn())
     (out / name).write_text("edited")
     assert OnlyOwn().others(out) == [name]
-    with pytest.raises(UserError, match="holds something other than a text"):
-        check_folder(out, "text", OnlyOwn())
-    with pytest.raises(UserError, match="holds something other than a text"):
-        write_folder(out, fill, "text", OnlyOwn())
+    refuses("holds something other than a text", check_folder, out, "text", OnlyOwn())
+    refuses("holds something other than a text", write_folder, out, fill, "text", OnlyOwn())
     assert (out / name).read_text() == "edited"
 
 

@@ -18,6 +18,7 @@ from layerlab.studies.engine.suite import every
 from layerlab.system.own_page import BRAND, is_own_page, mark_of
 from tests.evaluation.results.test_result import content
 from tests.hostile.attack import typed
+from tests.refused import refusal, refuses
 from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
 
@@ -46,9 +47,7 @@ def test_an_adaptation_replaces_nothing_but_its_own(
         "or name another folder with --out"
     )
     for write in (lambda: layerlab.adapt(RECIPE, out=tmp_path, progress=False), lambda: save(out)):
-        with pytest.raises(UserError) as caught:
-            write()
-        assert str(caught.value) == said
+        assert refusal(write) == said
     assert (out / name).read_text() == "mine" and not (out / "stages").exists()
 
 
@@ -86,8 +85,7 @@ def test_an_adaptation_is_known_wherever_writing_is_cut_off(
 @pytest.mark.parametrize("found", ["[]", "3", "{", '{"arms": []}', "[" * 20_000])
 def test_a_result_of_something_else_is_left_alone(found: str, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(found)
-    with pytest.raises(UserError, match=r"something other than an adaptation: result\.json"):
-        check_curriculum(tmp_path)
+    refuses(r"something other than an adaptation: result\.json", check_curriculum, tmp_path)
 
 
 def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
@@ -98,12 +96,10 @@ def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
     page = save_scores(scored(), tmp_path)
     result.save(tmp_path)
     page.write_text("mine")
-    with pytest.raises(UserError, match=r"other than an evaluation: report\.html; name a new"):
-        result.save(tmp_path)
+    refuses(r"other than an evaluation: report\.html; name a new", result.save, tmp_path)
     save_curriculum(passed(), tmp_path / "other")
     (tmp_path / "other" / "report.html").replace(page)
-    with pytest.raises(UserError, match=r"other than an evaluation: report\.html; name a new"):
-        result.save(tmp_path)
+    refuses(r"other than an evaluation: report\.html; name a new", result.save, tmp_path)
     assert is_own_page(page, mark_of("adapt"))
 
 
@@ -115,8 +111,7 @@ def test_scores_are_not_written_through_a_linked_folder(
     (tmp_path / "out" / "tables").rename(mine)
     (mine / "subjects.csv").write_text("mine")
     (tmp_path / "out" / "tables").symlink_to(mine)
-    with pytest.raises(UserError, match=r"tables is a link to .*; delete the link, or name an"):
-        result.save(tmp_path / "out")
+    refuses(r"tables is a link to .*; delete the link, or name an", result.save, tmp_path / "out")
     assert (mine / "subjects.csv").read_text() == "mine"
 
 
@@ -134,8 +129,7 @@ def test_pages_are_not_written_through_links_in_their_folder(name: str, tmp_path
         if place.is_dir():
             place.rename(tmp_path / f"kept {folder.name}")
         place.symlink_to(tmp_path / "mine")
-        with pytest.raises(UserError, match=rf"{name} is a link to .*; delete the link, or name"):
-            write()
+        refuses(rf"{name} is a link to .*; delete the link, or name", write)
         assert not [*(tmp_path / "mine").iterdir()]
 
 
@@ -148,8 +142,7 @@ def test_a_page_of_the_users_beside_a_report_or_a_study_stays(page: str, tmp_pat
     (tmp_path / page).write_text(f"... {BRAND} ...")
     check_folder(tmp_path, what)
     (tmp_path / page).write_text("mine")
-    with pytest.raises(UserError, match=f"holds something other than a {what}"):
-        check_folder(tmp_path, what)
+    refuses(f"holds something other than a {what}", check_folder, tmp_path, what)
 
 
 def test_what_holds_is_no_name_for_a_page_of_the_users(

@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from layerlab import UserError
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.trainer.resume import newest_checkpoint
 from layerlab.builtin import path
@@ -26,6 +25,7 @@ from layerlab.records.parse import digest_of, seal
 from layerlab.training.checkpoints import checkpoint
 from layerlab.training.checkpoints.trackers import _keys, _last
 from tests.experiments.executors.test_local import Heard, command, runs
+from tests.refused import refuses
 from tests.training.test_trainer import begun
 
 
@@ -75,8 +75,7 @@ def test_a_checkpoint_that_is_sealed_anew_is_no_traceback(name: str, tmp_path: P
     damage, said = DAMAGES[name]
     damage(next((tmp_path / "run" / "checkpoints").iterdir()))
     if name == "optimizer":
-        with pytest.raises(UserError, match=said):
-            begun(tmp_path / "run")
+        refuses(said, begun, tmp_path / "run")
     else:
         state, notes = checkpoint.load(tmp_path / "run" / "checkpoints")
         assert state is None and said in notes[0]
@@ -90,8 +89,7 @@ def test_what_trackers_were_told_is_read_as_what_it_is(tmp_path: Path) -> None:
         assert _keys(tmp_path, ["wandb"])["wandb"]["begun"] is False
     (tmp_path / "told").unlink()
     os.mkfifo(tmp_path / "told")
-    with pytest.raises(UserError, match="is a pipe; expected a file"):
-        _last(tmp_path / "told")
+    refuses("is a pipe; expected a file", _last, tmp_path / "told")
 
 
 @pytest.fixture
@@ -175,8 +173,7 @@ def test_what_a_stage_left_is_what_the_next_one_reads(what: str, tmp_path: Path)
     file = folder / ("text.jsonl" if what == "text" else "model/model.safetensors")
     file.write_bytes(b"forged")
     reader = {"text": store.check, "model": store.model, "words": store.words}[what]
-    with pytest.raises(UserError, match=f"{file.name} is not what was written; delete it and"):
-        reader(stage.key)
+    refuses(f"{file.name} is not what was written; delete it and", reader, stage.key)
 
 
 def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None:
@@ -188,16 +185,14 @@ def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None
     names = ("run", "run.json", "recipe.json", "manifest.json", "result.json")
     head = pyarrow.table({name: ["r" if name == "run" else "{}"] for name in names})
     pyarrow.parquet.write_table(head, tmp_path / MANIFESTS)
-    with pytest.raises(UserError, match="unpacks to more than 256 MiB"):
-        unfold_runs(tmp_path)
+    refuses("unpacks to more than 256 MiB", unfold_runs, tmp_path)
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_journal_of_one_line_without_end_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("wb") as file:
         file.truncate(LONGEST + 2)
-    with pytest.raises(UserError, match="has a line of more than 64 MiB, which is no event"):
-        list(read(tmp_path))
+    refuses("has a line of more than 64 MiB, which is no event", list, read(tmp_path))
 
 
 def test_jobs_import_nothing_from_the_folder_they_are_started_in(
@@ -215,5 +210,4 @@ def test_a_model_that_was_trained_is_read_from_safetensors_alone(tmp_path: Path)
     shutil.copytree(path("llama"), tmp_path / "model")
     assert load_saved(tmp_path / "model").config.model_type == "llama"
     (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")
-    with pytest.raises(UserError, match="has only pickled weights"):
-        load_saved(tmp_path / "model")
+    refuses("has only pickled weights", load_saved, tmp_path / "model")

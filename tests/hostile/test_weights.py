@@ -20,6 +20,7 @@ from layerlab.loading.weights_hash import weights_hash
 from layerlab.system.trust import trust
 from tests.families.recipe import build
 from tests.hostile.attack import typed
+from tests.refused import refuses
 
 READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
 FIRST = "model.layers.0.self_attn.q_proj.weight"
@@ -80,8 +81,7 @@ def test_two_models_in_one_folder_are_refused(
     change: Callable[[Path, Weights], None], said: str, folder: Path
 ) -> None:
     change(folder, load_file(folder / SINGLE))
-    with pytest.raises(UserError, match=re.escape(said)):
-        read_outlines(folder)
+    refuses(re.escape(said), read_outlines, folder)
     typed("inspect", str(folder), *READ).refused(said)
     typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
 
@@ -105,8 +105,7 @@ def test_one_weight_under_two_names_is_refused_where_they_differ(
     said = f"which differ and are one weight of LlamaForCausalLM ({len(names)} "
     typed("inspect", str(folder), *READ).refused(said)
     typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
-    with pytest.raises(UserError, match="which differ and are one weight"):
-        next(read_layers(folder))
+    refuses("which differ and are one weight", next, read_layers(folder))
     assert typed("inspect", str(folder), *READ, "--allow-unused").survived().code == 0
 
 
@@ -135,8 +134,7 @@ def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
     weights = load_file(tmp_path / SINGLE)
     assert subject(str(tmp_path)).model.num_parameters() > 0
     store(tmp_path, SINGLE, {**weights, other: 2 * weights[name]})
-    with pytest.raises(UserError, match="which differ and are one weight of"):
-        subject(str(tmp_path))
+    refuses("which differ and are one weight of", subject, str(tmp_path))
 
 
 def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
@@ -213,10 +211,7 @@ def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loa
         for name, one in weights.items()
     }
     store(tmp_path, SINGLE, packed)
-    with pytest.raises(
-        UserError, match=r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf"
-    ):
-        subject(str(tmp_path))
+    refuses(r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf", subject, str(tmp_path))
 
 
 def quantise(folder: Path) -> None:
@@ -242,8 +237,7 @@ def test_quantised_weights_are_not_read_from_the_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quantise(folder)
-    with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
-        next(read_layers(folder))
+    refuses("are quantised, and what lies on the disk is not what the", next, read_layers(folder))
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
     with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
         subject(str(folder), weights_only=True)
@@ -266,8 +260,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(
     weights = load_file(folder / SINGLE)
     change(weights)
     store(folder, SINGLE, weights)
-    with pytest.raises(UserError, match=re.escape(said)):
-        subject(str(folder), weights_only=weights_only, unloaded=weights_only)
+    refuses(re.escape(said), subject, str(folder), weights_only=weights_only, unloaded=weights_only)
 
 
 @pytest.mark.parametrize("name", [pytest.param(FIRST, marks=pytest.mark.full), EMBEDDING])
@@ -311,5 +304,4 @@ def test_numbers_of_eight_bits_are_looked_at_too(folder: Path) -> None:
     weight.data = weight.data.to(torch.float8_e4m3fn)
     check_finite(model)
     weight.data.view(torch.uint8)[0, 0] = 0x7F
-    with pytest.raises(UserError, match=f"the weight {name} holds 1 of"):
-        check_finite(model)
+    refuses(f"the weight {name} holds 1 of", check_finite, model)

@@ -17,6 +17,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.experiments.statistics.online_levels import fallback_level, lord_level
 from layerlab.ledger.chain import FILE
+from tests.refused import refuses
 
 NOISE = np.random.default_rng(5).normal(0, 0.01, (4, 60))
 GAIN = {"plain": 0.0, "wide": -0.04, "same": 0.0, "worse": 0.04}
@@ -248,8 +249,7 @@ def test_what_cannot_be_written_down_is_named(
     screened: Path, idea: str, given: dict[str, Any], message: str
 ) -> None:
     text = (screened / FILE).read_bytes()
-    with pytest.raises(UserError, match=message):
-        layerlab.add_idea(screened, idea, **given)
+    refuses(message, layerlab.add_idea, screened, idea, **given)
     assert (screened / FILE).read_bytes() == text
 
 
@@ -279,8 +279,7 @@ def test_other_runs_than_were_written_down_are_named(
     folder: Path, tmp_path: Path, arms: dict[str, list[int]], message: str
 ) -> None:
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
-    with pytest.raises(UserError, match=message):
-        layerlab.judge_idea(folder, "wide", table(tmp_path / "a.csv", arms))
+    refuses(message, layerlab.judge_idea, folder, "wide", table(tmp_path / "a.csv", arms))
     assert layerlab.read_ledger(folder).find("wide")[-1].verdict is None
 
 
@@ -329,15 +328,13 @@ def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:
 def test_a_campaign_that_means_nothing_is_refused(
     tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        layerlab.create_ledger(tmp_path / "own", **{"baseline": "plain", **given})
+    refuses(message, layerlab.create_ledger, tmp_path / "own", **{"baseline": "plain", **given})
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, whose folders take no file")
 def test_where_nothing_can_be_written_is_told_at_once() -> None:
-    with pytest.raises(UserError, match="cannot write /proc/nowhere"):
-        layerlab.create_ledger("/proc/nowhere", baseline="plain")
+    refuses("cannot write /proc/nowhere", layerlab.create_ledger, "/proc/nowhere", baseline="plain")
 
 
 def test_a_ledger_of_a_later_version_is_named(tmp_path: Path) -> None:

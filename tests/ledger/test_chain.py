@@ -17,6 +17,7 @@ from layerlab.ledger.chain import (
     hold_ledger,
     read_chain,
 )
+from tests.refused import refuses
 
 LINES = 5
 
@@ -50,38 +51,33 @@ def test_a_changed_line_is_named(folder: Path, place: int) -> None:
     given = lines(folder)
     given[place] = given[place].replace('"kind":"', '"kind":"x')
     write(folder, given)
-    with pytest.raises(UserError, match=f"line {place + 1} of .* was changed after it was written"):
-        read_chain(folder)
+    refuses(f"line {place + 1} of .* was changed after it was written", read_chain, folder)
 
 
 @pytest.mark.parametrize("place", range(LINES))
 def test_a_removed_line_is_named(folder: Path, place: int) -> None:
     given = lines(folder)
     write(folder, given[:place] + given[place + 1 :])
-    with pytest.raises(UserError, match=f"line {place + 1} was removed"):
-        read_chain(folder)
+    refuses(f"line {place + 1} was removed", read_chain, folder)
 
 
 def test_lines_that_changed_places_are_named(folder: Path) -> None:
     given = lines(folder)
     write(folder, [*given[:2], given[3], given[2], given[4]])
-    with pytest.raises(UserError, match="line 4 stands in place 3: lines were moved"):
-        read_chain(folder)
+    refuses("line 4 stands in place 3: lines were moved", read_chain, folder)
 
 
 def test_a_line_that_was_put_in_between_is_named(folder: Path) -> None:
     given = lines(folder)
     write(folder, [*given[:3], given[1], *given[3:]])
-    with pytest.raises(UserError, match="line 2 stands in place 4: lines were moved"):
-        read_chain(folder)
+    refuses("line 2 stands in place 4: lines were moved", read_chain, folder)
 
 
 def test_a_line_of_another_ledger_is_named(folder: Path, tmp_path: Path) -> None:
     other = append_line(begin_chain(tmp_path / "b", {"kind": "campaign", "x": 1}), {"kind": "y"})
     given = lines(folder)
     write(folder, [given[0], lines(other.folder)[1], *given[2:]])
-    with pytest.raises(UserError, match="line 2 does not follow the one before it, which is of an"):
-        read_chain(folder)
+    refuses("line 2 does not follow the one before it, which is of an", read_chain, folder)
 
 
 def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder: Path, tmp_path: Path) -> None:
@@ -89,17 +85,14 @@ def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder: Path, tmp_
     for number in range(2, LINES + 1):
         other = append_line(other, {"kind": "trial", "name": f"better {number}"})
     write(folder, lines(other.folder))
-    with pytest.raises(UserError, match=r"line 5 of .* is not the one that head\.json tells of"):
-        read_chain(folder)
+    refuses(r"line 5 of .* is not the one that head\.json tells of", read_chain, folder)
 
 
 def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
     (folder / HEAD).write_text("{}")
-    with pytest.raises(UserError, match=r"head\.json was changed; copy the ledger back"):
-        read_chain(folder)
+    refuses(r"head\.json was changed; copy the ledger back", read_chain, folder)
     (folder / HEAD).unlink()
-    with pytest.raises(UserError, match=r"head\.json is gone, which tells how many lines"):
-        read_chain(folder)
+    refuses(r"head\.json is gone, which tells how many lines", read_chain, folder)
 
 
 def tell_of(folder: Path, known: int) -> None:
@@ -114,8 +107,7 @@ def test_a_line_that_the_head_tells_of_was_not_cut_off_while_it_was_written(
 ) -> None:
     given = lines(folder)
     write(folder, [*given[:-1], given[-1].rstrip("\n")[:-cut]])
-    with pytest.raises(UserError, match=r"line 5 was removed from the end of .* or cut off after"):
-        read_chain(folder)
+    refuses(r"line 5 was removed from the end of .* or cut off after", read_chain, folder)
 
 
 def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path) -> None:

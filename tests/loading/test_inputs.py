@@ -11,6 +11,7 @@ from layerlab import UserError, builtin
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
+from tests.refused import refusal, refuses
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,7 @@ ADDED = [[0.0, 0.0, -1e9]]
     ],
 )
 def test_a_mask_of_other_numbers_than_0_and_1_is_refused(mask, message):
-    with pytest.raises(UserError, match=message):
-        passage(input_ids=[[4, 5, 6]], attention_mask=mask)
+    refuses(message, passage, input_ids=[[4, 5, 6]], attention_mask=mask)
 
 
 def test_a_mask_that_was_added_to_the_scores_can_be_turned_as_the_error_says(bare):
@@ -77,8 +77,7 @@ def test_ids_are_cut_into_samples_too(bare):
 
 def test_closed_standard_input_is_one_clear_line(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="standard input is closed; give a file"):
-        read_file("-")
+    refuses("standard input is closed; give a file", read_file, "-")
 
 
 @pytest.mark.parametrize("samples", [0, -1, "many"])
@@ -134,9 +133,7 @@ def test_what_is_hashed_of_other_input():
     ],
 )
 def test_bad_input_is_one_clear_line(given, message):
-    with pytest.raises(UserError, match=message) as caught:
-        passage(**given)
-    assert "\n" not in str(caught.value)
+    refuses(message, passage, **given)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +148,7 @@ def test_bad_input_is_one_clear_line(given, message):
     ],
 )
 def test_what_a_model_cannot_read_is_one_clear_line(bare, given, message):
-    with pytest.raises(UserError, match=message):
-        sequences(passage(**given), bare)
+    refuses(message, sequences, passage(**given), bare)
 
 
 def test_a_file_or_standard_input_is_read(tmp_path, monkeypatch):
@@ -169,10 +165,8 @@ def test_a_file_or_standard_input_is_read(tmp_path, monkeypatch):
 def test_a_file_without_text_is_one_clear_line(tmp_path, content, message):
     file = tmp_path / "text"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read_file(str(file))
-    with pytest.raises(UserError, match="no such file or directory; expected a text file"):
-        read_file(str(tmp_path / "missing"))
+    refuses(message, read_file, str(file))
+    refuses("no such file or directory; expected a text file", read_file, str(tmp_path / "missing"))
 
 
 class Endless(io.RawIOBase):
@@ -205,8 +199,6 @@ def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise OverflowError("int too big\nto convert")
 
-    with pytest.raises(UserError) as caught:
-        sequences(sample(), replace(broken, tokenizer=refuse))
-    assert str(caught.value) == (
+    assert refusal(sequences, sample(), replace(broken, tokenizer=refuse)) == (
         "the tokenizer of llama cannot read the text: int too big to convert; mend its files"
     )

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from layerlab.errors import UserError
 from layerlab.loading.options import DTYPES, KINDS, check_device, check_dtype
+from tests.refused import refuses
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", "cuda", "cuda:12", "mps", "xpu:1", "auto", None])
@@ -14,8 +14,7 @@ def test_what_torch_may_have_is_left_to_torch(name: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "cuda:", "", "CPU", ":0"])
 def test_no_machine_has_such_a_device(name: str) -> None:
-    with pytest.raises(UserError, match="is not here; expected cpu, cuda, cuda:N, mps or auto"):
-        check_device(name)
+    refuses("is not here; expected cpu, cuda, cuda:N, mps or auto", check_device, name)
 
 
 def test_torch_knows_every_kind_and_every_precision() -> None:
@@ -24,5 +23,4 @@ def test_torch_knows_every_kind_and_every_precision() -> None:
 
 
 def test_a_precision_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UserError, match="dtype is 'int9'; expected float32, float64"):
-        check_dtype("int9")
+    refuses("dtype is 'int9'; expected float32, float64", check_dtype, "int9")

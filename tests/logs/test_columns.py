@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerlab import UserError
 from tests.logs.written import ROWS, put, read
+from tests.refused import refuses
 
 LOST = {
     "x.csv": "arm,seed,step,loss\na,1,10,3.5\nb,2,10,\nb,2,20,\n,,20,\n",
@@ -41,8 +41,7 @@ def test_a_table_that_a_spreadsheet_saved_in_utf16_is_read(order: str, tmp_path:
     (found,) = read(tmp_path / "x.tsv")
     assert (found.arm, found.seed, found.losses.tolist()) == ("größe", "1", [3.5])
     (tmp_path / "x.tsv").write_bytes(f"\ufeff{text}".encode("utf-16-le")[:-1])
-    with pytest.raises(UserError, match=r"cannot be read as a table in UTF-16: .* copy the"):
-        read(tmp_path / "x.tsv")
+    refuses(r"cannot be read as a table in UTF-16: .* copy the", read, tmp_path / "x.tsv")
 
 
 DAY = datetime(2024, 1, 1, 12, 30)
@@ -61,8 +60,7 @@ def test_a_column_of_something_else_than_numbers_is_one_line(
     table = pa.Table.from_pylist([{**ROWS[0], column: value}])
     parquet.write_table(table, tmp_path / "x.parquet")
     said = f"the column '{column}' of .*holds something else .*name another with --{column} COLUMN"
-    with pytest.raises(UserError, match=said):
-        read(tmp_path / "x.parquet")
+    refuses(said, read, tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize("value", ["2024-01-01", "12:30:00", "2024-01-01T12:30:00Z", "true"])
@@ -70,5 +68,4 @@ def test_a_step_that_is_a_time_is_one_line_in_a_table_of_wandb_too(
     value: str, tmp_path: Path
 ) -> None:
     for text in (f"step,loss\n{value},1\n", f"Step,a-s1 - loss\n{value},1\n"):
-        with pytest.raises(UserError, match=r"[sS]tep' of .* something else than numbers"):
-            read(put(tmp_path / "x.csv", text))
+        refuses(r"[sS]tep' of .* something else than numbers", read, put(tmp_path / "x.csv", text))

@@ -11,6 +11,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from tests.logs.written import ROWS, put, read, write_csv
+from tests.refused import refuses
 
 
 @pytest.mark.parametrize("kind", ["numbers", "words"])
@@ -24,8 +25,7 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path)
     log = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"loss": losses, "other": other}), log, compression="zstd")
     assert log.stat().st_size < 100_000
-    with pytest.raises(UserError, match=r"unpacks to more than .* bytes; .* --max-bytes"):
-        read(log)
+    refuses(r"unpacks to more than .* bytes; .* --max-bytes", read, log)
 
 
 def write_events(folder: Path) -> tuple[Path, bytearray, int]:
@@ -45,9 +45,7 @@ def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> No
     file, raw, record = write_events(tmp_path)
     raw[record if kind == "a bit" else 6] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(UserError, match="is damaged behind its first") as told:
-        read(file)
-    assert file.name in str(told.value)
+    assert file.name in refuses("is damaged behind its first", read, file)
 
 
 @pytest.mark.parametrize("kind", ["a record", "a checksum", "a head"])
@@ -99,8 +97,7 @@ def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
 def test_a_line_that_is_no_object_by_itself_is_named(
     lines: str, number: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"as a JSON object a line \(line {number}\)"):
-        read(put(tmp_path / "x.jsonl", lines))
+    refuses(rf"as a JSON object a line \(line {number}\)", read, put(tmp_path / "x.jsonl", lines))
 
 
 @pytest.mark.parametrize("word", ["plain", "layerlab reads a line by itself", "\\u00e9"])
@@ -151,5 +148,4 @@ def test_settings_beside_a_log_are_of_a_size(
 
 @pytest.mark.parametrize("row", ['{"loss": 1' + "0" * 400 + "}", r'{"loss": 1, "note": "\ud800"}'])
 def test_values_that_a_table_has_no_room_for_are_one_line(row: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"x.jsonl cannot be read as a table: "):
-        read(put(tmp_path / "x.jsonl", row))
+    refuses(r"x.jsonl cannot be read as a table: ", read, put(tmp_path / "x.jsonl", row))

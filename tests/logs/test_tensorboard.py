@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerlab import UserError
 from tests.logs.written import ROWS, check, read
+from tests.refused import refuses
 
 
 def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
@@ -39,8 +39,7 @@ def test_two_runs_in_a_folder_of_event_files_are_refused(tmp_path: Path) -> None
     for number, file in enumerate(sorted(tmp_path.iterdir())):
         file.rename(file.with_name(f"events.out.tfevents.{number}.host"))
     said = r"tfevents.0.host and .*1.host beside it both have 'loss' from .* 0 and 0: .* two runs"
-    with pytest.raises(UserError, match=said):
-        read(tmp_path)
+    refuses(said, read, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["HALF", "FLOAT", "DOUBLE", "INT64"])
@@ -82,5 +81,4 @@ def test_a_scalar_of_tensorboard_without_a_number_is_one_line(tmp_path: Path) ->
     value = summary_pb2.Summary.Value(tag="val/loss", tensor=tensor)
     writer.add_summary(summary_pb2.Summary(value=[value]), 1)
     writer.close()
-    with pytest.raises(UserError, match="has 'val/loss' without a number in it; expected one"):
-        read(tmp_path)
+    refuses("has 'val/loss' without a number in it; expected one", read, tmp_path)

@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
-from layerlab.errors import UserError
 from tests.logs.written import ROWS, check, put, read
+from tests.refused import refuses
 
 
 def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path: Path) -> None:
@@ -45,8 +44,7 @@ def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path: Path) 
     put(further / "trainer_state.json", json.dumps({"log_history": ROWS[:3]}))
     state = put(whole / "trainer_state.json", json.dumps({"log_history": ROWS[:2]}))
     for given in (tmp_path, state.parent):
-        with pytest.raises(UserError, match=r"at step 20, and checkpoint-3 .* step 30: two runs"):
-            read(given)
+        refuses(r"at step 20, and checkpoint-3 .* step 30: two runs", read, given)
     put(state, json.dumps({"log_history": ROWS[:3]}))
     (found,) = read(tmp_path)
     check(found, "plain", None)

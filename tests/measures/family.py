@@ -1,6 +1,8 @@
 """Tiny models of many families, and what their attention layers multiplied."""
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,26 +12,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 
-LLAMA = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
+FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+PLAIN = {**FALCON, "max_position_embeddings": 64}
+LLAMA = {**PLAIN, "intermediate_size": 48, "num_key_value_heads": 2}
 HEAD = {**LLAMA, "head_dim": 8}
 GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-BERT = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "is_decoder": True,
-}
+BERT = {**PLAIN, "intermediate_size": 48, "is_decoder": True}
 EXPERT = {
     "num_experts": 4,
     "num_local_experts": 4,
@@ -50,15 +41,7 @@ YARN = {
     "rope_theta": 10000.0,
     "original_max_position_embeddings": 16,
 }
-OPT = {
-    "hidden_size": 32,
-    "ffn_dim": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "word_embed_proj_dim": 32,
-    "max_position_embeddings": 64,
-}
-FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OPT = {**PLAIN, "ffn_dim": 48, "word_embed_proj_dim": 32}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": GPT,
@@ -187,3 +170,20 @@ def layers(model: PreTrainedModel) -> list[tuple[HeadWeights, AttentionRecord, T
     for hook in hooks:
         hook.remove()
     return found
+
+
+def traced(model: PreTrainedModel, *sequences: Iterable[int]) -> list[Layer]:
+    """Every block of every sequence with its weights; only tests keep more than one."""
+    stack, layers = anatomy(model), list[Layer]()
+    trace(model, stack, [torch.tensor([*ids]) for ids in sequences], layers.append)
+    weights = [
+        project(
+            stack.blocks[part.block],
+            part.module,
+            name=part.name,
+            layer=part.block,
+            config=model.config,
+        )
+        for part in stack.attentions
+    ]
+    return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]

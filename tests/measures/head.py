@@ -10,13 +10,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
-
-YARN = {
-    "rope_type": "yarn",
-    "factor": 4.0,
-    "rope_theta": 10000.0,
-    "original_max_position_embeddings": 16,
-}
+from tests.measures.family import YARN
 
 
 def random(*shape: int, seed: int) -> Tensor:

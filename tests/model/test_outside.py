@@ -26,6 +26,7 @@ from layerlab.variants.template import write_template
 from tests.forked import python
 from tests.model.absent import fresh
 from tests.model.small import SIZES, tokens
+from tests.refused import refuses
 from tests.training.planned import EXTENT, recipe
 
 PART = """
@@ -108,11 +109,10 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
     folder = saved(tmp_path)
     short = digest(tmp_path / "my_idea.py")[:16]
     said = f"needs the file 'my_idea.py' with SHA-256 {short}..., which is not loaded; read it"
-    with pytest.raises(UserError, match=re.escape(said)) as caught:
-        AutoModelForCausalLM.from_pretrained(folder)
+    caught = refuses(re.escape(said), AutoModelForCausalLM.from_pretrained, folder)
     path = repr(str(folder / "my_idea.py"))
-    assert f"type --load {path}, or in Python layerlab.load({path})" in str(caught.value)
-    assert "\n" not in str(caught.value) and "my-idea" not in registry.variants()
+    assert f"type --load {path}, or in Python layerlab.load({path})" in caught
+    assert "my-idea" not in registry.variants()
     layerlab.load(folder / "my_idea.py")
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
@@ -131,10 +131,11 @@ def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "my_idea.py"
     path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
     load(path)
-    with pytest.raises(UserError, match=r"as loaded from .*my_idea.py has SHA-256") as caught:
-        AutoModelForCausalLM.from_pretrained(folder)
-    assert "but this model was saved with" in str(caught.value)
-    assert str(caught.value).endswith("instead") and "\n" not in str(caught.value)
+    caught = refuses(
+        r"as loaded from .*my_idea.py has SHA-256", AutoModelForCausalLM.from_pretrained, folder
+    )
+    assert "but this model was saved with" in caught
+    assert caught.endswith("instead")
 
 
 def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Path) -> None:
@@ -178,8 +179,7 @@ def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
     other = written(tmp_path / "two.py")
     other.write_text(other.read_text("utf-8") + "# another file\n", "utf-8")
     said = r"two files claim the variant 'mine': .*one\.py and .*two\.py; give one of them another"
-    with pytest.raises(UserError, match=said):
-        load(other)
+    refuses(said, load, other)
     with pytest.raises(UserError, match=r"two files claim the variant 'llama': layerlab\.variants"):
         load(written(tmp_path / "llama.py", "llama"))
     assert len(registry.origins()) == 1
@@ -193,8 +193,7 @@ def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Pa
     for other in (tmp_path / "other" / "mine.py", tmp_path / "other" / "min-e.py"):
         if "-" in other.name:
             load(written(tmp_path / "min_e.py", "third"))
-        with pytest.raises(UserError, match=said.replace("mine", other.stem.replace("-", "_"))):
-            load(written(other, "another"))
+        refuses(said.replace("mine", other.stem.replace("-", "_")), load, written(other, "another"))
     assert "another" not in registry.variants()
     assert sys.modules["layerlab_loaded_mine"] is before
 
@@ -246,8 +245,7 @@ def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(
 ) -> None:
     path = written(tmp_path / "mine.py")
     path.write_text(f"{path.read_text('utf-8')}\n{foot}\n", "utf-8")
-    with pytest.raises(UserError, match=re.escape(said)):
-        load(path)
+    refuses(re.escape(said), load, path)
     assert "mine" not in registry.variants()
 
 
@@ -316,8 +314,7 @@ def test_a_plugin_that_claims_a_name_is_left_out(
 def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
     path = write_template(tmp_path / "my_idea.py")
     path.write_text("mine")
-    with pytest.raises(UserError, match="is there already; give another name, or move it away"):
-        write_template(path)
+    refuses("is there already; give another name, or move it away", write_template, path)
     assert path.read_text() == "mine" and [*tmp_path.iterdir()] == [path]
 
 
@@ -332,9 +329,7 @@ def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        write_template(tmp_path / name)
-    assert "\n" not in str(caught.value) and not [*tmp_path.iterdir()]
+    refuses(said, write_template, tmp_path / name) and not [*tmp_path.iterdir()]
 
 
 def test_a_template_that_cannot_be_written_says_why(
@@ -345,22 +340,19 @@ def test_a_template_that_cannot_be_written_says_why(
 
     monkeypatch.setattr("os.link", full)
     said = r"cannot write .*idea\.py: No space left on device; name another folder"
-    with pytest.raises(UserError, match=said):
-        write_template(tmp_path / "idea.py")
+    refuses(said, write_template, tmp_path / "idea.py")
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_folder_that_takes_no_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot write /proc/x\.py: .*; name another folder"):
-        write_template("/proc/x.py")
+    refuses(r"cannot write /proc/x\.py: .*; name another folder", write_template, "/proc/x.py")
 
 
 def test_a_file_that_repeats_a_name_is_named_once(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", "dup")
     path.write_text(path.read_text("utf-8") + "VARIANTS = VARIANTS * 2\n", "utf-8")
     said = r"mine\.py declares the variant 'dup' twice; give one of them another name"
-    with pytest.raises(UserError, match=said):
-        load(path)
+    refuses(said, load, path)
 
 
 def planned() -> str:

@@ -4,6 +4,7 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 
 DOUBLE = torch.float64
@@ -109,3 +110,12 @@ def block(width, tokens, inner, seed, kind="rms", plain=True, size=0.2, activati
 inputs = st.sampled_from(INPUTS)
 seeds = st.integers(0, 10**6)
 digits = st.sampled_from([8, 11, 16, 24])
+
+
+def jacobian(function, x):
+    return torch.autograd.functional.jacobian(function, x)
+
+
+def componentwise(function, x):
+    """k_{c,c} of a function of one vector, by definition."""
+    return condition_numbers.componentwise(jacobian(function, x), x, function(x)).item()

@@ -22,6 +22,7 @@ from layerlab.data.places import find_text
 from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
 from layerlab.tokenization.convert import load_or_convert
 from tests.adaptation.lessons import recipe
+from tests.refused import refuses
 
 BASE = {"base": {"model": "pre-norm"}}
 TEXT = {"data": {"domain": [{"text": "python-docs"}]}}
@@ -111,9 +112,7 @@ ROWS = {"name": "a", "path": "a.json"}
     ],
 )
 def test_what_is_wrong_is_named(content: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as raised:
-        make_recipe(content, "my.toml")
-    assert str(raised.value).startswith("my.toml: ") and "\n" not in str(raised.value)
+    assert refuses(said, make_recipe, content, "my.toml").startswith("my.toml: ")
 
 
 @pytest.mark.parametrize("name", list_packaged())
@@ -147,8 +146,7 @@ def test_the_base_is_one_run(tmp_path: Path) -> None:
 
 def test_an_arm_sets_what_its_stages_are_and_nothing_else() -> None:
     other = make_recipe({**BASE, "arm": [{"name": "a", "set": {"run.threads": 2}}]})
-    with pytest.raises(UserError, match="the arm 'a' sets run, which is the same for all arms"):
-        other.arms()
+    refuses("the arm 'a' sets run, which is the same for all arms", other.arms)
 
 
 def test_arms_share_the_stages_they_have_in_common(tmp_path: Path) -> None:
@@ -220,8 +218,7 @@ def test_a_file_is_found_in_the_data_folder_too(tmp_path: Path, monkeypatch: Any
     (tmp_path / "rows.json").write_text("[]")
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     assert find_text("rows.json") == tmp_path / "rows.json"
-    with pytest.raises(UserError, match="there is no file or folder 'none', nor is it in the data"):
-        find_text("none")
+    refuses("there is no file or folder 'none', nor is it in the data", find_text, "none")
 
 
 def test_a_package_that_is_missing_is_named_before_anything_runs(

@@ -13,6 +13,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import make_recipe
+from tests.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
@@ -109,10 +110,8 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], sa
     ):
         validate(recipe.change(good))
         plan(recipe.change(good), EXTENT)
-    with pytest.raises(UserError, match=said):
-        validate(recipe.change(changes))
-    with pytest.raises(UserError, match=said):
-        plan(recipe.change(changes), EXTENT)
+    refuses(said, validate, recipe.change(changes))
+    refuses(said, plan, recipe.change(changes), EXTENT)
 
 
 def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +124,7 @@ def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         "layerlab.experiments.session.prepare_corpus", lambda *_, **__: pytest.fail("it was read")
     )
-    with pytest.raises(UserError, match="on top of the emulated one"):
-        prepare(given, Path("nowhere"), progress=False)
+    refuses("on top of the emulated one", prepare, given, Path("nowhere"), progress=False)
 
 
 def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> None:

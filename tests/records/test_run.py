@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from layerlab import UserError
 from layerlab.records.run import RunRecord, read_record
+from tests.refused import refuses
 from tests.training.drawn import recipe, record, runs, write
 
 RUN = runs(recipe())[0]
@@ -38,8 +38,7 @@ def test_a_divergence_is_declared_and_never_inferred() -> None:
 
 def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
     assert read_record(tmp_path) is None
-    with pytest.raises(UserError, match="no folder of a run at"):
-        read_record(tmp_path / "nothing")
+    refuses("no folder of a run at", read_record, tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -57,18 +56,14 @@ def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str) -> None:
     folder = write(tmp_path, record(RUN, 3.5))
     (folder / file).write_text(text)
-    with pytest.raises(UserError, match=said) as told:
-        read_record(folder)
-    assert str(folder) in str(told.value) and file in str(told.value)
-    assert "\n" not in str(told.value)
+    told = refuses(said, read_record, folder)
+    assert str(folder) in told and file in told
 
 
 def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, record(RUN, 3.5))
     (folder / "events.jsonl").rename(folder / "kept")
     (folder / "events.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"events.jsonl is a folder; delete .*, run it again"):
-        read_record(folder)
+    refuses(r"events.jsonl is a folder; delete .*, run it again", read_record, folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"has a result and no manifest\.json; delete it, run it"):
-        read_record(folder)
+    refuses(r"has a result and no manifest\.json; delete it, run it", read_record, folder)

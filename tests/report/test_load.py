@@ -4,6 +4,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.report.results.report import load_report
+from tests.refused import refusal, refuses
 
 
 def write(path: Path, text: str) -> Path:
@@ -43,20 +44,16 @@ def write(path: Path, text: str) -> Path:
 )
 def test_a_damaged_report_is_one_clear_line(tmp_path: Path, text: str, line: str):
     path = write(tmp_path / "report.json", text)
-    with pytest.raises(UserError) as raised:
-        load_report(path)
-    assert line in str(raised.value) and str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
+    raised = refusal(load_report, path)
+    assert line in raised and str(path) in raised
 
 
 def test_a_report_that_is_not_there_is_one_clear_line(tmp_path: Path):
     with pytest.raises(UserError, match=r"no report at .*: expected a folder with report\.json"):
         load_report(tmp_path / "nothing")
-    with pytest.raises(UserError, match="no report at"):
-        load_report(tmp_path)
+    refuses("no report at", load_report, tmp_path)
 
 
 def test_bytes_that_are_no_text_are_one_clear_line(tmp_path: Path):
     (tmp_path / "report.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is damaged"):
-        load_report(tmp_path)
+    refuses("is damaged", load_report, tmp_path)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from layerlab import UserError
 from layerlab.report.i18n.language import FOLDER, language
 from layerlab.report.i18n.template import PLACEHOLDER, fill, own
 from layerlab.report.pages import claims
@@ -18,6 +17,7 @@ from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
+from tests.refused import refuses
 from tests.report.window import PHONE, Open
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "language.py"))
@@ -142,10 +142,8 @@ def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path: Pa
 
 def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):
     message = "there is no page in 'fr'; its languages are: en, zh"
-    with pytest.raises(UserError, match=message):
-        study("rounding-input", out=tmp_path / "out", lang="fr", **QUICK)
-    with pytest.raises(UserError, match=message):
-        every(out=tmp_path / "all", lang="fr")
+    refuses(message, study, "rounding-input", out=tmp_path / "out", lang="fr", **QUICK)
+    refuses(message, every, out=tmp_path / "all", lang="fr")
     (typed,) = several([["study", "--all", "--lang", "fr", "--out", "out"]], tmp_path)
     assert typed.code == 2 and message in typed.error
     assert not [*tmp_path.iterdir()]

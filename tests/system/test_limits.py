@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from layerlab import UserError, builtin
+from layerlab import builtin
 from layerlab.system import limits
 from layerlab.system.limits import check_tokenizer, check_work, overrun
 from layerlab.tokenization.load import load_tokenizer
+from tests.refused import refusal, refuses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process so")
 
@@ -41,10 +42,9 @@ def test_what_it_does_is_done_elsewhere() -> None:
 
 
 def test_it_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError) as caught:
-        check_work(lambda: bytearray(2**31), "the chat template", "one question")
+    caught = refusal(check_work, lambda: bytearray(2**31), "the chat template", "one question")
     said = "the chat template takes over 1 GiB for one question; use another"
-    assert str(caught.value) == said
+    assert caught == said
 
 
 def test_what_passed_is_known_by_all_of_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +64,7 @@ def test_what_passed_is_known_by_all_of_its_content(monkeypatch: pytest.MonkeyPa
         ask(content)
     ask("known", "two turns")
     for _ in range(2):
-        with pytest.raises(UserError, match="takes over 20 s"):
-            ask("slow")
+        refuses("takes over 20 s", ask, "slow")
     monkeypatch.setattr(limits, "SECONDS", 3)
     ask("known")
     assert tried == ["known", "another", "", "", "known", "slow", "slow", "known"]
@@ -101,9 +100,7 @@ def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:
         def get_vocab(self) -> dict[str, int]:
             return {"a": 0, "b": 999_999_999}
 
-    with pytest.raises(UserError) as caught:
-        check_tokenizer(Odd(), "odd")
-    assert str(caught.value) == (
+    assert refusal(check_tokenizer, Odd(), "odd") == (
         "the tokenizer odd has 2 entries and one with the number 999,999,999; mend its vocabulary"
     )
 
@@ -114,5 +111,4 @@ def test_a_chat_template_that_is_called_as_no_file_can_be() -> None:
     check_tokenizer(words, "mine")
     words.chat_template["../../notes"] = "whatever"
     said = r"the tokenizer mine has a chat template called '\.\./\.\./notes', which is no name of a"
-    with pytest.raises(UserError, match=said):
-        check_tokenizer(words, "mine")
+    refuses(said, check_tokenizer, words, "mine")

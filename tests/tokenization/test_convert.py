@@ -15,6 +15,7 @@ from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine
 from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
+from tests.refused import refuses
 from tests.tokenization.spm.protos import change, needed, train
 
 
@@ -100,12 +101,10 @@ def test_a_list_of_merges_is_read(tmp_path) -> None:
         assert engine(words).encode(text).ids == engine(bytewise()).encode(text).ids
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(UserError, match="holds no tokenizer that can be loaded"):
-        load_or_convert(str(tmp_path))
+    refuses("holds no tokenizer that can be loaded", load_or_convert, str(tmp_path))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na q\n")
     said = r"cannot read the vocab.json and merges.txt of .* `q` out of vocabulary; copy them anew"
-    with pytest.raises(UserError, match=said):
-        load_or_convert(str(tmp_path))
+    refuses(said, load_or_convert, str(tmp_path))
 
 
 def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
@@ -125,8 +124,7 @@ def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
 def test_other_tokenizers_are_read_as_training_does(tmp_path) -> None:
     bytewise().save_pretrained(tmp_path)
     assert load_or_convert(str(tmp_path)).get_vocab() == bytewise().get_vocab()
-    with pytest.raises(UserError, match="there is no tokenizer 'nobody/nothing'"):
-        load_or_convert("nobody/nothing")
+    refuses("there is no tokenizer 'nobody/nothing'", load_or_convert, "nobody/nothing")
     bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_endless()))
     bare.save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match="has no token for the end or the beginning of a text"):
@@ -144,14 +142,12 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"\xff\xff no model")
     if all(map(convert.present, convert.NEEDED)):
-        with pytest.raises(UserError, match="is no model of SentencePiece; expected what its"):
-            load_or_convert(str(path))
+        refuses("is no model of SentencePiece; expected what its", load_or_convert, str(path))
         with pytest.raises(UserError, match=r"cannot read .*: No such file .*; name another file"):
             convert_sentencepiece(tmp_path / "nothing.model")
     monkeypatch.setattr(convert, "NEEDED", ("sentencepiece_that_is_not", "google.not_there"))
     said = r"and sentencepiece_that_is_not and .* cannot be imported; type: pip install .*\[spm\]"
-    with pytest.raises(UserError, match=said):
-        load_or_convert(str(tmp_path))
+    refuses(said, load_or_convert, str(tmp_path))
 
 
 @pytest.mark.full

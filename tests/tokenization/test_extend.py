@@ -20,6 +20,7 @@ from layerlab.tokenization.bpe_file import read_bpe
 from layerlab.tokenization.extend import extend, unreachable
 from layerlab.tokenization.word_counts import word_counts
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, fast
+from tests.refused import refusal, refuses
 
 BASE = {kind: make() for kind, make in KINDS.items()}
 # Where unknown characters are bytes, many entries go to the characters themselves.
@@ -235,9 +236,8 @@ def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges() 
 
 def test_what_cannot_be_extended_is_named() -> None:
     def refused(engine: Tokenizer) -> str:
-        with pytest.raises(UserError) as error:
-            extend(PreTrainedTokenizerFast(tokenizer_object=engine), LAW, 4)
-        return str(error.value)
+        error = refusal(extend, PreTrainedTokenizerFast(tokenizer_object=engine), LAW, 4)
+        return error
 
     one = {"a": 0, "b": 1}
     assert "of a Unigram tokenizer: its pieces compete" in refused(
@@ -259,10 +259,7 @@ def test_what_cannot_be_extended_is_named() -> None:
 
 
 def test_texts_and_sizes_that_give_nothing_are_named() -> None:
-    with pytest.raises(UserError, match="cannot add 0 entries to a vocabulary; expected 1 or more"):
-        extend(bytewise(), LAW, 0)
+    refuses("cannot add 0 entries to a vocabulary; expected 1 or more", extend, bytewise(), LAW, 0)
     for empty in ([], ["", ""], [MARK]):
-        with pytest.raises(UserError, match="no text to learn a vocabulary from; give one"):
-            extend(bytewise(), empty, 4)
-    with pytest.raises(UserError, match=r"gives \d+ of 9,999 new entries.*or ask for \+\d+$"):
-        extend(bytewise(), LAW, 9999)
+        refuses("no text to learn a vocabulary from; give one", extend, bytewise(), empty, 4)
+    refuses(r"gives \d+ of 9,999 new entries.*or ask for \+\d+$", extend, bytewise(), LAW, 9999)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab import UserError
 from layerlab.tokenization.bpe_file import is_byte, read_bpe
 from layerlab.tokenization.extend import unreachable
 from layerlab.tokenization.load import engine
 from layerlab.tokenization.prune import parts_of, prune
 from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback
+from tests.refused import refuses
 
 TEXTS = [*GENERAL, *LAW]
 BASE = {kind: make() for kind, make in KINDS.items()}
@@ -122,7 +122,5 @@ def test_the_proof_of_a_smaller_one_holds() -> None:
 def test_sizes_that_cannot_be_had_are_named() -> None:
     words = bytewise()
     for size in (20, 258, len(words), 10_000):
-        with pytest.raises(UserError, match=r"cannot prune a vocabulary of 332 entries to .* 259"):
-            prune(words, TEXTS, size)
-    with pytest.raises(UserError, match="no text to tell which tokens are used; give one"):
-        prune(words, [""], 300)
+        refuses(r"cannot prune a vocabulary of 332 entries to .* 259", prune, words, TEXTS, size)
+    refuses("no text to tell which tokens are used; give one", prune, words, [""], 300)

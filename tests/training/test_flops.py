@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab import UserError
 from layerlab.errors import DamageWarning
 from layerlab.experiments.estimate import equal_time as equal
 from layerlab.experiments.estimate import step_time
@@ -27,6 +26,7 @@ from layerlab.training.run_spec import RunSpec, count_costs, design_model
 from layerlab.variants import registry
 from layerlab.variants.registry import variants
 from layerlab.variants.template import write_template
+from tests.refused import refuses
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
@@ -284,14 +284,12 @@ def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:
 def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     given, named = runs(), arms(_comparison(), recipe())
     monkeypatch.setattr(equal, "peak_of", lambda _: None)
-    with pytest.raises(UserError, match="are matched by time, and there is no 'cpu' here to mea"):
-        equal_time(given, named)
+    refuses("are matched by time, and there is no 'cpu' here to mea", equal_time, given, named)
     monkeypatch.undo()
     monkeypatch.setattr(cost, "matmul_peak", lambda *_: 1e11)
     monkeypatch.setenv("LAYERLAB_CACHE", "/dev/null/x")
     timed(monkeypatch, 6 * [0.1])
-    with pytest.raises(UserError, match=r"what was measured cannot be kept: .* set LAYERLAB"):
-        equal_time(given, named)
+    refuses(r"what was measured cannot be kept: .* set LAYERLAB", equal_time, given, named)
 
 
 def test_mfu_of_what_the_peak_allows_is_one() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from layerlab import UserError
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
@@ -24,6 +23,7 @@ from layerlab.training.worker import main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
 from tests.experiments.executors.test_local import command as standin
 from tests.forked import Forked
+from tests.refused import refuses
 
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof\n"
 SMALL = {
@@ -71,9 +71,7 @@ def test_a_folder_of_something_else_is_told_in_one_line(
     (tmp_path / "run.json").unlink()
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UserError, match=said) as error:
-        read_run(tmp_path)
-    assert "\n" not in str(error.value)
+    refuses(said, read_run, tmp_path)
     assert main([str(tmp_path / "nowhere")]) == 2
     assert main([]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -116,8 +114,7 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
     write_run(small, folder)
     with lock_folder(folder):
         assert main([str(folder)]) == 2
-        with pytest.raises(UserError, match="another run is writing to"):
-            run_one(small, folder)
+        refuses("another run is writing to", run_one, small, folder)
     assert "another run is writing to" in capsys.readouterr().err
     assert read_result(folder) is None
 
@@ -130,9 +127,9 @@ def test_a_run_that_fails_alone_says_why(
         arm="a", recipe=small.recipe.change({"run.num_processes": 2}), digest=small.digest
     )
     monkeypatch.setattr(local, "run_all", partial(run_all, command=standin("wrong")))
-    with pytest.raises(UserError, match="all that it said is in") as error:
-        run_one(both, tmp_path / "runs" / both.name)
-    assert "failed: the text is gone; put it back" in str(error.value)
+    assert "failed: the text is gone; put it back" in refuses(
+        "all that it said is in", run_one, both, tmp_path / "runs" / both.name
+    )
 
 
 def test_a_run_whose_text_has_changed_since_it_was_planned_fails(

@@ -14,7 +14,6 @@ from layerlab.tokenization.round_trip import describe_loss
 from layerlab.version import VERSION
 
 SCHEMA = 1
-AFTER = ("base", "vocabulary", "pretrain", "tune")
 LEVEL = Level()
 SCORED = ("score", "error", "low", "high", "n")
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.tracing.ablation import (
     SUBLAYERS,
@@ -30,10 +31,7 @@ from layerlab.observe.tracing.readout import Answer, answer, resume, spread
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Tokens
-from layerlab.validation import Constraint
 
-TOKENS = 256
-SAMPLES = 128
 PROBED = 32
 ZERO, MEAN = "zero", "mean"
 # Logits of a batch, in bytes, at most: the rows of a batch are as many as have room.
@@ -243,12 +241,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"model", "attention"}),
         read=read,
-        options={"replace": ZERO, "tokens": TOKENS, "samples": SAMPLES},
-        domains={
-            "replace": Constraint(kind=str, choices=(ZERO, MEAN)),
-            "tokens": Constraint(kind=int, least=2),
-            "samples": Constraint(kind=int, least=1),
-        },
+        **measure_options("ablation"),
         default=False,
         use=USE,
     ),

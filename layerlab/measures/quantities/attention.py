@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.attention_pass import (
     End,
@@ -20,7 +21,6 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import RowBlock, Watch
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.validation import Constraint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,6 @@ MEASURES = (
         read=_read,
         heads=_heads,
         bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),
-        options={"dtype": "float32"},
-        domains={"dtype": Constraint(kind=str, choices=("float32", "float64"))},
+        **measure_options("attention"),
     ),
 )

@@ -19,12 +19,12 @@ from functools import partial
 import torch
 
 from layerlab.errors import UserError
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool, SecondMoments, ValueVector
 from layerlab.observe.tracing.device_schedule import map_host, read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
-from layerlab.validation import Constraint
 
 ENOUGH = 4  # tokens for each feature: see `reliable`
 USE = """\
@@ -265,8 +265,7 @@ MEASURES = (
         read=read,
         pool=pool,
         close=close,
-        options={"epsilon": 0.8},
-        domains={"epsilon": Constraint(kind=float, above=0, most=1)},
+        **measure_options("dimension"),
         use=USE,
     ),
 )

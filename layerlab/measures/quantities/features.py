@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import measure_options
 from layerlab.loading.token_text import alone
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.quantities.dimension import ENOUGH, reliable
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.measures.support.pca import COMPONENTS, Components, apartness, components, coordinates
 from layerlab.observe.tracing.records import Layer
-from layerlab.validation import Constraint
 
 WORDS, POINTS, SKIP = 8, 100, 1
 DIGITS = 5
@@ -252,12 +252,7 @@ MEASURES = (
         needs=frozenset({"stream"}),
         read=read,
         close=close,
-        options={"words": WORDS, "points": POINTS, "skip": SKIP},
-        domains={
-            "words": Constraint(kind=int, least=1, most=64),
-            "points": Constraint(kind=int, least=1, most=10_000),
-            "skip": Constraint(kind=int, least=0),
-        },
+        **measure_options("features"),
         default=False,
         use=USE,
     ),

@@ -14,16 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out, spread
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, States
-from layerlab.validation import Constraint
 
-TOKENS = 512
 # Penalties that are tried, in units of the mean squared singular value of the stream.
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-SAMPLES = 192
 # Rows of logits at once: what is read several times stays in the cache.
 _ROWS = 16
 COLUMNS = ("kl", "agreement", "nats", "rank", "entropy")
@@ -246,12 +244,7 @@ MEASURES = (
         needs=frozenset({"model"}),
         read=read,
         bound=(Bound(column="kl", limit="tuned_kl", side="beside", source="belrose23"),),
-        options={"tokens": TOKENS, "samples": SAMPLES, "tuned": False},
-        domains={
-            "tokens": Constraint(kind=int, least=2),
-            "samples": Constraint(kind=int, least=1),
-            "tuned": Constraint(kind=bool),
-        },
+        **measure_options("lens"),
         default=False,
         use=USE,
     ),

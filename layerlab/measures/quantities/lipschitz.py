@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
 from layerlab.measures.support.golub_kahan import (
     AnyMatrix,
@@ -36,7 +37,6 @@ from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Map
 from layerlab.system.hardware import is_out_of_memory
-from layerlab.validation import Constraint
 
 COPIES = 8
 """Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
@@ -212,8 +212,8 @@ def _room(device: torch.device) -> float:
     return 0.0 if schedule is PROCESSOR else schedule.tile_bytes
 
 
-def weight_product(matrices: Mapping[str, Tensor]) -> float:
-    """Return the product of the spectral norms of a block's matrices; of experts, the largest.
+def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """Return the product of the spectral norms of each block's matrices; of experts, the largest.
 
     weights = prod_W ||W||_2
 
@@ -224,17 +224,8 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
     Unit: none.
 
     Args:
-        matrices: by name; `experts.0.up`, `experts.1.up`, ... and the slices of a stack of
-            matrices count as one, with their largest norm.
-    """
-    return weight_products([matrices])[0]
-
-
-def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
-    """Return `weight_product` of each block; matrices of one shape are multiplied side by side.
-
-    Source: kim21, section 3.
-    Unit: none.
+        blocks: of each its matrices by name; `experts.0.up`, `experts.1.up`, ... and the slices of
+            a stack of matrices count as one, with their largest norm.
     """
     roles: list[tuple[int, str]] = []
     parts: list[AnyMatrix] = []
@@ -387,12 +378,6 @@ MEASURES = (
         better=None,
         needs=frozenset({"stream", "rerun", "gradient", "weights"}),
         read=read,
-        options={"steps": 4, "tolerance": 0.01, "seed": 0, "memory_gib": 8.0},
-        domains={
-            "steps": Constraint(kind=int, least=1),
-            "tolerance": Constraint(kind=float, least=0),
-            "seed": Constraint(kind=int, least=0, most=2**63 - 1),
-            "memory_gib": Constraint(kind=float, least=0),
-        },
+        **measure_options("lipschitz"),
     ),
 )

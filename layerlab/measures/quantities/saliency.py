@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.known_options import PROBE
+from layerlab.known_options import measure_options
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import alone, token_strings
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
@@ -31,7 +31,7 @@ from layerlab.measures.support.saliency_score import (
     product,
 )
 from layerlab.observe.tracing.gradients import logits_and_gradient
-from layerlab.validation import Constraint, short_repr
+from layerlab.validation import short_repr
 
 BINS = 64
 # Predictions that are listed.
@@ -321,24 +321,8 @@ MEASURES = (
         needs=frozenset({"model"}),
         applies=refuse_offloaded,
         read=read,
-        options={
-            "text": PROBE,
-            "target": None,
-            "foil": None,
-            "position": -1,
-            "of": "logit",
-            "tokens": 512,
-            "bins": BINS,
-        },
+        **measure_options("saliency"),
         check=check_saliency,
-        domains={
-            "text": Constraint(kind=str | None),
-            "target": Constraint(kind=str | int | None),
-            "foil": Constraint(kind=str | int | None),
-            "of": Constraint(kind=str, choices=("logit", "log-probability")),
-            "tokens": Constraint(kind=int, least=2),
-            "bins": Constraint(kind=int, least=1),
-        },
         default=False,
         use=USE,
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.attention_pass import (
     End,
@@ -21,7 +22,6 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.validation import Constraint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,6 @@ MEASURES = (
             Bound(column="norm", limit="column_lower", side="lower", source="Own"),
             Bound(column="norm", limit="row_lower", side="lower", source="spectral25"),
         ),
-        options={"dtype": "float32"},
-        domains={"dtype": Constraint(kind=str, choices=("float32", "float64"))},
+        **measure_options("spectrum"),
     ),
 )

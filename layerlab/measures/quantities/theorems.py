@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.augmented import (
     WIDER,
@@ -37,10 +38,7 @@ from layerlab.measures.support.sublayer_forms import Shortcut, list_series, roun
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
-from layerlab.validation import Constraint
 
-TOKENS = 64
-NOISE = 0.1
 SEED = 0
 NEITHER = (
     "no block shows a shortcut with matrices beside attention, or a series of scaled and shifted "
@@ -358,11 +356,7 @@ MEASURES = (
                 source="pangu23, Theorems 4 and 6 to 9; gated: Own",
             ),
         ),
-        options={"tokens": TOKENS, "noise": NOISE},
-        domains={
-            "tokens": Constraint(kind=int, least=2, most=2048),
-            "noise": Constraint(kind=float, above=0, most=1e3),
-        },
+        **measure_options("theorems"),
         rare=True,
         use=(
             "One more pass over the first tokens of the first text (`tokens=64`), in which each "

@@ -17,10 +17,6 @@ from layerlab.numerics.formats.formats import parse_formats
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.system.hooks import temporary_hooks
-from layerlab.validation import Constraint
-
-FORMATS = "bf16"
-DOMAINS = {"formats": Constraint(kind=str)}
 
 
 def formats(run: MeasureContext) -> list[str]:

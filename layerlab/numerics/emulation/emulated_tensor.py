@@ -212,7 +212,7 @@ class EmulationMode(TorchDispatchMode, ABC):
 
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation; torch wraps what is called `__torch_dispatch__` in every class."""
-        flat = list(_flat(args)) + list(_flat(kwargs.values()))
+        flat = list(leaves(args)) + list(leaves(kwargs.values()))
         if func._opname in ASKING:
             return func(*_shadows(args), **_shadows(kwargs))
         if not _concerns(flat):
@@ -320,10 +320,11 @@ class EmulationMode(TorchDispatchMode, ABC):
         return known
 
 
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
+def leaves(values: Iterable[Any]) -> Iterable[Any]:
+    """Yield the leaves of nested lists."""
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _flat(value)
+            yield from leaves(value)
         else:
             yield value
 
@@ -356,7 +357,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bo
         return (_promote(flat),), True
     except RuntimeError:
         return (_promote(flat),), False
-    return tuple(value.dtype for value in _flat([result]) if floating(value)), True
+    return tuple(value.dtype for value in leaves([result]) if floating(value)), True
 
 
 def _shadows(arguments: Any) -> Any:

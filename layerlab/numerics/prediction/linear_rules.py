@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.numerics.emulation.emulated_tensor import leaves
 from layerlab.numerics.formats.formats import Format
 from layerlab.numerics.prediction.error_state import Algebra, ErrorState, add_variances
-from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
+from layerlab.numerics.prediction.op_call import OpCall, lacking
 
 
 def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
@@ -22,7 +23,7 @@ def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
             args[index] = 0
     kwargs = {name: 0 if name == "value" else value for name, value in call.kwargs.items()}
     found = call.run(*args, **kwargs)
-    return [part for part in flat([found]) if part.dtype.is_floating_point]
+    return [part for part in leaves([found]) if part.dtype.is_floating_point]
 
 
 # Arguments that are numbers put among values: nothing is uncertain about them.

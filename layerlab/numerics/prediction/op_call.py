@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, leaves
 from layerlab.numerics.prediction.error_state import Algebra, ErrorState
 
 
@@ -45,7 +45,7 @@ class OpCall:
 
     def spread(self, index: int) -> ErrorState:
         found = self.spreads[index] if index < len(self.spreads) else None
-        return found if floats(found) else None
+        return found if floating(found) else None
 
     def again(self, *args: Any, **changes: Any) -> Any:
         """Run the same operation on other values."""
@@ -59,24 +59,10 @@ class OpCall:
 
     @property
     def exact(self) -> bool:
-        return not any(floats(spread) for spread in flat(self.spreads))
+        return not any(floating(spread) for spread in leaves(self.spreads))
 
 
 ErrorRule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
-
-
-def floats(value: Any) -> bool:
-    """Return whether this is a tensor of floating numbers."""
-    return isinstance(value, Tensor) and value.dtype.is_floating_point
-
-
-def flat(values: Any) -> Any:
-    """Return the leaves of nested lists."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from flat(value)
-        else:
-            yield value
 
 
 def zeros(like: Tensor) -> Tensor:

@@ -206,9 +206,7 @@ def _may_be(row: ProfileFit, size: float, floor: float) -> bool:
 
 
 def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor) -> list[Cause]:
-    model, pieces = scores.model, scores.pieces[:MISTAKEN]
-    read_exactly = exact.split([len(one) for one in recorded])
-    texts = RecordedTexts(recorded[:MISTAKEN], read_exactly[:MISTAKEN])
+    model = scores.model
     entries = len(model.get_input_embeddings().weight)  # type: ignore[operator]
     config = getattr(model, "config", None)
     padding = _find_token(config, ("pad_token_id", "eos_token_id"), entries)
@@ -220,13 +218,16 @@ def _try_mistakes(scores: TokenScores, recorded: Sequence[Tensor], exact: Tensor
         scores.forwards += own.forwards * len(given) / len(scores.pieces)
         return list(found.split([len(ids) - 1 for ids in given]))
 
+    exactly = exact.split([len(one) for one in recorded])
+    few = slice(MISTAKEN)
+    texts = RecordedTexts(recorded[few], exactly[few], scores.pieces[few], read)
     return [
         *try_shifts(texts),
-        *try_beginning(texts, pieces, _find_token(config, ("bos_token_id",), entries), read),
-        *try_context(texts, pieces, padding, most, read),
-        *try_rotations(texts, pieces, model, read),
-        *try_rounded(texts, pieces, model, read),
-        *try_offsets(texts, pieces, model, read),
+        *try_beginning(texts, _find_token(config, ("bos_token_id",), entries)),
+        *try_context(texts, padding, most),
+        *try_rotations(texts, model),
+        *try_rounded(texts, model),
+        *try_offsets(texts, model),
     ]
 
 

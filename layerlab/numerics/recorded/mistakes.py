@@ -34,10 +34,14 @@ class RecordedTexts:
     Attributes:
         values: of all tokens but the first, as recorded; NaN where nothing was.
         exact: the same in float32.
+        pieces: token ids.
+        read: gives log-probabilities of texts in float32.
     """
 
     values: Sequence[Tensor]
     exact: Sequence[Tensor]
+    pieces: Sequence[Tensor]
+    read: Read
 
     def judge(self, name: str, wrong: Sequence[Tensor]) -> Cause:
         """Measure what a mistake leaves, and what was wrong without it on the same tokens.
@@ -64,19 +68,15 @@ def try_shifts(recorded: RecordedTexts) -> list[Cause]:
     ]
 
 
-def try_beginning(
-    recorded: RecordedTexts, pieces: Sequence[Tensor], token: int | None, read: Read
-) -> list[Cause]:
+def try_beginning(recorded: RecordedTexts, token: int | None) -> list[Cause]:
     """Leave the token of the beginning away, or put it there, once more where it is.
 
     Args:
-        recorded: of each text.
-        pieces: token ids of each text.
         token: that models begin with; None where there is none.
-        read: gives log-probabilities in float32.
     """
     if token is None:
         return []
+    pieces, read = recorded.pieces, recorded.read
     have = [bool(ids[0] == token) for ids in pieces]
     found = []
     if any(have) and all(len(ids) > 2 for ids in pieces):
@@ -95,16 +95,10 @@ def try_beginning(
     return found
 
 
-def try_rotations(
-    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
-) -> list[Cause]:
+def try_rotations(recorded: RecordedTexts, model: nn.Module) -> list[Cause]:
     """Rotate queries and keys by other angles; nothing for a model that does not rotate.
 
-    Args:
-        recorded: of each text.
-        pieces: token ids of each text.
-        model: it is as before when this returns.
-        read: gives log-probabilities in float32.
+    The model is as before when this returns.
     """
     buffers = [one for name, one in model.named_buffers() if name.endswith(FREQUENCIES)]
     if not buffers:
@@ -114,8 +108,10 @@ def try_rotations(
     found = []
     for name, base, factor in tried:
         with changing(buffers, partial(turn, base=base, factor=factor)):
-            found.append(recorded.judge(name, read(pieces)))
-    found += [recorded.judge(name, read(pieces)) for name in scale_rotations(model)]
+            found.append(recorded.judge(name, recorded.read(recorded.pieces)))
+    found += [
+        recorded.judge(name, recorded.read(recorded.pieces)) for name in scale_rotations(model)
+    ]
     return found
 
 
@@ -175,35 +171,24 @@ def round_down(values: Tensor) -> Tensor:
     return values.to(torch.bfloat16).to(values.dtype)
 
 
-def try_rounded(
-    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
-) -> list[Cause]:
+def try_rounded(recorded: RecordedTexts, model: nn.Module) -> list[Cause]:
     """Round what a model computes in float32 as it is built; nothing for one without.
 
-    Args:
-        recorded: of each text.
-        pieces: token ids of each text.
-        model: it is as before when this returns.
-        read: gives log-probabilities in float32.
+    The model is as before when this returns.
     """
     name, buffers = find_rounded(model)
     if not buffers:
         return []
     with changing(buffers, round_down):
-        return [recorded.judge(name, read(pieces))]
+        return [recorded.judge(name, recorded.read(recorded.pieces))]
 
 
-def try_offsets(
-    recorded: RecordedTexts, pieces: Sequence[Tensor], model: nn.Module, read: Read
-) -> list[Cause]:
+def try_offsets(recorded: RecordedTexts, model: nn.Module) -> list[Cause]:
     """Count positions from elsewhere; nothing for a model that has not learned them.
 
-    Args:
-        recorded: of each text.
-        pieces: token ids of each text.
-        model: it is as before when this returns.
-        read: gives log-probabilities in float32.
+    The model is as before when this returns.
     """
+    pieces = recorded.pieces
     tables = _find_positions(model, max(map(len, pieces)))
     if not tables:
         return []
@@ -217,7 +202,7 @@ def try_offsets(
         for by in set(offsets):
             alike = [at for at, one in enumerate(offsets) if one == by]
             with changing(tables, partial(torch.roll, shifts=-by, dims=0)):
-                rows |= zip(alike, read([pieces[at] for at in alike]), strict=True)
+                rows |= zip(alike, recorded.read([pieces[at] for at in alike]), strict=True)
         found.append(recorded.judge(name, [rows[at] for at in range(len(pieces))]))
     return found
 
@@ -232,22 +217,14 @@ def _find_positions(model: nn.Module, places: int) -> list[Tensor]:
     return [one for one in found if len(one) >= places and not one.is_meta]
 
 
-def try_context(
-    recorded: RecordedTexts,
-    pieces: Sequence[Tensor],
-    padding: int | None,
-    most: int,
-    read: Read,
-) -> list[Cause]:
+def try_context(recorded: RecordedTexts, padding: int | None, most: int) -> list[Cause]:
     """Have each text attend to what should have been hidden: its padding, or the texts before it.
 
     Args:
-        recorded: of each text.
-        pieces: token ids of each text.
         padding: token that short texts are filled up with on the left; None where there is none.
         most: tokens that the model can read at once.
-        read: gives log-probabilities in float32.
     """
+    pieces = recorded.pieces
     longest = max(map(len, pieces))
     tried = []
     if padding is not None and any(len(ids) < longest for ids in pieces):
@@ -258,7 +235,7 @@ def try_context(
         tried.append(("the texts before each attended to", before))
     found = []
     for name, ahead in tried:
-        whole = read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
+        whole = recorded.read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
         rows = [one[1 - len(ids) :] for one, ids in zip(whole, pieces, strict=True)]
         found.append(recorded.judge(name, rows))
     return found

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from layerlab.observe.architecture.effective_weights import linear_map
 
-RowsByHead = Float[Tensor, "head head_width *width"]
-
 QUERY = ("q_proj", "query", "query_proj", "project_q", "Wq", "q_lin")
 KEY = ("k_proj", "key", "key_proj", "project_k", "Wk", "k_lin")
 VALUE = ("v_proj", "value", "value_proj", "project_v", "Wv", "v_lin")

@@ -188,11 +188,12 @@ def _overlaid(anatomy: ModelStructure, receive: Callable[[AttentionCall], None])
                 _spy, name=name, parts=parts, owners=owners, default=before, receive=receive
             )
             interface[name] = spy
-            stack.callback(_restore, interface, name, before)
+            stack.callback(restore_function, interface, name, before)
         yield
 
 
-def _restore(interface: Any, name: str, before: Any) -> None:
+def restore_function(interface: Any, name: str, before: Any) -> None:
+    """Put back what an interface had under a name, or nothing of its own."""
     del interface[name]
     if interface.get(name) is not before:
         interface[name] = before

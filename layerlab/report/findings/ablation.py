@@ -27,16 +27,14 @@ def _harmful(readings: RuleData) -> Iterator[RuleHit]:
     if fallen.empty:
         return
     top = peak(fallen, "change", lowest=True)
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: without it the loss falls by {figure(-top.value)} nats, more than "
         f"{figure(ERRORS)} standard errors{top.more} (of {len(rows)})",
         advice="Such a head harms on these texts, each taken out alone: read more texts before it "
         "is pruned, and see whether the others make up for one another (michel19).",
-        value=top.value,
         threshold=-ERRORS * float(top.row["error"]),
         kind="head",
-        place=top.place,
         shown="attention",
     )
 
@@ -68,16 +66,14 @@ def _vital(readings: RuleData) -> Iterator[RuleHit]:
         return
     top = peak(above.drop(columns="head"), "change")
     heads = _component(readings, "head")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: without its {PARTS[str(top.row['component'])]} the loss rises by "
         f"{figure(top.value)} nats, more than {figure(DOMINANT)} times the median of the "
         f"sublayers{top.more}",
         advice=f"Quantise or prune these parts last.{_best(heads)}",
-        value=top.value,
         threshold=limit,
         kind=str(top.row["component"]),
-        place=top.place,
     )
 
 
@@ -90,21 +86,7 @@ def _best(heads: pd.DataFrame) -> str:
 
 
 RULES = (
-    Rule(name="vital", measure="ablation", source="Own limit", column="change", judge=_vital),
-    Rule(
-        name="harmful",
-        measure="ablation",
-        source="Own limit; michel19",
-        column="change",
-        relative=True,
-        judge=_harmful,
-    ),
-    Rule(
-        name="spare",
-        measure="ablation",
-        source="Own limit; michel19",
-        column="change",
-        relative=True,
-        judge=_spare,
-    ),
+    Rule("vital", "ablation", "Own limit", _vital, "change"),
+    Rule("harmful", "ablation", "Own limit; michel19", _harmful, "change", relative=True),
+    Rule("spare", "ablation", "Own limit; michel19", _spare, "change", relative=True),
 )

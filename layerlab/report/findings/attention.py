@@ -27,14 +27,12 @@ def _score(readings: RuleData) -> Iterator[RuleHit]:
         return
     top = peak(rows, "logit_max")
     softcap = readings.card.get("softcap")
-    yield RuleHit(
+    yield top.hit(
         severity="info" if softcap else "error" if top.value >= SCORE_DIVERGED else "warning",
         sentence=f"{top.place}: largest attention score {figure(top.value)}, above {figure(SCORE)}"
         f"{_spread(top)}{top.more}",
         advice=_cap(float(softcap)) if softcap else _headroom(top.value),
-        value=top.value,
         threshold=SCORE,
-        place=top.place,
         shown="attention",
     )
 
@@ -105,15 +103,13 @@ def _sharp_heads(rows: pd.DataFrame) -> Iterator[RuleHit]:
     if sharp.empty:
         return
     top = peak(sharp, "entropy", lowest=True)
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: each token attends to almost one token, normalised entropy "
         f"{figure(top.value)}, below {ENTROPY_HEAD}{top.more} (of {len(heads)})",
         advice="Not a fault by itself: previous-token and induction heads (olsson22) are sharp, "
         "and so is a sink. Whole layers as sharp as this would be entropy collapse (zhai23).",
-        value=top.value,
         threshold=ENTROPY_HEAD,
-        place=top.place,
         shown="attention",
     )
 
@@ -125,15 +121,13 @@ def _sink(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "sink_mass")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: {percent(top.value)} of the attention goes to the first token, "
         f"above {percent(SINK)}{top.more}",
         advice="An attention sink: such a head mostly does nothing on this text. Keep the first "
         "tokens when a sliding window trims the cache (xiao23); its large norm is no instability.",
-        value=top.value,
         threshold=SINK,
-        place=top.place,
         shown="attention",
     )
 
@@ -144,15 +138,13 @@ def _ratio(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "uniform_ratio")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: attention norm {figure(top.row['norm'])}, {figure(top.value)} "
         f"times that of uniform causal attention of the same length{top.more}",
         advice=f"{_column(top)} A norm above 1 does not multiply with depth: the product of "
         "attention matrices stays below sqrt(n).",
-        value=top.value,
         threshold=RATIO,
-        place=top.place,
         shown="attention",
     )
 
@@ -179,54 +171,21 @@ def _enclosure(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "gap")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: the attention norm is known only to lie between "
         f"{figure(top.row['lower'])} and {figure(top.row['upper'])}, a gap of "
         f"{percent(top.value)}{top.more}",
         advice="Its two largest singular values are close together; measure the spectrum in "
         "float64 or with more steps for a narrower enclosure.",
-        value=top.value,
         threshold=ENCLOSURE,
-        place=top.place,
     )
 
 
 RULES = (
-    Rule(
-        name="score",
-        measure="attention",
-        source="kimi25, tau = 100; wortsman23",
-        column="logit_max",
-        judge=_score,
-    ),
-    Rule(
-        name="entropy",
-        measure="attention",
-        source="Own limit; zhai23",
-        column="entropy",
-        judge=_entropy,
-    ),
-    Rule(
-        name="sink",
-        measure="attention",
-        source="Own limit; xiao23",
-        column="sink_mass",
-        judge=_sink,
-    ),
-    Rule(
-        name="ratio",
-        measure="spectrum",
-        source="Own limit; spectral25",
-        column="uniform_ratio",
-        judge=_ratio,
-    ),
-    Rule(
-        name="enclosure",
-        measure="spectrum",
-        source="Own limit; wielandt50",
-        column="norm",
-        relative=True,
-        judge=_enclosure,
-    ),
+    Rule("score", "attention", "kimi25, tau = 100; wortsman23", _score, "logit_max"),
+    Rule("entropy", "attention", "Own limit; zhai23", _entropy, "entropy"),
+    Rule("sink", "attention", "Own limit; xiao23", _sink, "sink_mass"),
+    Rule("ratio", "spectrum", "Own limit; spectral25", _ratio, "uniform_ratio"),
+    Rule("enclosure", "spectrum", "Own limit; wielandt50", _enclosure, "norm", relative=True),
 )

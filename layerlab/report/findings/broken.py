@@ -120,7 +120,7 @@ def _violations(readings: RuleData, name: str, bound: Mapping[str, Any]) -> pd.D
 
 
 RULES = (
-    Rule(name="nonfinite", measure=None, source="Own", judge=_nonfinite),
-    Rule(name="bound", measure=None, source="Own", relative=True, judge=_bound),
-    Rule(name="guess", measure=None, source="Own: log of the vocabulary", judge=_guess),
+    Rule("nonfinite", None, "Own", _nonfinite),
+    Rule("bound", None, "Own", _bound, relative=True),
+    Rule("guess", None, "Own: log of the vocabulary", _guess),
 )

@@ -34,17 +34,15 @@ def _residual(readings: RuleData) -> Iterator[RuleHit]:
         yield from _fall(layers)
         return
     top = peak(low, "relative_residual", lowest=True)
-    yield RuleHit(
+    yield top.hit(
         severity="warning",
         sentence=f"{top.place}: {percent(top.value)} of the stream is what tells its tokens apart, "
         f"below {percent(RESIDUAL)}; the rest is the same for all{top.more}",
         advice="Rank collapse (dong21), or one large bias that every token carries: if the loss "
         "is good, subtract the mean feature before comparing tokens. In training, check that the "
         "shortcuts are not scaled down and that the norm gains have not shrunk.",
-        value=top.value,
         threshold=RESIDUAL,
         kind="stream",
-        place=top.place,
         shown="channels",
     )
 
@@ -75,16 +73,14 @@ def _cosine(readings: RuleData) -> Iterator[RuleHit]:
     if high.empty:
         return
     top = peak(high, "cosine")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: two tokens of a text have cosine {figure(top.value)} on average, "
         f"above {COSINE}{top.more}",
         advice="The features share one common direction; good models do this too (ethayarajh19). "
         "Subtract the mean feature before using cosines as similarities.",
-        value=top.value,
         threshold=COSINE,
         kind="stream",
-        place=top.place,
         shown="channels",
     )
 
@@ -137,25 +133,7 @@ def _too_few(tokens: int, width: int) -> RuleHit:
 
 
 RULES = (
-    Rule(
-        name="collapse",
-        measure="diversity",
-        source="Own limit; dong21",
-        column="relative_residual",
-        judge=_residual,
-    ),
-    Rule(
-        name="cosine",
-        measure="diversity",
-        source="Own limit; ethayarajh19",
-        column="cosine",
-        judge=_cosine,
-    ),
-    Rule(
-        name="dimension",
-        measure="dimension",
-        source="Own limit; pangu23",
-        column="effective_dimension",
-        judge=_dimension,
-    ),
+    Rule("collapse", "diversity", "Own limit; dong21", _residual, "relative_residual"),
+    Rule("cosine", "diversity", "Own limit; ethayarajh19", _cosine, "cosine"),
+    Rule("dimension", "dimension", "Own limit; pangu23", _dimension, "effective_dimension"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.report.findings.rule import Location
+from layerlab.report.findings.rule import Location, RuleHit
 
 MOST_RUNS = 4
 
@@ -19,15 +19,17 @@ class Peak:
         row: every column of that row.
         value: its reading.
         place: where it was taken.
-        count: places in the table; a place seen in several sequences counts once.
         more: the other places in words that follow a clause, or nothing.
     """
 
     row: dict[str, Any]
     value: float
     place: Location
-    count: int
     more: str
+
+    def hit(self, **said: Any) -> RuleHit:
+        """Return the finding of a rule that speaks of this value at this place."""
+        return RuleHit(value=self.value, place=self.place, **said)
 
 
 def figure(number: float) -> str:
@@ -74,7 +76,6 @@ def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:
         row=row,
         value=float(row[column]),
         place=place,
-        count=len(places),
         more=_more(rest, "head" in keys),
     )
 

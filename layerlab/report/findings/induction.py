@@ -27,13 +27,4 @@ def _lookback(readings: RuleData) -> Iterator[RuleHit]:
     )
 
 
-RULES = (
-    Rule(
-        name="lookback",
-        measure="saliency",
-        source="pangu23, section 5.2",
-        column="l1",
-        relative=True,
-        judge=_lookback,
-    ),
-)
+RULES = (Rule("lookback", "saliency", "pangu23, section 5.2", _lookback, "l1", relative=True),)

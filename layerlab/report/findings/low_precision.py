@@ -25,14 +25,12 @@ def _overflow(readings: RuleData) -> Iterator[RuleHit]:
         return
     top = peak(rows, "largest")
     half = readings.card.get("dtype") == "float16"
-    yield RuleHit(
+    yield top.hit(
         severity="error" if half or not np.isfinite(top.value) else "warning",
         sentence=f"{top.place}: the stream reaches {figure(top.value)}{_spot(top.row)}, and fp16 "
         f"overflows at {LARGEST_HALF:,.0f}{top.more}",
         advice="Run and train this model in bf16 or float32: fp16 turns it into Inf, then NaN.",
-        value=top.value,
         threshold=LARGEST_HALF / HEADROOM,
-        place=top.place,
         shown="channels",
     )
 
@@ -43,15 +41,13 @@ def _massive(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "largest")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=_massive_sentence(top),
         advice="Most large models have a few and rely on them (sun24). Quantise activations per "
         "channel or keep these channels in 16 bit (dettmers22); one scale per tensor wastes "
         "nearly all levels.",
-        value=top.value,
         threshold=MASSIVE,
-        place=top.place,
         shown="channels",
     )
 
@@ -82,16 +78,14 @@ def _kurtosis(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "kurtosis")
-    yield RuleHit(
+    yield top.hit(
         severity="warning",
         sentence=f"{top.place}: kurtosis of the channels is {figure(top.value)}, above "
         f"{figure(limit)}: a few channels hold most of the stream{top.more}",
         advice="int8 with one scale per tensor will lose the others: use a scale per channel, "
         "rotate the stream before quantising, or keep outliers in 16 bit (dettmers22). When "
         "training anew, he24 says which choices avoid them.",
-        value=top.value,
         threshold=limit,
-        place=top.place,
         shown="channels",
     )
 
@@ -102,16 +96,14 @@ def _condition(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "condition")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: condition of W_k^T W_q is {figure(top.value)}, above "
         f"{figure(CONDITION)}{top.more}",
         advice="The head leaves some of its query-key directions unused: fewer would do, or it is "
         "undertrained. At a fixed norm the condition does not raise the rounding error of scores; "
         "the norm of |W_k|^T |W_q| does (budzinskiy25).",
-        value=top.value,
         threshold=CONDITION,
-        place=top.place,
         shown="attention",
     )
 
@@ -127,54 +119,21 @@ def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     top = peak(rows, "ratio")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: the norm of |W_k|^T |W_q| is {figure(top.value)} times that of "
         f"W_k^T W_q, above {figure(CANCELLING * width)}{top.more}",
         advice="Its scores are small differences of large terms, where rounding errors are "
         "largest beside the result (budzinskiy25): compute this head's scores in float32.",
-        value=top.value,
         threshold=CANCELLING * width,
-        place=top.place,
         shown="attention",
     )
 
 
 RULES = (
-    Rule(
-        name="overflow",
-        measure="stream",
-        source="IEEE 754 binary16",
-        column="largest",
-        judge=_overflow,
-    ),
-    Rule(
-        name="kurtosis",
-        measure="stream",
-        source="Own limit; he24",
-        column="kurtosis",
-        judge=_kurtosis,
-    ),
-    Rule(
-        name="massive",
-        measure="stream",
-        source="sun24: above 100 and 1000 times the median",
-        column="largest",
-        judge=_massive,
-    ),
-    Rule(
-        name="cancelling",
-        measure="querykey",
-        source="Own; budzinskiy25",
-        column="abs_norm",
-        relative=True,
-        judge=_cancelling,
-    ),
-    Rule(
-        name="condition",
-        measure="querykey",
-        source="Own limit",
-        column="condition",
-        judge=_condition,
-    ),
+    Rule("overflow", "stream", "IEEE 754 binary16", _overflow, "largest"),
+    Rule("kurtosis", "stream", "Own limit; he24", _kurtosis, "kurtosis"),
+    Rule("massive", "stream", "sun24: above 100 and 1000 times the median", _massive, "largest"),
+    Rule("cancelling", "querykey", "Own; budzinskiy25", _cancelling, "abs_norm", relative=True),
+    Rule("condition", "querykey", "Own limit", _condition, "condition"),
 )

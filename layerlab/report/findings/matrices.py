@@ -24,7 +24,7 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
     if above.empty:
         return
     top = peak(above, "alpha")
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: the spectrum of {top.row['matrix']} falls with exponent "
         f"{figure(top.value)}, surely above {figure(HIGH)}; so do {len(above)} of {len(rows)} "
@@ -32,10 +32,8 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
         advice="Random matrices have exponents above 8 or so: such a matrix has learned little, or "
         "needs little (martin21). Compare it with the same matrix in other layers and other "
         "checkpoints before drawing conclusions.",
-        value=top.value,
         threshold=HIGH,
         kind=str(top.row["matrix"]),
-        place=top.place,
     )
 
 
@@ -45,7 +43,7 @@ def _heavy(readings: RuleData) -> Iterator[RuleHit]:
     if below.empty:
         return
     top = peak(below, "alpha", lowest=True)
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: the spectrum of {top.row['matrix']} falls with exponent "
         f"{figure(top.value)}, surely below {figure(LOW)}; so do {len(below)} of {len(rows)} "
@@ -53,10 +51,8 @@ def _heavy(readings: RuleData) -> Iterator[RuleHit]:
         advice="A tail this heavy is ruled by its few largest directions (martin21): look at the "
         "norm and the stable rank of the matrix, and whether it is an embedding, where this is "
         "common.",
-        value=top.value,
         threshold=LOW,
         kind=str(top.row["matrix"]),
-        place=top.place,
     )
 
 
@@ -88,49 +84,21 @@ def _dead(readings: RuleData) -> Iterator[RuleHit]:
     if counts.empty:
         return
     top = peak(counts, "dead")
-    yield RuleHit(
+    yield top.hit(
         severity="warning",
         sentence=f"{top.place}: {top.row['matrix']} has {top.row['dead_rows']:.0f} rows and "
         f"{top.row['dead_columns']:.0f} columns next to nothing; {len(counts)} of {len(rows)} "
         "matrices have some",
         advice="Outputs or inputs that the model does not use: in an embedding, tokens that were "
         "never seen; elsewhere, units that died in training or were pruned.",
-        value=top.value,
         threshold=0.0,
         kind=str(top.row["matrix"]),
-        place=top.place,
     )
 
 
 RULES = (
-    Rule(
-        name="dead",
-        measure="matrices",
-        source="Own limit",
-        column="dead_rows",
-        relative=True,
-        judge=_dead,
-    ),
-    Rule(
-        name="steeptail",
-        measure="matrices",
-        source="martin21; Own limit",
-        column="alpha",
-        judge=_steep,
-    ),
-    Rule(
-        name="heavytail",
-        measure="matrices",
-        source="martin21; Own limit",
-        column="alpha",
-        judge=_heavy,
-    ),
-    Rule(
-        name="deficient",
-        measure="matrices",
-        source="Own",
-        column="rank",
-        relative=True,
-        judge=_deficient,
-    ),
+    Rule("dead", "matrices", "Own limit", _dead, "dead_rows", relative=True),
+    Rule("steeptail", "matrices", "martin21; Own limit", _steep, "alpha"),
+    Rule("heavytail", "matrices", "martin21; Own limit", _heavy, "alpha"),
+    Rule("deficient", "matrices", "Own", _deficient, "rank", relative=True),
 )

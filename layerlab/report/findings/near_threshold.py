@@ -49,15 +49,13 @@ def _nearest(readings: RuleData) -> Iterator[RuleHit]:
     if not close:
         return
     share, limit, top = max(close, key=lambda entry: entry[0])
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: nothing crosses a threshold; nearest is the {limit.name}, "
         f"{figure(top.value)}, {percent(share)} of the limit {figure(limit.threshold)}",
         advice="Nothing need be done. What this text does not provoke another may: give your own "
         "with --text.",
-        value=top.value,
         threshold=limit.threshold,
-        place=top.place,
         shown=limit.shown,
         measure=limit.measure,
         column=limit.column,
@@ -71,4 +69,4 @@ def _peaks(readings: RuleData) -> Iterator[tuple[RuleThreshold, Peak]]:
             yield limit, peak(rows, limit.column)
 
 
-RULE = Rule(name="nearest", measure=None, source="Own", judge=_nearest)
+RULE = Rule("nearest", None, "Own", _nearest)

@@ -212,32 +212,11 @@ def _predictor(readings: RuleData) -> Iterator[RuleHit]:
 
 
 RULES = (
-    Rule(
-        name="unfinite",
-        measure="rounding",
-        source="Own",
-        column="mean",
-        relative=True,
-        judge=_overflow,
-    ),
-    Rule(name="answers", measure="logits", source="Own limit", judge=_change),
-    Rule(name="cause", measure="attribution", source="Own limit", judge=_cause),
-    Rule(name="islands", measure="logits", source="Own limit", judge=_islands),
-    Rule(
-        name="amplifier",
-        measure="rounding",
-        source="Own limit",
-        column="mean",
-        relative=True,
-        judge=_step,
-    ),
-    Rule(name="scores", measure="attribution", source="Own; budzinskiy25", judge=_scores),
-    Rule(
-        name="predictor",
-        measure="rounding",
-        source="Own limit",
-        column="mean",
-        relative=True,
-        judge=_predictor,
-    ),
+    Rule("unfinite", "rounding", "Own", _overflow, "mean", relative=True),
+    Rule("answers", "logits", "Own limit", _change),
+    Rule("cause", "attribution", "Own limit", _cause),
+    Rule("islands", "logits", "Own limit", _islands),
+    Rule("amplifier", "rounding", "Own limit", _step, "mean", relative=True),
+    Rule("scores", "attribution", "Own; budzinskiy25", _scores),
+    Rule("predictor", "rounding", "Own limit", _predictor, "mean", relative=True),
 )

@@ -159,7 +159,7 @@ class RuleData:
         return {int(one["index"]): int(one["tokens"]) for one in self.sequences}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rule:
     """One thing worth saying.
 
@@ -172,6 +172,6 @@ class Rule:
     name: str
     measure: str | None
     source: str
+    judge: Callable[[RuleData], Iterable[RuleHit]]
     column: str | None = None
     relative: bool = False
-    judge: Callable[[RuleData], Iterable[RuleHit]]

@@ -27,7 +27,7 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
         return
     top = peak(above, "local")
     first = top.place.layer == int(layers["layer"].min())
-    yield RuleHit(
+    yield top.hit(
         severity="info" if first else "warning",
         sentence=f"{top.place}: the block can amplify a small change {figure(top.value)} times, "
         f"{figure(top.value / median)} times the median block ({figure(median)}){top.more}",
@@ -36,9 +36,7 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
         if first
         else "Rounding and quantisation errors that enter here grow most: keep this block in "
         "higher precision, and check its norm gains and its largest scores.",
-        value=top.value,
         threshold=STEEP * median,
-        place=top.place,
     )
 
 
@@ -101,40 +99,19 @@ def _idle(readings: RuleData) -> Iterator[RuleHit]:
     if idle.empty:
         return
     top = peak(idle, "written", lowest=True)
-    yield RuleHit(
+    yield top.hit(
         severity="info",
         sentence=f"{top.place}: attention and feed-forward write {percent(top.value)} of the "
         f"stream at most, below {percent(IDLE)}{top.more}",
         advice="It does almost nothing on this text: a candidate for pruning. Remove it, measure "
         "the loss again, and keep the cut if it did not move.",
-        value=top.value,
         threshold=IDLE,
-        place=top.place,
     )
 
 
 RULES = (
-    Rule(
-        name="gradient",
-        measure="lipschitz",
-        source="Own limit; noci22",
-        column="gradient",
-        relative=True,
-        judge=_gradient,
-    ),
-    Rule(
-        name="steep",
-        measure="lipschitz",
-        source="Own limit; castin24",
-        column="local",
-        judge=_steep,
-    ),
-    Rule(
-        name="growth",
-        measure="stream",
-        source="Own limit; wortsman23",
-        column="growth",
-        judge=_growth,
-    ),
-    Rule(name="idle", measure="stream", source="Own limit", column="attention_share", judge=_idle),
+    Rule("gradient", "lipschitz", "Own limit; noci22", _gradient, "gradient", relative=True),
+    Rule("steep", "lipschitz", "Own limit; castin24", _steep, "local"),
+    Rule("growth", "stream", "Own limit; wortsman23", _growth, "growth"),
+    Rule("idle", "stream", "Own limit", _idle, "attention_share"),
 )

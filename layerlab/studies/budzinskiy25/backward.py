@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
 from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE, by_layer
 from layerlab.studies.budzinskiy25.support.reference_backward import gradients
@@ -15,7 +16,6 @@ from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, ratio_of_medians
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
-from layerlab.validation import Constraint
 
 WAYS = {"forward": "stream after the block", "backward": "gradient by the block's input"}
 
@@ -101,10 +101,5 @@ STUDY = Study(
     scale=random_networks("{layers}", ENSEMBLE.width),
     run=run,
     fast={"draws": 200},
-    options={"norm": "layer", "layers": 20, "digits": 24},
-    domains={
-        "norm": Constraint(kind=str, choices=("layer", "rms")),
-        "layers": Constraint(kind=int, least=2, most=100),
-        "digits": Constraint(kind=int, least=4, most=25),
-    },
+    **study_options("backward"),
 )

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.support.random_transformers import (
     NORMWISE,
     Ensemble,
@@ -24,7 +25,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.validation import Constraint
 
 CONDITIONS = (1.0, 1e1, 1e2, 1e4, 1e8)
 DEPTHS = (1, 4, 8)
@@ -164,6 +164,5 @@ STUDY = Study(
     scale=random_networks(DEPTHS[-1], SIZE),
     run=run,
     fast={"draws": 200},
-    options={"norm": "rms"},
-    domains={"norm": Constraint(kind=str, choices=("layer", "rms"))},
+    **study_options("condition-alone"),
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.support.random_transformers import (
     MAX,
     NORMWISE,
@@ -30,7 +31,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, combine
-from layerlab.validation import Constraint
 
 # The last are so many that no error comes near the size of the result, whatever the draw.
 DIGITS = (11, 16, 24, 40)
@@ -258,9 +258,5 @@ STUDY = Study(
     scale=random_networks("{layers}", SIZE),
     run=run,
     fast={"draws": 300},
-    options={"norm": "layer", "layers": 40},
-    domains={
-        "norm": Constraint(kind=str, choices=("layer", "rms")),
-        "layers": Constraint(kind=int, least=4, most=200),
-    },
+    **study_options("rounding-depth"),
 )

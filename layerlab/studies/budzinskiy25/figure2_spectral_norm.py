@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE, stack_errors
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
@@ -15,7 +16,6 @@ from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide, each
-from layerlab.validation import Constraint
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 DEPTHS = (10, 15, 20)
@@ -171,9 +171,5 @@ STUDY = Study(
     scale=random_networks(DEPTHS[-1], ENSEMBLE.width),
     run=run,
     fast={"draws": 200},
-    options={"norm": "layer", "digits": 16},
-    domains={
-        "norm": Constraint(kind=str, choices=("layer", "rms")),
-        "digits": Constraint(kind=int, least=4, most=25),
-    },
+    **study_options("rounding-norm"),
 )

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, NAMES
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights, attention, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
@@ -20,7 +21,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import within
-from layerlab.validation import Constraint
 
 NORMS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 SIZE = 10
@@ -136,6 +136,5 @@ STUDY = Study(
     scale=random_networks(1, SIZE),
     run=run,
     fast={"draws": 400},
-    options={"digits": 16},
-    domains={"digits": Constraint(kind=int, least=4, most=25)},
+    **study_options("rounding-input"),
 )

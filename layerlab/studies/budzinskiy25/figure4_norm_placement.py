@@ -3,6 +3,7 @@
 import numpy as np
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.support.random_transformers import (
     NORMWISE,
     Ensemble,
@@ -15,7 +16,6 @@ from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
-from layerlab.validation import Constraint
 
 PLACEMENTS = {
     "pre": "x + A(N(x))",
@@ -133,11 +133,5 @@ STUDY = Study(
     scale=random_networks("{layers}", SIZE),
     run=run,
     fast={"draws": 200},
-    options={"norm": "layer", "layers": 100, "digits": 11, "variance": 0.1},
-    domains={
-        "norm": Constraint(kind=str, choices=("layer", "rms")),
-        "layers": Constraint(kind=int, least=2, most=1000),
-        "digits": Constraint(kind=int, least=4, most=25),
-        "variance": Constraint(kind=float, above=0.0, most=100.0),
-    },
+    **study_options("rounding-placement"),
 )

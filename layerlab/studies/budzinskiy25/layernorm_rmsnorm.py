@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
@@ -26,7 +27,6 @@ from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import NONE, patient, tokens_of
 from layerlab.system.hooks import temporary_hooks
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -209,6 +209,5 @@ STUDY = Study(
     scale=random_networks(1, WIDTH),
     run=run,
     fast={"draws": 500},
-    options={"digits": 24},
-    domains={"digits": Constraint(kind=int, least=4, most=25)},
+    **study_options("layernorm-against-rmsnorm"),
 )

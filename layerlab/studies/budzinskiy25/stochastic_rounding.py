@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
 from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import block, errors
@@ -22,7 +23,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
-from layerlab.validation import Constraint
 
 MODES = ("nearest", "stochastic")
 LENGTHS = (4, 16, 64, 256, 1024, 4096)
@@ -219,9 +219,5 @@ STUDY = Study(
     scale="sums of up to 4,096 random terms",
     run=run,
     fast={"draws": 200},
-    options={"digits": 11, "norm": "layer"},
-    domains={
-        "digits": Constraint(kind=int, least=4, most=25),
-        "norm": Constraint(kind=str, choices=("layer", "rms")),
-    },
+    **study_options("stochastic"),
 )

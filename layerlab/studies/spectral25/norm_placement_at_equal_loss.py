@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from layerlab.known_options import study_options
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import table
@@ -276,4 +277,5 @@ STUDY = Study(
     cost="6 minutes",
     run=run,
     **small_models.DECLARED,
+    **study_options("same-loss"),
 )

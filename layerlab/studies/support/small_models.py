@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import TRAINED
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
@@ -23,7 +24,6 @@ from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.engine.study import Picture
 from layerlab.studies.support.stored_readings import Shapes, check_shapes, hash_readings
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -36,13 +36,8 @@ TEXT = "python-docs"
 CONTEXT, BATCH, RATE = 128, 8, 3e-3
 # Held-out blocks: of 128 tokens, enough to read a dimension at a width of 64.
 HELD = 16
-SIZES: dict[str, Any] = {"layers": 6, "width": 64, "updates": 300}
+SIZES = {name: usual for name, (usual, _) in TRAINED.items()}
 FAST: dict[str, Any] = {"layers": 2, "width": 32, "updates": 10}
-DOMAINS = {
-    "layers": Constraint(kind=int, least=1, most=100),
-    "width": Constraint(kind=int, least=16, most=1024),
-    "updates": Constraint(kind=int, least=1, most=1_000_000),
-}
 ABOUT = (
     "Every model is trained here: on Python's documentation, one rate and one course of it for "
     "all, batches of 8 passages of 128 tokens, the same ones in the same order for all models of a "
@@ -329,8 +324,6 @@ DECLARED: dict[str, Any] = {
     "draws": 3,
     "unit": "seeds of training",
     "fast": {"draws": 3},
-    "options": SIZES,
-    "domains": DOMAINS,
     "inputs": readings,
 }
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, unwrap
 from layerlab.observe.architecture.structure import interface_of
-from layerlab.observe.tracing.attention_probe import implementation
+from layerlab.observe.tracing.attention_probe import implementation, restore_function
 from layerlab.training.qk_control.heads import QKHead
 
 HEARD = ("eager", "sdpa")
@@ -101,16 +101,10 @@ class MaxLogits:
             if key not in self._functions:
                 self._functions[key] = _listening(before or eager, name)
             interface[name] = self._functions[key]
-            self._open.callback(_restore, interface, name, before)
+            self._open.callback(restore_function, interface, name, before)
 
     def _end(self, *_: Any) -> None:
         self._open.close()
-
-
-def _restore(interface: Any, name: str, before: Any) -> None:
-    del interface[name]
-    if interface.get(name) is not before:
-        interface[name] = before
 
 
 def _listening(own: Callable[..., Any], name: str) -> Callable[..., Any]:

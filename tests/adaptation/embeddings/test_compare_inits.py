@@ -11,7 +11,6 @@ import torch
 import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from layerlab import UserError
 from layerlab.adaptation.embeddings import compare_inits
 from layerlab.adaptation.embeddings.compare_inits import embed, read_sample
 from layerlab.adaptation.embeddings.init import STARTS
@@ -21,6 +20,7 @@ from layerlab.cli.adapt.embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen
+from tests.refused import refuses
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
 Tiny = Callable[..., Any]
@@ -64,8 +64,7 @@ def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read() -> None:
     assert read_sample(text, limit=10) == ["ab", "被告"] and read == ["ab", "被", "告人"]
     assert read_sample(text) == ["ab", "被告人never"]
     broken = Text(name="law", identity="", pieces=lambda: iter([TextChunk("\ud800", True)]))
-    with pytest.raises(UserError, match="law holds half of a surrogate pair"):
-        read_sample(broken)
+    refuses("law holds half of a surrogate pair", read_sample, broken)
 
 
 @pytest.fixture
@@ -124,12 +123,9 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
 
 
 def test_what_the_command_cannot_do_is_said(folders: Path) -> None:
-    with pytest.raises(UserError, match="there is no tokenizer"):
-        called(folders, tokenizer=str(folders / "nothing"))
-    with pytest.raises(UserError, match="head is 'best'; expected 'mean', 'mean-resizing'"):
-        called(folders, head="best")
+    refuses("there is no tokenizer", called, folders, tokenizer=str(folders / "nothing"))
+    refuses("head is 'best'; expected 'mean', 'mean-resizing'", called, folders, head="best")
     (folders / "model" / "tokenizer.json").unlink()
     (folders / "model" / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match="has no tokenizer of the tokenizers library beside it"):
-        called(folders)
+    refuses("has no tokenizer of the tokenizers library beside it", called, folders)
     assert not (folders / "out").exists()

@@ -20,6 +20,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.train import END
+from tests.refused import refusal, refuses
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("a", "b"), ("ab", "c"), ("Ġ", "a"), ("d", "e")]
@@ -313,17 +314,14 @@ def test_what_does_not_belong_together_is_refused(
 ) -> None:
     given: dict[str, Any] = {"base": BASE, "new": NEW, **change}
     model = tiny("llama", vocab_size=OLD)
-    with pytest.raises(UserError) as found:
-        resize(model, **given)
-    assert said in str(found.value)
+    assert said in refusal(resize, model, **given)
     assert model.config.vocab_size == OLD
 
 
 @pytest.mark.parametrize("name", ["input", "head"])
 def test_a_start_that_is_not_known_is_refused(name: str) -> None:
     said = f"{name} is 'zero'; expected 'mean', 'mean-resizing', 'first' or 'random'"
-    with pytest.raises(UserError, match=said):
-        validate_table(EmbeddingSection, {name: "zero"}, "a test")
+    refuses(said, validate_table, EmbeddingSection, {name: "zero"}, "a test")
     assert get_args(EmbeddingSection.model_fields[name].annotation) == tuple(STARTS)
 
 
@@ -332,13 +330,11 @@ def test_other_matrices_are_refused(tiny: Tiny) -> None:
         resize(tiny("llama").model, BASE, NEW)
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(tiny("llama", vocab_size=OLD).config)
-    with pytest.raises(UserError, match="not in memory; expected floating-point weights in memory"):
-        resize(empty, BASE, NEW)
+    refuses("not in memory; expected floating-point weights in memory", resize, empty, BASE, NEW)
     stored = tiny("llama", vocab_size=OLD)
     eight = stored.lm_head.weight.detach().to(torch.int8)
     stored.lm_head.weight = torch.nn.Parameter(eight, requires_grad=False)
-    with pytest.raises(UserError, match=r"is stored as torch\.int8; .* without quantisation"):
-        resize(stored, BASE, NEW)
+    refuses(r"is stored as torch\.int8; .* without quantisation", resize, stored, BASE, NEW)
 
 
 def fallback() -> PreTrainedTokenizerFast:

@@ -17,6 +17,7 @@ from layerlab.adaptation.sft.conversations import (
     conversation,
     conversations,
 )
+from tests.refused import refuses
 
 MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
@@ -83,24 +84,21 @@ def test_all_files_of_rows_give_the_same(tmp_path: Path, form: str) -> None:
 def test_a_bad_row_of_an_array_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text('\ufeff[\n {"instruction": "a",\n  "output": "b"},\n {"output": ""}\n]')
-    with pytest.raises(UserError, match=r"rows.json, line 4: turn 1 \(user\) is empty"):
-        list(conversations(str(path)))
+    refuses(r"rows.json, line 4: turn 1 \(user\) is empty", list, conversations(str(path)))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "\n\n"])
 def test_an_empty_file_holds_no_row(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="holds no row; expected conversations"):
-        list(conversations(str(path)))
+    refuses("holds no row; expected conversations", list, conversations(str(path)))
 
 
 def test_columns_about_a_row_are_left_out_and_others_can_be(tmp_path: Path) -> None:
     row = {**MESSAGES, "id": 7, "source": "exam", "grade": 3}
     path = written(tmp_path / "rows.jsonl", row)
     assert len(list(conversations(path, ignore=["grade"]))) == 1
-    with pytest.raises(UserError, match="unknown key 'grade' beside messages; remove it"):
-        list(conversations(path))
+    refuses("unknown key 'grade' beside messages; remove it", list, conversations(path))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab import UserError, build
+from layerlab import build
 from layerlab.adaptation.sft.dataset import answer_loss
 from layerlab.adaptation.sft.encode import Example
 from layerlab.adaptation.sft.packing import Collator, best_fit
@@ -21,6 +21,7 @@ from layerlab.corpus.batches import IGNORED
 from layerlab.loading.batching import find_batching
 from tests.evaluation.candidate import candidate
 from tests.loading.test_batching import LONGROPE
+from tests.refused import refuses
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 64}
 LLAMA = {
@@ -133,9 +134,8 @@ def test_a_model_that_ignores_positions_is_refused() -> None:
     model = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2))
     deaf = model.forward
     model.forward = lambda position_ids=None, **rest: deaf(**rest)
-    with pytest.raises(UserError, match="does not keep packed conversations apart") as error:
-        check_separation(model, *PACKED)
-    assert "; set packing to false, or" in str(error.value) and "\n" not in str(error.value)
+    error = refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
+    assert "; set packing to false, or" in error
 
 
 def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
@@ -149,16 +149,14 @@ def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
         return whole(input_ids=input_ids, attention_mask=mask, **rest)
 
     model.forward = seeing
-    with pytest.raises(UserError, match="does not keep packed conversations apart"):
-        check_separation(model, *PACKED)
+    refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
 
 
 def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., Any]) -> None:
     model = tiny("llama")
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match="LlamaForCausalLM gives logits that are not finite"):
-        check_separation(model, *PACKED)
+    refuses("LlamaForCausalLM gives logits that are not finite", check_separation, model, *PACKED)
 
 
 @settings(max_examples=100, deadline=None)

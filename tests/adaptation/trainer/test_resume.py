@@ -14,6 +14,7 @@ from layerlab.adaptation.trainer.resume import hash_plan, newest_checkpoint
 from layerlab.records.file_digests import seal_folder
 from tests.adaptation.pretraining.test_train import run
 from tests.adaptation.small import LAW, NATURE, llama, written
+from tests.refused import refuses
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +94,7 @@ def test_a_journal_that_was_changed_is_no_checkpoints(texts: Path, out: Path) ->
         "was changed; it was passed over"
     ]
     file.write_text(lines[0])
-    with pytest.raises(
-        UserError, match=r"no checkpoint in .* can be used \(checkpoint-2: 1 of the"
-    ):
-        on(texts, out)
+    refuses(r"no checkpoint in .* can be used \(checkpoint-2: 1 of the", on, texts, out)
     assert kept(out) == ["checkpoint-2", "checkpoint-4"] and file.read_text() == lines[0]
 
 
@@ -118,8 +116,7 @@ def test_a_plan_is_known_by_all_that_it_says(tmp_path: Path) -> None:
     assert hash_plan(tmp_path / "a") != hash_plan(tmp_path / "b")
     for content in ("[1]", "{"):
         (tmp_path / "a" / "plan.json").write_text(content)
-        with pytest.raises(UserError, match=r"cannot read .*plan.json: .*; remove .*, or name ano"):
-            hash_plan(tmp_path / "a")
+        refuses(r"cannot read .*plan.json: .*; remove .*, or name ano", hash_plan, tmp_path / "a")
 
 
 def test_hard_batches_of_another_run_are_refused(texts: Path, tmp_path: Path) -> None:

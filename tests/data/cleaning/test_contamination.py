@@ -17,6 +17,7 @@ from layerlab.data.cleaning.contamination import Question, contamination
 from layerlab.data.cleaning.ngrams import units
 from layerlab.data.places import data_folder
 from layerlab.data.sources import TextChunk
+from tests.refused import refuses
 
 CHINESE = "根据我国反补贴条例以及相关法律法规下列关于此次调查的哪项判断是正确的"
 ENGLISH = " ".join(f"word{number}" for number in range(30))
@@ -142,8 +143,7 @@ def test_what_jec_qa_feeds_is_always_said() -> None:
 
 
 def test_no_question_is_no_search() -> None:
-    with pytest.raises(UserError, match="there is no question to look for; give benchmarks"):
-        contamination(["text"], [])
+    refuses("there is no question to look for; give benchmarks", contamination, ["text"], [])
     with pytest.raises(UserError, match="size is 5; expected runs of at least 8 units"):
         contamination(["text"], [("a", "1", ENGLISH)], size=5)
 
@@ -203,8 +203,7 @@ def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:
 
 def test_files_that_break_on_the_way_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("question,A\n" + "x" * 200_000 + ",y\n")
-    with pytest.raises(UserError, match=r"a.csv is no table: field larger than .*; mend that file"):
-        list(questions(tmp_path))
+    refuses(r"a.csv is no table: field larger than .*; mend that file", list, questions(tmp_path))
     text = "".join(random.Random(0).choices("abcdefghij klmno", k=200_000))
     (tmp_path / "1.json").write_text(json.dumps({"question": text}))
     packed = tmp_path / "a.tar.gz"
@@ -213,27 +212,19 @@ def test_files_that_break_on_the_way_are_one_line(tmp_path: Path) -> None:
     whole = packed.read_bytes()
     for place in (0, 5000):  # when it is opened, and when a file of it is read
         packed.write_bytes(whole[:place] + random.Random(1).randbytes(len(whole) - place))
-        with pytest.raises(
-            UserError, match=r"^cannot read .*a.tar.gz: .*; copy it anew, "
-        ) as found:
-            list(questions(packed))
-        assert "\n" not in str(found.value)
+        refuses(r"^cannot read .*a.tar.gz: .*; copy it anew, ", list, questions(packed))
 
 
 def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no benchmark .*; give a folder or a file"):
         list(questions(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"holds no questions; expected \.json, \.jsonl, \.csv"):
-        list(questions(tmp_path))
+    refuses(r"holds no questions; expected \.json, \.jsonl, \.csv", list, questions(tmp_path))
     (tmp_path / "a.json").write_text("[{")
-    with pytest.raises(UserError, match=r"a.json, line 1 is not JSON: .*; mend that line"):
-        list(questions(tmp_path))
+    refuses(r"a.json, line 1 is not JSON: .*; mend that line", list, questions(tmp_path))
     (tmp_path / "a.json").write_bytes(b'{"question": "\xe4"}')
-    with pytest.raises(UserError, match="byte 14 is not UTF-8 text; it is probably Latin 1"):
-        list(questions(tmp_path))
+    refuses("byte 14 is not UTF-8 text; it is probably Latin 1", list, questions(tmp_path))
     (tmp_path / "a.json").rename(tmp_path / "a.zip")
-    with pytest.raises(UserError, match=r"cannot read .*a.zip: .*; copy it anew"):
-        list(questions(tmp_path))
+    refuses(r"cannot read .*a.zip: .*; copy it anew", list, questions(tmp_path))
 
 
 def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
@@ -260,8 +251,7 @@ def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)))
     assert [one.text for one in questions(tmp_path)] == [row["question"] for row in rows]
     (tmp_path / "a.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="more than 40 characters; write an object on every line"):
-        list(questions(tmp_path))
+    refuses("more than 40 characters; write an object on every line", list, questions(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -292,8 +282,7 @@ def test_a_file_whose_questions_are_not_seen_is_refused(
 ) -> None:
     (tmp_path / name).write_text(text)
     (tmp_path / "whole.jsonl").write_text('{"question": "one"}\n')
-    with pytest.raises(UserError, match=said):
-        list(questions(tmp_path))
+    refuses(said, list, questions(tmp_path))
 
 
 def test_endings_may_be_written_large(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
+from tests.refused import refuses
 
 EACH = pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
 
@@ -63,10 +64,7 @@ def test_lawbench_has_levels_of_two_ten_and_eight() -> None:
 
 
 def test_an_unknown_benchmark_names_the_nearest() -> None:
-    with pytest.raises(
-        UserError, match=r"no benchmark 'cevall'; did you mean ceval\? expected one"
-    ):
-        find_benchmark("cevall")
+    refuses(r"no benchmark 'cevall'; did you mean ceval\? expected one", find_benchmark, "cevall")
 
 
 def test_an_unknown_subject_names_the_nearest() -> None:

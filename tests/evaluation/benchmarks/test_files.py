@@ -10,6 +10,7 @@ from layerlab import UserError
 from layerlab.evaluation.benchmarks import files
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here, read_files
+from tests.refused import refusal, refuses
 
 CEVAL = find_benchmark("ceval")
 PART = CEVAL["law"]
@@ -58,9 +59,7 @@ def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
     first, other = (put(tmp_path, f"ceval/{name}/val/law_val.csv") for name in ("new", "old"))
     assert read_files(CEVAL, PART, "val", tmp_path) == [(str(first), b"x")]
     other.write_text("y")
-    with pytest.raises(UserError) as caught:
-        read_files(CEVAL, PART, "val", tmp_path)
-    assert str(caught.value) == (
+    assert refusal(read_files, CEVAL, PART, "val", tmp_path) == (
         f"{first} and {other} differ, and nothing says which of them is val/law_val.csv; move one "
         "of them away"
     )
@@ -71,15 +70,12 @@ def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
 def test_another_file_with_the_same_ending_is_not_taken(tmp_path: Path) -> None:
     put(tmp_path, "ceval/interval/law_val.csv")
     put(tmp_path, "ceval/val/criminal_law_val.csv")
-    with pytest.raises(UserError, match="C-Eval is not here"):
-        read_files(CEVAL, PART, "val", tmp_path)
+    refuses("C-Eval is not here", read_files, CEVAL, PART, "val", tmp_path)
 
 
 def test_missing_data_say_where_to_get_them(tmp_path: Path) -> None:
     assert not is_here(CEVAL, tmp_path)
-    with pytest.raises(UserError) as error:
-        read_files(CEVAL, PART, "val", tmp_path)
-    assert str(error.value) == (
+    assert refusal(read_files, CEVAL, PART, "val", tmp_path) == (
         f"C-Eval is not here: expected {tmp_path}/ceval/val/law_val.csv, or an archive in "
         f"{tmp_path}/ceval that holds it (cannot get ceval/ceval-exam from the Hub: HF_HUB_OFFLINE "
         "is set, and no copy that is kept here can be read); get it from "

@@ -12,6 +12,7 @@ from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, read_items
 from layerlab.evaluation.benchmarks.readers import read_rows
 from tests.evaluation.written import HEAD, TRAPS, lines, table
+from tests.refused import refusal, refuses
 
 EXAM = "id,question,A,B,C,D,answer"
 
@@ -45,9 +46,7 @@ def test_letters_are_found_whatever_stands_between_them(letters: set[str], betwe
 
 @pytest.mark.parametrize("answer", ["E", "AB", "1", "对"])
 def test_another_answer_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
-    with pytest.raises(UserError) as error:
-        exam(tmp_path, f"0,问,甲,乙,丙,丁,{answer}")
-    assert str(error.value) == (
+    assert refusal(exam, tmp_path, f"0,问,甲,乙,丙,丁,{answer}") == (
         f"{tmp_path}/ceval/val/accountant_val.csv, line 2: the answer is '{answer}'; "
         "expected one of A, B, C and D"
     )
@@ -61,18 +60,14 @@ def test_an_empty_question_is_refused_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", [EXAM, EXAM.removesuffix(",answer")])
 def test_a_split_without_answers_names_the_one_that_has_them(tmp_path: Path, head: str) -> None:
     row = "0,问,甲,乙,丙,丁" + ("," if head == EXAM else "")
-    with pytest.raises(UserError) as error:
-        exam(tmp_path, row, split="test", head=head)
-    assert str(error.value) == (
+    assert refusal(exam, tmp_path, row, split="test", head=head) == (
         f"{tmp_path}/ceval/test/accountant_test.csv has no answers: C-Eval publishes its split "
         "test without them; use the split val"
     )
 
 
 def test_a_renamed_column_of_answers_is_named_with_those_that_are_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        exam(tmp_path, "0,问,甲,乙,丙,丁,A", head=EXAM.replace("answer", "Ans"))
-    assert str(error.value) == (
+    assert refusal(exam, tmp_path, "0,问,甲,乙,丙,丁,A", head=EXAM.replace("answer", "Ans")) == (
         f"{tmp_path}/ceval/val/accountant_val.csv has no 'answer'; "
         "it has id, question, a, b, c, d, ans: rename what holds the answers to 'answer'"
     )
@@ -85,14 +80,11 @@ def test_examples_without_answers_are_of_another_file_too(tmp_path: Path) -> Non
 
 def test_a_renamed_label_is_named(tmp_path: Path) -> None:
     lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "labels": True})
-    with pytest.raises(UserError, match=r"has no 'label'; it has question, passage, labels: ren"):
-        only("boolq", tmp_path)
+    refuses(r"has no 'label'; it has question, passage, labels: ren", only, "boolq", tmp_path)
 
 
 def test_a_scored_split_whose_answers_are_all_empty(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        exam(tmp_path, "0,问,甲,乙,丙,丁,", "1,问,甲,乙,丙,丁, ")
-    assert str(error.value) == (
+    assert refusal(exam, tmp_path, "0,问,甲,乙,丙,丁,", "1,问,甲,乙,丙,丁, ") == (
         f"{tmp_path}/ceval/val/accountant_val.csv has no answers: every answer is empty; "
         "copy the split val anew"
     )
@@ -163,8 +155,7 @@ def test_boolq_says_true_or_false(tmp_path: Path, label: object) -> None:
 
 def test_an_unknown_label_is_refused_with_its_line(tmp_path: Path) -> None:
     lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "label": 3})
-    with pytest.raises(UserError, match=r"line 1: the label is '3'; expected 'false' or 'true'"):
-        only("boolq", tmp_path)
+    refuses(r"line 1: the label is '3'; expected 'false' or 'true'", only, "boolq", tmp_path)
 
 
 def test_ax_b_asks_whether_the_second_sentence_follows(tmp_path: Path) -> None:

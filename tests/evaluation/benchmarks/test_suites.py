@@ -2,9 +2,9 @@
 
 import pytest
 
-from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.suites import GENERAL, SUITES, select_benchmarks
+from tests.refused import refusal
 
 
 def test_the_three_suites_are_those_of_the_source() -> None:
@@ -29,8 +29,6 @@ def test_no_suite_is_empty(name: str) -> None:
 
 
 def test_an_unknown_name() -> None:
-    with pytest.raises(UserError) as caught:
-        select_benchmarks("lawbensh")
-    assert str(caught.value).startswith(
+    assert refusal(select_benchmarks, "lawbensh").startswith(
         "there is no suite or benchmark 'lawbensh'; did you mean lawbench? expected one of general,"
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import layerlab.evaluation
-from layerlab import UserError
 from layerlab.evaluation.harness.cache import (
     LEAVES,
     SAMPLES,
@@ -18,6 +17,7 @@ from layerlab.evaluation.harness.cache import (
 )
 from tests.evaluation.candidate import tokenizer
 from tests.evaluation.shelf import run, shelf
+from tests.refused import refusal
 
 __all__ = ["shelf"]
 
@@ -46,10 +46,9 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
     ResultCache(tmp_path).save("a", {}, [])
     path = tmp_path / LEAVES / "a.json"
     path.write_text("{half", encoding="utf-8")
-    with pytest.raises(UserError) as caught:
-        ResultCache(tmp_path).load("a")
-    assert str(caught.value).startswith(f"cannot read {path}: ")
-    assert str(caught.value).endswith("; delete it and type it again")
+    caught = refusal(ResultCache(tmp_path).load, "a")
+    assert caught.startswith(f"cannot read {path}: ")
+    assert caught.endswith("; delete it and type it again")
 
 
 def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
@@ -87,10 +86,9 @@ def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None
     ResultCache(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
     path = tmp_path / name
     path.write_text(path.read_text("utf-8").replace("25", "75").replace("1}", "2}"), "utf-8")
-    with pytest.raises(UserError) as caught:
-        ResultCache(tmp_path).load("a")
+    caught = refusal(ResultCache(tmp_path).load, "a")
     said = "it is not what was written, or is of an earlier version; delete it and type it again"
-    assert str(caught.value) == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"
+    assert caught == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"
 
 
 @pytest.mark.parametrize("setting", ["split_special_tokens", "clean_up_tokenization_spaces"])

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from layerlab import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import (
@@ -29,6 +28,7 @@ from layerlab.evaluation.harness.lm import HarnessModel, load_tasks  # noqa: E40
 from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.task_result import TaskResult  # noqa: E402
 from layerlab.evaluation.lm_eval_tasks.description import describe_task  # noqa: E402
+from tests.refused import refusal, refuses  # noqa: E402
 
 
 class Request(NamedTuple):
@@ -291,9 +291,7 @@ def test_a_description_changes_with_what_is_asked(folder: Path, rows: list[Any])
 
 
 def test_more_examples_than_there_are(folder: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        asked(candidate(), folder, shots=6)
-    assert str(caught.value) == (
+    assert refusal(asked, candidate(), folder, shots=6) == (
         "layerlab_own_a has 5 examples, and 6 were asked for; type --shots 5 or fewer"
     )
 
@@ -303,8 +301,7 @@ def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, rows: list[Any], 
     """As `inspect` does, since the words are the same."""
     folder = task_folder(tmp_path / "tasks", rows, kind=kind)
     said = r"^a question holds token \d+, the vocabulary of tiny has 270 entries from 0; is it the"
-    with pytest.raises(UserError, match=said):
-        asked(candidate(vocab_size=270), folder)
+    refuses(said, asked, candidate(vocab_size=270), folder)
 
 
 def test_a_token_for_padding_needs_no_entry(tmp_path: Path, rows: list[Any]) -> None:

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-from layerlab import UserError
 from layerlab.evaluation.harness.model_checks import (
     UNBOUNDED,
     max_length,
@@ -14,6 +13,7 @@ from layerlab.evaluation.harness.model_checks import (
 )
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
+from tests.refused import refusal
 
 
 def subject_with(**changes: str | None) -> LoadedModel:
@@ -39,18 +39,16 @@ def test_the_callers_tokenizer_stays_as_it_was() -> None:
 def test_no_tokenizer() -> None:
     subject = candidate()
     subject.tokenizer = None
-    with pytest.raises(UserError) as caught:
-        prepare_tokenizer(subject)
-    assert str(caught.value) == (
+    assert refusal(prepare_tokenizer, subject) == (
         "tiny has no tokenizer, which questions have to be read with; "
         "save one beside it with tokenizer.save_pretrained(FOLDER)"
     )
 
 
 def test_no_end_of_text() -> None:
-    with pytest.raises(UserError) as caught:
-        prepare_tokenizer(subject_with(eos_token=None, bos_token=None, pad_token=None))
-    assert str(caught.value) == (
+    assert refusal(
+        prepare_tokenizer, subject_with(eos_token=None, bos_token=None, pad_token=None)
+    ) == (
         "the tokenizer of tiny has no token for the end or the beginning of a text; "
         "set its eos_token, and save it again"
     )
@@ -60,9 +58,7 @@ def test_an_end_of_text_has_an_entry_in_the_model() -> None:
     subject = candidate(vocab_size=297)
     subject.tokenizer = copy.deepcopy(tokenizer())
     subject.tokenizer.add_special_tokens({"eos_token": "[END]"})
-    with pytest.raises(UserError) as caught:
-        prepare_tokenizer(subject)
-    assert str(caught.value) == (
+    assert refusal(prepare_tokenizer, subject) == (
         "the end of a text holds token 297, the vocabulary of tiny has 297 entries "
         "from 0; is it the right tokenizer?"
     )

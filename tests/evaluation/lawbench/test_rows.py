@@ -6,6 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.lawbench.rows import read_scored_rows
+from tests.refused import refusal, refuses
 
 
 def changed(home: Path, number: str, **cells: object) -> Path:
@@ -66,22 +67,18 @@ def test_rows_of_another_wording(
     home: Path, number: str, cells: dict[str, object], said: str
 ) -> None:
     path = changed(home, number, **cells)
-    with pytest.raises(UserError) as caught:
-        read_scored_rows(number)
-    assert said in str(caught.value) and str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    caught = refusal(read_scored_rows, number)
+    assert said in caught and str(path) in caught
 
 
 def test_no_row_is_left(home: Path) -> None:
     path = home / "lawbench" / "zero_shot" / "3-5.json"
     rows = [one for one in json.loads(path.read_text("utf-8")) if "死刑" in one["answer"]]
     path.write_text(json.dumps(rows), "utf-8")
-    with pytest.raises(UserError, match=r"LawBench's 3-5 has no row that is scored; copy it anew"):
-        read_scored_rows("3-5")
+    refuses(r"LawBench's 3-5 has no row that is scored; copy it anew", read_scored_rows, "3-5")
 
 
 def test_unknown_tasks_and_numbers_of_examples(home: Path) -> None:
-    with pytest.raises(UserError, match="LawBench has no task '4-1'; expected one of 1-1, 1-2"):
-        read_scored_rows("4-1")
+    refuses("LawBench has no task '4-1'; expected one of 1-1, 1-2", read_scored_rows, "4-1")
     with pytest.raises(UserError, match=r"prompts with 0 and with 1 example, not with 5; type"):
         read_scored_rows("1-1", shots=5)

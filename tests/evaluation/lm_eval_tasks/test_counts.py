@@ -2,11 +2,10 @@
 
 import pytest
 
-from layerlab import UserError
-
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.counts import check_counts
+from tests.refused import refuses
 
 
 @pytest.mark.parametrize(
@@ -19,8 +18,7 @@ from layerlab.evaluation.lm_eval_tasks.counts import check_counts
     ],
 )
 def test_what_no_task_asks_for_is_refused(config: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        check_counts(config, "the task file a.yaml")
+    refuses(said, check_counts, config, "the task file a.yaml")
 
 
 def test_a_task_that_repeats_itself_is_refused_before_it_is_loaded(tmp_path) -> None:
@@ -28,6 +26,5 @@ def test_a_task_that_repeats_itself_is_refused_before_it_is_loaded(tmp_path) -> 
 
     file = tmp_path / "a.yaml"
     file.write_text("task: a\ndataset_path: json\nrepeats: 1000000000\n")
-    with pytest.raises(UserError, match=r"a\.yaml has repeats = 1000000000; expected at most"):
-        load_named(str(file))
+    refuses(r"a\.yaml has repeats = 1000000000; expected at most", load_named, str(file))
     check_counts({"repeats": 64, "num_fewshot": 25, "x": None}, "it")

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from layerlab import UserError
-
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.evaluation.lm_eval_tasks.right_answers import find_place
 from tests.evaluation.lm_eval_tasks.own_tasks import folder, run
+from tests.refused import refusal, refuses
 
 __all__ = ["folder"]
 
@@ -190,9 +189,7 @@ def test_an_example_shows_the_option_of_such_a_place(folder: Path, tmp_path: Pat
 
 def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> None:
     path = task(folder, every("answer", lambda row: "ABC"[row["answer"]]))
-    with pytest.raises(UserError) as caught:
-        run(path)
-    assert str(caught.value) == (
+    assert refusal(run, path) == (
         "--tasks mine: none of its 12 questions can be marked, the first because its answer 'A' "
         "names none of its 3 options; give each a text, options, and the place of the "
         "right one, counted from 0, or its text"
@@ -202,8 +199,7 @@ def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> Non
 @pytest.mark.parametrize("target", ["{{answer}}", "answer"])
 def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) -> None:
     path = task(folder, every("answer", lambda row: row["answer"] + 1), target=target)
-    with pytest.raises(UserError, match=r"counted from 1 \(3 of 3 options, and never 0\)"):
-        run(path)
+    refuses(r"counted from 1 \(3 of 3 options, and never 0\)", run, path)
     mended = task(
         folder, every("answer", lambda row: row["answer"] + 1), target="{{answer|int - 1}}"
     )
@@ -212,8 +208,7 @@ def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) 
 
 def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path) -> None:
     options = every("choices", lambda row: ["2", "0", "5", "1"])
-    with pytest.raises(UserError, match="its answers are texts of options, as 0 is, and lm-eval"):
-        run(task(folder, options))
+    refuses("its answers are texts of options, as 0 is, and lm-eval", run, task(folder, options))
     mended = task(folder, options, target="{{choices.index(answer|string)}}")
     assert remarks(mended) == []
     # Some are both, by chance, where options are numbers.

@@ -11,6 +11,7 @@ from layerlab.system.trust import trust
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
+from tests.refused import refusal, refuses
 
 PLAIN = {
     "task": "own",
@@ -45,9 +46,7 @@ def test_a_plain_task_runs_nothing() -> None:
 
 @pytest.mark.parametrize(("changes", "why"), RUNS, ids=lambda one: str(one)[:40])
 def test_code_is_refused_until_it_is_asked_for(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError) as caught:
-        check_trusted({**PLAIN, **changes}, "the task file own.yaml")
-    said = str(caught.value)
+    said = refusal(check_trusted, {**PLAIN, **changes}, "the task file own.yaml")
     assert said.startswith("the task file own.yaml runs code (") and why in said
     assert "nothing runs unasked; read it, and where you trust it type --trust-tasks" in said
     with trust(False, trust_tasks=True):
@@ -58,8 +57,7 @@ def test_code_is_refused_until_it_is_asked_for(changes: dict[str, Any], why: str
 
 def test_functions_of_lm_eval_itself_were_installed_with_it() -> None:
     check_trusted({**PLAIN, "process_docs": Code("utils.f"), "class": "X"}, "it", installed=True)
-    with pytest.raises(UserError, match="unsafe_code"):
-        check_trusted({**PLAIN, "unsafe_code": True}, "it", installed=True)
+    refuses("unsafe_code", check_trusted, {**PLAIN, "unsafe_code": True}, "it", installed=True)
 
 
 @pytest.mark.parametrize("value", ["zip://x::https://a/b.zip", "ssh://host/file", "/dev/zero"])

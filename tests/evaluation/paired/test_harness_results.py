@@ -10,6 +10,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.logs.directions import is_higher_better
 from tests.evaluation.paired.written_samples import DATE, write_scores
+from tests.refused import refuses
 
 pytest.importorskip("lm_eval")
 
@@ -50,10 +51,7 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> No
     places = [tmp_path / name for name in ("a", "b")]
     for at, place in enumerate(places):
         write_scores(place, [n % 3 + at + n * at / 100 for n in range(20)], metric="off")
-    with pytest.raises(
-        UserError, match=r"off of own is better is said nowhere: .* --metric off=lo"
-    ):
-        judged(*places)
+    refuses(r"off of own is better is said nowhere: .* --metric off=lo", judged, *places)
     assert judged(*places, metric="off=lower").rows[0]["verdict"] == "worse"
     assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
     with pytest.raises(
@@ -63,8 +61,7 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> No
     beside(places[0], higher_is_better={"off": False})
     assert judged(*places).rows[0]["verdict"] == "worse"
     beside(places[1], higher_is_better={"off": True})
-    with pytest.raises(UserError, match=r"lower in a, higher in b, as their results say; evaluate"):
-        judged(*places)
+    refuses(r"lower in a, higher in b, as their results say; evaluate", judged, *places)
     assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
 
 
@@ -111,8 +108,7 @@ def test_answers_that_contradict_the_results_beside_them_are_refused(
         write_scores(tmp_path / name, [1, 0, 0, 0], metric=metric)
     path = beside(tmp_path / "b", **told)
     beside(tmp_path / "a", higher_is_better={"off": True})
-    with pytest.raises(UserError, match=said):
-        judged(tmp_path / "a", tmp_path / "b")
+    refuses(said, judged, tmp_path / "a", tmp_path / "b")
     path.unlink()
     assert judged(tmp_path / "a", tmp_path / "b").rows
 

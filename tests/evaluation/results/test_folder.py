@@ -13,6 +13,7 @@ from layerlab.evaluation.results.folder import list_earlier_tables
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_result import content
+from tests.refused import refusal, refuses
 
 __all__ = ["content"]
 
@@ -44,9 +45,7 @@ def test_what_is_no_evaluation_is_left_alone(
     names, said = FOREIGN[name]
     write(tmp_path, *names)
     for refused in (list_earlier_tables, EvaluationResult(content).save):
-        with pytest.raises(UserError) as caught:
-            refused(tmp_path)
-        assert str(caught.value) == (
+        assert refusal(refused, tmp_path) == (
             f"{tmp_path} holds something other than an evaluation: {said}; "
             "name a new or an empty folder"
         )
@@ -90,8 +89,7 @@ def test_results_are_those_of_an_evaluation(
     EvaluationResult(content).save(tmp_path)
     file = tmp_path / "results.json"
     file.write_text(json.dumps(CHANGES[change](json.loads(file.read_text()))))
-    with pytest.raises(UserError, match=r"other than an evaluation: results.json; name a new"):
-        list_earlier_tables(tmp_path)
+    refuses(r"other than an evaluation: results.json; name a new", list_earlier_tables, tmp_path)
 
 
 def test_tables_are_known_wherever_writing_is_cut_off(

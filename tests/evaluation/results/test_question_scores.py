@@ -13,6 +13,7 @@ from layerlab.evaluation.harness.prepare import check_whole, load_whole
 from layerlab.evaluation.results.question_scores import score_whole
 from tests.evaluation.lm_eval_tasks.own_tasks import LAST, READ, folder, run, write
 from tests.evaluation.shelf import shelf, whole
+from tests.refused import refuses
 
 __all__ = ["folder", "shelf", "whole"]
 
@@ -51,11 +52,7 @@ def test_tasks_of_lm_eval_are_asked_in_what_more_is_better_of(folder: object, tm
     assert found.score == pytest.approx(content["tasks"][0]["score"])
     with pytest.raises(UserError, match="has no score of each question of which more is better"):
         score_whole(run(read).content, "x", 1.0)
-    with pytest.raises(
-        UserError,
-        match="no question has a score by itself, in all that own_read",
-    ):
-        load_whole(str(read))
+    refuses("no question has a score by itself, in all that own_read", load_whole, str(read))
     assert [leaf.questions(None) for leaf in load_whole(str(last))] == [12]
 
 
@@ -70,8 +67,7 @@ def test_tasks_of_lm_eval_are_asked_in_what_more_is_better_of(folder: object, tm
     ],
 )
 def test_what_there_is_not_is_told_with_what_is_near(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        check_whole(name)
+    refuses(said, check_whole, name)
 
 
 def test_a_suite_of_which_a_part_is_not_here_is_refused(
@@ -80,6 +76,5 @@ def test_a_suite_of_which_a_part_is_not_here_is_refused(
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert check_whole("boolq, financeiq") == ("boolq, financeiq", None)
-    with pytest.raises(UserError, match="PIQA is not here: expected"):
-        check_whole("reasoning")
+    refuses("PIQA is not here: expected", check_whole, "reasoning")
     assert math.isclose(sum(leaf.questions(None) for leaf in load_whole("boolq")), 10)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from layerlab import UserError
 from layerlab.console.evaluation import EvaluationBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.evaluation.results.aggregate import benchmark_rows, group_rows, section_rows
@@ -16,6 +15,7 @@ from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import RESULTS, EvaluationResult, load_result
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_aggregate import record
+from tests.refused import refusal, refuses
 
 
 @pytest.fixture
@@ -53,12 +53,10 @@ def test_tables(content: dict[str, Any]) -> None:
     assert found.frame("subjects").score.tolist() == [pytest.approx(2 / 3)]
     assert "scores" not in found.frame("subjects") and "shots_asked" in found.frame("subjects")
     assert found.frame("compared").empty
-    with pytest.raises(UserError) as caught:
-        found.frame("table")
-    assert str(caught.value).startswith("there is no table 'table'; expected benchmarks, subjects,")
-    with pytest.raises(UserError) as caught:
-        found.score("mmlu")
-    assert str(caught.value) == "'mmlu' was not asked; asked were boolq"
+    assert refusal(found.frame, "table").startswith(
+        "there is no table 'table'; expected benchmarks, subjects,"
+    )
+    assert refusal(found.score, "mmlu") == "'mmlu' was not asked; asked were boolq"
 
 
 def test_numbers_survive_the_file(content: dict[str, Any], tmp_path: Path) -> None:
@@ -88,9 +86,8 @@ def test_a_file_of_something_else(tmp_path: Path, text: str | None, said: str) -
     path = tmp_path / "results.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(path)
-    assert said in str(caught.value) and str(path) in str(caught.value)
+    caught = refusal(load_result, path)
+    assert said in caught and str(path) in caught
 
 
 def test_a_bar_counts_questions() -> None:
@@ -131,10 +128,9 @@ def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> 
     assert load_result(tmp_path).content == json.loads(json.dumps(content))
     whole["benchmarks"][0]["score"] = 1.0
     file.write_text(json.dumps(whole), "utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(tmp_path)
+    caught = refusal(load_result, tmp_path)
     said = "it is not what was written, or is of an earlier version; evaluate again"
-    assert str(caught.value) == f"cannot read {file}: {said}"
+    assert caught == f"cannot read {file}: {said}"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +151,7 @@ def test_a_result_is_read_by_what_it_holds(
     file.write_text(json.dumps(seal(content)), "utf-8")
     assert load_result(file).score("boolq", "a") == pytest.approx(2 / 3)
     file.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(UserError, match="it is not what was written, or is of an earlier version"):
-        load_result(file)
+    refuses("it is not what was written, or is of an earlier version", load_result, file)
     file.write_text(json.dumps(seal({**content, **change})), "utf-8")
-    with pytest.raises(UserError) as caught:
-        load_result(file)
-    assert str(caught.value).startswith(f"cannot read {file}: ") and said in str(caught.value)
+    caught = refusal(load_result, file)
+    assert caught.startswith(f"cannot read {file}: ") and said in caught

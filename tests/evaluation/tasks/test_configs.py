@@ -20,6 +20,7 @@ from layerlab.evaluation.tasks.process_results import correlation
 from layerlab.evaluation.tasks.prompts import Manner
 from tests.evaluation.exported import exported, managed
 from tests.evaluation.written import boolq, exam, financeiq, lines
+from tests.refused import refusal, refuses
 
 lm_eval = pytest.importorskip("lm_eval")
 
@@ -56,8 +57,7 @@ def test_tasks_are_written_over_tasks_only(tmp_path: Path) -> None:
     assert export_tasks(tmp_path / "tasks") == tmp_path / "tasks"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="own"):
-        export_tasks(tmp_path / "own")
+    refuses("own", export_tasks, tmp_path / "own")
     assert (tmp_path / "own" / "notes.txt").read_text() == "mine"
 
 
@@ -249,8 +249,7 @@ def test_lcsts_is_marked_over_words_of_jieba(engine: Any, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_missing_data_reach_the_user_as_one_line(engine: Any, folder: Path) -> None:
-    with pytest.raises(UserError, match="FinanceIQ is not here: expected"):
-        run(engine, "layerlab_financeiq")
+    refuses("FinanceIQ is not here: expected", run, engine, "layerlab_financeiq")
 
 
 def test_a_document_is_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
@@ -266,9 +265,7 @@ def test_a_document_is_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
 
 
 def test_explanations_that_are_not_there_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        splits("mmlu", "anatomy", Manner(cot=True), tmp_path)
-    assert str(error.value) == (
+    assert refusal(splits, "mmlu", "anatomy", Manner(cot=True), tmp_path) == (
         "the examples of MMLU come without explanations; leave --cot out, or name C-Eval or FinEval"
     )
     exam(tmp_path, "ceval", "law")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from layerlab import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
+from tests.refused import refuses
 from tests.training.drawn import recipe, records
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
@@ -27,8 +27,6 @@ def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
 
 
 def test_an_arm_and_a_part_that_are_not_there_are_named(found: Comparison) -> None:
-    with pytest.raises(UserError, match="has no arm 'gpt3'; expected one of llama, gpt2"):
-        found.row("gpt3")
+    refuses("has no arm 'gpt3'; expected one of llama, gpt2", found.row, "gpt3")
     said = "no part 'bad'; expected one of rows, claims, runs, curves, paired, ladder: type"
-    with pytest.raises(UserError, match=said):
-        found.frame("bad")
+    refuses(said, found.frame, "bad")

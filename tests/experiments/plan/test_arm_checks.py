@@ -9,6 +9,7 @@ from layerlab import UserError
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms
 from layerlab.experiments.session import prepare
+from tests.refused import refusal, refuses
 from tests.training.drawn import manifest, recipe, runs
 
 
@@ -34,11 +35,9 @@ def planned(*arms: Any, **compare: Any) -> None:
 def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     setting: dict[str, Any],
 ) -> None:
-    with pytest.raises(UserError) as early:
-        planned(*half(**setting))
-    with pytest.raises(UserError) as late:
-        check_equal_terms([manifest(run) for run in runs(recipe(*half(**setting)))], Varied())
-    assert str(early.value) == str(late.value)
+    assert refusal(planned, *half(**setting)) == refusal(
+        check_equal_terms, [manifest(run) for run in runs(recipe(*half(**setting)))], Varied()
+    )
     planned(*half(**setting), allowed_differences=list(setting))
 
 
@@ -71,10 +70,9 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
     ],
 )
 def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str | None) -> None:
-    with pytest.raises(UserError) as told:
-        planned(allowed_differences=["train.batch_size", pattern])
+    told = refusal(planned, allowed_differences=["train.batch_size", pattern])
     guess = f"did you mean {near!r}? " if near else ""
-    assert str(told.value) == (
+    assert told == (
         f"compare.allowed_differences has {pattern!r}, which no run has; {guess}expected a setting "
         'by its path, as "train.batch_size", or a whole section: "machine.*"'
     )
@@ -102,9 +100,7 @@ def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path: Pa
     said = (
         r"evaluate\.max_eval_blocks = \d+ would judge each on another part of it; .*as there are: "
     )
-    with pytest.raises(UserError, match=said) as told:
-        prepare(recipe, tmp_path, progress=False)
-    enough = int(str(told.value).rpartition(" ")[2])
+    enough = int(refuses(said, prepare, recipe, tmp_path, progress=False).rpartition(" ")[2])
     assert prepare(recipe, tmp_path, {"evaluate.max_eval_blocks": enough}, progress=False).runs
     with pytest.raises(UserError, match=said):
         prepare(recipe, tmp_path, {"evaluate.max_eval_blocks": enough - 1}, progress=False)

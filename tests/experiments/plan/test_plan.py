@@ -10,6 +10,7 @@ from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.recipes.training_sections import FROM_FIRST_WEIGHTS
 from layerlab.records.settings import flatten
 from layerlab.training.run_spec import count_costs, design_model
+from tests.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
@@ -167,8 +168,7 @@ def test_heads_that_do_not_fit_into_the_base_width_are_refused(model, base, said
     ],
 )
 def test_what_cannot_be_planned_is_said(comparison, said):
-    with pytest.raises(UserError, match=said):
-        plan(compared(**comparison), EXTENT)
+    refuses(said, plan, compared(**comparison), EXTENT)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,7 @@ def test_what_cannot_be_planned_is_said(comparison, said):
     ],
 )
 def test_what_does_not_fit_its_text_or_model_is_refused(changes, said):
-    with pytest.raises(UserError, match=said):
-        resolve_recipe(recipe(**changes), EXTENT)
+    refuses(said, resolve_recipe, recipe(**changes), EXTENT)
 
 
 def arm_with(**settings):
@@ -226,7 +225,6 @@ def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
         {f"data.{name}": value for name, value in part.items()}
     )
     said = "reads 'python-docs' beyond the 9,000 bytes whose end is held out"
-    with pytest.raises(UserError, match=said):
-        sides(longer)
+    refuses(said, sides, longer)
     shorter = compared(arms=["llama", arm_with(data__sources=[{"limit": 8000}])])
     assert sides(shorter)["own"].data.eval_sources == shorter.data.sources

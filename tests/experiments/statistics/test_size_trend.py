@@ -41,18 +41,22 @@ def trend(gains: Sequence[Sequence[float]], lent: bool = False) -> SizeTrend:
     return SizeTrend(sizes_of(PLACES[: len(gains)], found, by_seed, common), Level())
 
 
-@pytest.mark.parametrize(("seed", "scatter", "sizes"), [(1, 3.0, 6), (2, 1.5, 5), (4, 4.0, 4)])
-def test_scatter_of_sizes_is_that_of_a_mixed_model(seed: int, scatter: float, sizes: int) -> None:
-    """REML with a random effect of each size, as statsmodels fits it."""
-    places = [20.0 + number for number in range(sizes)]
-    gains = drawn(seed, places, 4, scatter)
+def mixed_scatter(places: Sequence[float], gains: Sequence[Sequence[float]]) -> float:
+    """The scatter of sizes by REML with a random effect of each size, as statsmodels fits it."""
     table = pd.DataFrame(
         [(place, gain) for place, own in zip(places, gains, strict=True) for gain in own],
         columns=["x", "gain"],
     )
     design = np.column_stack([np.ones(len(table)), table["x"]])
     oracle = MixedLM(table["gain"], design, groups=table["x"]).fit(reml=True)
-    wanted = math.sqrt(float(np.asarray(oracle.cov_re)[0, 0]))
+    return math.sqrt(float(np.asarray(oracle.cov_re)[0, 0]))
+
+
+@pytest.mark.parametrize(("seed", "scatter", "sizes"), [(1, 3.0, 6), (2, 1.5, 5), (4, 4.0, 4)])
+def test_scatter_of_sizes_is_that_of_a_mixed_model(seed: int, scatter: float, sizes: int) -> None:
+    places = [20.0 + number for number in range(sizes)]
+    gains = drawn(seed, places, 4, scatter)
+    wanted = mixed_scatter(places, gains)
     assert wanted > 0.1 and reml_scatter(places, gains) == pytest.approx(wanted, rel=1e-3)
 
 
@@ -60,13 +64,7 @@ def test_scatter_takes_unequal_numbers_of_seeds() -> None:
     gains = drawn(7, (20.0, 21.0, 22.0, 23.0), 5, 3.0)
     gains[1], gains[2] = gains[1][:2], gains[2][:3]
     places = [20.0, 21.0, 22.0, 23.0]
-    table = pd.DataFrame(
-        [(place, gain) for place, own in zip(places, gains, strict=True) for gain in own],
-        columns=["x", "gain"],
-    )
-    design = np.column_stack([np.ones(len(table)), table["x"]])
-    oracle = MixedLM(table["gain"], design, groups=table["x"]).fit(reml=True)
-    wanted = math.sqrt(float(np.asarray(oracle.cov_re)[0, 0]))
+    wanted = mixed_scatter(places, gains)
     assert reml_scatter(places, gains) == pytest.approx(wanted, rel=1e-3)
 
 

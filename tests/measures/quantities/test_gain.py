@@ -21,12 +21,11 @@ from layerlab.measures.quantities.gain import (
     spectral_bound,
 )
 from layerlab.measures.support import attention_pass
-from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
-from layerlab.observe.tracing.trace import trace
-from tests.measures.family import built
+from tests.measures.family import built, traced
 
 (MEASURE,) = MEASURES
 SINGLE, DOUBLE = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
@@ -38,23 +37,6 @@ def run() -> MeasureContext:
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def traced(model: PreTrainedModel, *sequences: Sequence[int]) -> list[Layer]:
-    """Every block of every sequence with its weights; only tests keep more than one."""
-    stack, layers = anatomy(model), list[Layer]()
-    trace(model, stack, [torch.tensor(ids) for ids in sequences], layers.append)
-    weights = [
-        project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=model.config,
-        )
-        for part in stack.attentions
-    ]
-    return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]
 
 
 def rows(layers: Sequence[Layer], session: MeasureContext | None = None) -> list[Row]:

@@ -20,19 +20,16 @@ from layerlab.measures.quantities.lipschitz import (
     local_lipschitz,
     read,
     spectral_norms,
-    weight_product,
+    weight_products,
 )
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.records.layer_names import EMBEDDING
+from tests.numerics.draw import gaussian
 
 (MEASURE,) = MEASURES
 DOUBLE = torch.finfo(torch.float64).eps
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def run(**options: Any) -> MeasureContext:
@@ -220,10 +217,10 @@ def test_weights_multiply_the_norms_and_count_experts_once() -> None:
     norms = [float(torch.linalg.matrix_norm(m, 2)) for m in experts]
     listed = {f"experts.{index}.up": matrix for index, matrix in enumerate(experts)}
     for given_experts in (listed, {"experts.up": experts}):
-        product = weight_product({"attn": plain, **given_experts})
+        (product,) = weight_products([{"attn": plain, **given_experts}])
         truth = float(torch.linalg.matrix_norm(plain, 2)) * max(norms)
         assert product == pytest.approx(truth, rel=1e-5)
-    assert isnan(weight_product({}))
+    assert isnan(*weight_products([{}]))
 
 
 def test_weights_of_a_block_are_all_its_matrices(tiny: Callable[..., PreTrainedModel]) -> None:

@@ -14,12 +14,9 @@ from layerlab import UserError
 from layerlab.measures.support.golub_kahan import GolubKahan, largest_singular, spectral_bounds
 from layerlab.observe.tracing import device_schedule
 from tests.host_reads import counted
+from tests.numerics.draw import gaussian
 
 DOUBLE = torch.finfo(torch.float64).eps
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_no_step_is_refused_instead_of_finding_zero() -> None:

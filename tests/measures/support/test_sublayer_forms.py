@@ -15,28 +15,7 @@ from layerlab.measures.support.sublayer_forms import (
     is_routed,
     rounding,
 )
-from layerlab.observe.architecture.head_weights import project
-from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.records import Layer
-from layerlab.observe.tracing.trace import trace
-from tests.measures.family import built
-
-
-def traced(model: PreTrainedModel, tokens: int = 20) -> list[Layer]:
-    """Every block of one sequence with its weights; only tests keep more than one."""
-    stack, layers = anatomy(model), list[Layer]()
-    trace(model, stack, [torch.arange(tokens)], layers.append)
-    weights = [
-        project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=model.config,
-        )
-        for part in stack.attentions
-    ]
-    return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]
+from tests.measures.family import built, traced
 
 
 def named(name: str) -> Elementwise:
@@ -59,7 +38,7 @@ def test_activation_is_found_from_what_the_layer_gives(
     hugging_face: str, name: str, tiny: Callable[..., PreTrainedModel]
 ) -> None:
     model = tiny("gpt2", activation_function=hugging_face, initializer_range=0.5)
-    layer = traced(model)[0]
+    layer = traced(model, range(20))[0]
     assert layer.block is not None
     found = feedforward_fit(layer.block, layer.sublayers["ffn"])
     assert found is not None and found.activation == named(name)
@@ -69,14 +48,14 @@ def test_activation_is_found_from_what_the_layer_gives(
 def test_attention_is_computed_again_up_to_rounding(
     family: str, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    for layer in traced(tiny(family)):
+    for layer in traced(tiny(family), range(20)):
         assert layer.attention is not None and layer.weights is not None
         fit = attention_fit(layer.attention, layer.weights, layer.sublayers["attention"])
         assert fit.holds and fit.gap <= rounding(torch.float32, 64) < 1e-4
 
 
 def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedModel]) -> None:
-    layer = traced(tiny("llama"))[0]
+    layer = traced(tiny("llama"), range(20))[0]
     assert layer.attention is not None and layer.weights is not None
     part = layer.sublayers["attention"]
     wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))
@@ -94,7 +73,7 @@ def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedMode
 def test_a_gated_layer_is_found_with_its_maps_in_their_places(
     family: str, maps: tuple[str, ...]
 ) -> None:
-    layer = traced(built(family))[0]
+    layer = traced(built(family), range(20))[0]
     assert layer.block is not None
     found = feedforward_fit(layer.block, layer.sublayers["ffn"])
     assert found is not None
@@ -103,7 +82,7 @@ def test_a_gated_layer_is_found_with_its_maps_in_their_places(
 
 
 def test_what_no_form_gives_has_none() -> None:
-    layer = traced(built("llama"))[0]
+    layer = traced(built("llama"), range(20))[0]
     assert layer.block is not None
     part = layer.sublayers["ffn"]
     wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats import kernel as home
-from layerlab.numerics.formats.formats import FLOATS, Format, find
+from layerlab.numerics.formats.formats import FLOATS
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.kernel import GRAIN, Kernel, compiler, kernel
 from layerlab.numerics.formats.round import rounder
 from layerlab.numerics.formats.round_reference import CHUNK
 from layerlab.numerics.formats.scalar import Rounding
+from tests.numerics.formats.test_round import floating
 from tests.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -134,16 +135,10 @@ def test_flushing_subnormal_numbers_to_zero_changes_nothing(
 
 @needs_views
 def test_a_tensor_without_address_falls_back_to_pure_torch() -> None:
-    rounding = Rounding(_float("bf16"))
+    rounding = Rounding(floating("bf16"))
     rounding(torch.ones(2))  # the kernel is at hand, were there an address
     x = torch.randn(3, 4)
     assert torch.equal(torch.vmap(rounding)(x), rounding(x))
-
-
-def _float(name: str) -> Format:
-    found = find(name)
-    assert isinstance(found, Format)
-    return found
 
 
 def test_the_kernel_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,13 @@ pytest.importorskip("triton", reason="triton is not installed: it is in the extr
 
 import layerlab
 from layerlab.numerics.formats import triton_kernel as module
-from layerlab.numerics.formats.formats import FLOATS, Format, find
+from layerlab.numerics.formats.formats import FLOATS, find
 from layerlab.numerics.formats.grid import MODES, grid
 from layerlab.numerics.formats.round import round_to, rounder, sparing
 from layerlab.numerics.formats.round_reference import in_torch
 from layerlab.numerics.formats.triton_kernel import TritonLaunch
 from tests.numerics.formats.test_kernel import FORMATS, random
-from tests.numerics.formats.test_round import awkward, halves
+from tests.numerics.formats.test_round import awkward, floating, halves
 from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
@@ -54,12 +54,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(module, "launch", counted)
     return seen
-
-
-def floating(name: str) -> Format:
-    found = find(name)
-    assert isinstance(found, Format)
-    return found
 
 
 def fused(

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
+from layerlab.numerics.emulation.emulated_tensor import leaves
 from layerlab.numerics.prediction.error_state import ErrorState, algebra
-from layerlab.numerics.prediction.op_call import OpCall, flat, map_nested
+from layerlab.numerics.prediction.op_call import OpCall, map_nested
 from layerlab.numerics.prediction.rules import CHOICES, TABLE, rule
 
 aten = torch.ops.aten
@@ -123,7 +124,7 @@ def named(case: Any) -> str:
 
 
 def floats(values: Any) -> list[Tensor]:
-    return [x for x in flat(values) if isinstance(x, Tensor) and x.is_floating_point()]
+    return [x for x in leaves(values) if isinstance(x, Tensor) and x.is_floating_point()]
 
 
 def swapped(args: list[Any], new: list[Tensor]) -> list[Any]:

@@ -19,10 +19,12 @@ from layerlab.numerics.theory.modules import TheoryNorm
 from tests.numerics.draw import (
     DOUBLE,
     attention,
+    componentwise,
     features,
     feedforward,
     gaussian,
     inputs,
+    jacobian,
     norm,
     seeds,
     weights,
@@ -31,15 +33,6 @@ from tests.numerics.draw import (
 # The Jacobian of a function of d entries, evaluated in float64: cancellation of up to 1e5 (offset
 # 1e3, squared 1e6) on 16 digits.
 NEAR = 1e-8
-
-
-def jacobian(function, x):
-    return torch.autograd.functional.jacobian(function, x)
-
-
-def definition(function, x):
-    """k_{c,c} of a function of one vector."""
-    return condition_numbers.componentwise(jacobian(function, x), x, function(x)).item()
 
 
 def of_sequence(function, x):
@@ -69,7 +62,7 @@ def test_rms_norm_is_exact(kind, width, seed, eps):
     assume((x != 0).any())
     parts = TheoryNorm(eps=eps)
     found = condition_numbers.norm(x, parts).item()
-    assert found == pytest.approx(definition(parts.value, x), rel=NEAR)
+    assert found == pytest.approx(componentwise(parts.value, x), rel=NEAR)
     assert found <= 2
     if eps == 0:
         smallest = x[x != 0].abs().min()
@@ -85,7 +78,7 @@ def test_layer_norm_is_never_below_the_definition(kind, width, seed, plain):
     assume(varied(x))
     parts = norm("layer", width, seed, plain)
     found = condition_numbers.norm(x, parts).item()
-    assert definition(parts.value, x) <= found * (1 + NEAR)
+    assert componentwise(parts.value, x) <= found * (1 + NEAR)
     if plain:
         centred = (x - x.mean()).abs()
         assert found <= 3 * x.abs().max().item() / centred.min().item() * (1 + 1e-9)
@@ -97,7 +90,7 @@ def test_feed_forward_layers_are_never_below_the_definition(kind, seed, name, ga
     x = row(kind, 4, seed).clamp(-30, 30)
     assume(x.any())
     parts = feedforward(name, 4, 6, seed, biases=biases, gated=gated)
-    assert definition(parts.value, x) <= condition_numbers.mlp(x, parts).item() * (1 + NEAR)
+    assert componentwise(parts.value, x) <= condition_numbers.mlp(x, parts).item() * (1 + NEAR)
 
 
 @tried
@@ -190,7 +183,7 @@ def test_near_constant_inputs_ruin_layer_norm_and_not_rms_norm():
     noise = gaussian(8, seed=1)
     for spread in (1e-2, 1e-4, 1e-6):
         x = 1 + spread * noise
-        exact = definition(TheoryNorm(kind="layer").value, x)
+        exact = componentwise(TheoryNorm(kind="layer").value, x)
         assert exact > 0.3 / spread
         assert condition_numbers.norm(x, TheoryNorm()).item() <= 2
 

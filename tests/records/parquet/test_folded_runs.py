@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.errors import UserError
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
+from tests.refused import refuses
 
 JOURNAL = "events.jsonl"
 
@@ -68,8 +68,7 @@ def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path: Path, name: str) -
     table = pd.read_parquet(tmp_path / MANIFESTS)
     table.assign(run=name).to_parquet(tmp_path / MANIFESTS, index=False)
     (tmp_path / "runs").rename(tmp_path / "away")
-    with pytest.raises(UserError, match="is no name of a folder"):
-        unfold_runs(tmp_path)
+    refuses("is no name of a folder", unfold_runs, tmp_path)
     assert not (tmp_path / "runs").exists()
 
 
@@ -80,18 +79,14 @@ def test_files_that_are_damaged_are_named_on_one_line(tmp_path: Path) -> None:
     whole = (tmp_path / CURVES).read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"PAR1" * 20):
         (tmp_path / CURVES).write_bytes(damaged)
-        with pytest.raises(UserError, match="get the file again from where it came") as caught:
-            unfold_runs(tmp_path)
-        assert "\n" not in str(caught.value)
+        refuses("get the file again from where it came", unfold_runs, tmp_path)
     pd.DataFrame({"run": ["a"], "text": [None]}).to_parquet(tmp_path / CURVES, index=False)
-    with pytest.raises(UserError, match="a value is missing"):
-        unfold_runs(tmp_path)
+    refuses("a value is missing", unfold_runs, tmp_path)
 
 
 def test_a_run_that_is_no_text_is_not_folded(tmp_path: Path) -> None:
     make_run(tmp_path, "a", b"\xff")
-    with pytest.raises(UserError, match="take the run out of"):
-        fold_runs(tmp_path)
+    refuses("take the run out of", fold_runs, tmp_path)
     assert not (tmp_path / MANIFESTS).exists()
 
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from layerlab import UserError
 from layerlab.data.sources import rows
 from layerlab.records.parquet import folded_runs
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.parquet.pages import page_sizes
+from tests.refused import refuses
 
 LONG = 4 << 20
 # One row of nothing, 200,000 times.
@@ -73,8 +73,7 @@ def test_nothing_is_unpacked_of_what_is_too_long(
     if lies:
         lie(file)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
-    with pytest.raises(UserError, match="unpacks to more than 1,048,576 bytes"):
-        list(rows(str(file)))
+    refuses("unpacks to more than 1,048,576 bytes", list, rows(str(file)))
 
 
 def test_nothing_is_unpacked_of_runs_that_are_too_long(
@@ -84,8 +83,7 @@ def test_nothing_is_unpacked_of_runs_that_are_too_long(
         lie(store(["a" * LONG], tmp_path / name, "run", use_dictionary=False))
     monkeypatch.setattr(folded_runs, "LARGEST", 1 << 20)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
-    with pytest.raises(UserError, match="unpacks to more than 1 MiB"):
-        unfold_runs(tmp_path)
+    refuses("unpacks to more than 1 MiB", unfold_runs, tmp_path)
 
 
 def test_pages_that_are_none_are_one_line(tmp_path: Path) -> None:
@@ -93,5 +91,4 @@ def test_pages_that_are_none_are_one_line(tmp_path: Path) -> None:
     good, at = file.read_bytes(), 4
     for head in (b"\xff", b"\x15\x00\x15\x01", b"\x1c" * 20, b"\x15" + b"\xff" * 20):
         file.write_bytes(good[:at] + head + good[at + len(head) :])
-        with pytest.raises(UserError, match="is no Parquet that can be read"):
-            list(rows(str(file)))
+        refuses("is no Parquet that can be read", list, rows(str(file)))

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from layerlab import UserError
 from layerlab.records.parse import unseal
 from layerlab.report.pages.comparison import render, render_run, save_comparison, save_run, view
 from layerlab.report.pages.shell import policy
+from tests.refused import refuses
 from tests.report.pages.test_inspection import Tags
 from tests.report.race import race, single, write_runs
 from tests.report.sample import HOSTILE
@@ -300,10 +300,8 @@ def test_a_single_run_has_no_verdict_and_shows_what_it_wrote():
 
 
 def test_a_damaged_content_is_refused_by_the_name_of_its_part():
-    with pytest.raises(UserError, match=r"no content of a comparison: 'rows' is damaged"):
-        render(race() | {"rows": "x"})
-    with pytest.raises(UserError, match="'runs' is damaged; type layerlab compare"):
-        render(race() | {"runs": [1]})
+    refuses(r"no content of a comparison: 'rows' is damaged", render, race() | {"rows": "x"})
+    refuses("'runs' is damaged; type layerlab compare", render, race() | {"runs": [1]})
 
 
 def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
@@ -349,8 +347,7 @@ def test_a_run_is_saved_from_its_folder(tmp_path: Path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no run has begun in .*; expected a folder of layerlab"):
-        save_run(tmp_path)
+    refuses(r"no run has begun in .*; expected a folder of layerlab", save_run, tmp_path)
 
 
 def test_the_same_comparison_gives_the_same_page():
@@ -378,8 +375,7 @@ def test_what_sources_claim_stands_with_its_verdict():
     assert part.count('class="claim open-claim"') == 2
     assert "holds: a against b: -0.0123 nats" in part and "pangu23, Table 2" in part
     assert "claims" not in ids(render(few()))
-    with pytest.raises(UserError, match="'claims' is damaged"):
-        render(few() | {"claims": [1]})
+    refuses("'claims' is damaged", render, few() | {"claims": [1]})
     wild = Tags(render(few() | {"claims": [claim(HOSTILE, HOSTILE) | {"source": HOSTILE}]}))
     calm = Tags(render(few() | {"claims": [claim("calm", "calm")]}))
     assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]

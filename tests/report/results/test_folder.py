@@ -12,6 +12,7 @@ import pytest
 from layerlab import UserError
 from layerlab.report.pages import inspection
 from layerlab.report.results.report import load_report
+from tests.refused import refuses
 from tests.report import reading
 
 report = partial(reading.report, only=("attention", "gain"))
@@ -50,8 +51,7 @@ def test_a_table_of_the_users_own_is_never_lost(tmp_path: Path):
     report().save(tmp_path / "out")
     precious = tmp_path / "out" / "tables" / "mine.csv"
     precious.write_text("a\n1\n")
-    with pytest.raises(UserError, match="something other than a report"):
-        report().save(tmp_path / "out")
+    refuses("something other than a report", report().save, tmp_path / "out")
     assert precious.read_text() == "a\n1\n"
 
 
@@ -59,36 +59,30 @@ def test_a_table_of_the_users_own_is_never_lost(tmp_path: Path):
 def test_a_file_that_only_looks_like_a_report_is_kept(tmp_path: Path, content: str):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.json").write_text(content)
-    with pytest.raises(UserError, match="something other than a report"):
-        report().save(tmp_path / "out")
+    refuses("something other than a report", report().save, tmp_path / "out")
     assert (tmp_path / "out" / "report.json").read_text() == content
 
 
 def test_a_folder_with_anything_else_is_refused(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="something other than a report; name a new"):
-        report().save(tmp_path)
+    refuses("something other than a report; name a new", report().save, tmp_path)
     report().save(tmp_path / "out")
     (tmp_path / "out" / "my notes.txt").write_text("mine")
     before = tree(tmp_path)
-    with pytest.raises(UserError, match="something other"):
-        report().save(tmp_path / "out")
+    refuses("something other", report().save, tmp_path / "out")
     assert tree(tmp_path) == before
 
 
 def test_a_file_where_a_folder_is_needed_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("text")
-    with pytest.raises(UserError, match="it is a file; name a folder"):
-        report().save(tmp_path / "file")
-    with pytest.raises(UserError, match="a part of the path is a file"):
-        report().save(tmp_path / "file" / "below")
+    refuses("it is a file; name a folder", report().save, tmp_path / "file")
+    refuses("a part of the path is a file", report().save, tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "text"
 
 
 def test_the_current_folder_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="name a folder inside it, such as report"):
-        report().save(".")
+    refuses("name a folder inside it, such as report", report().save, ".")
     assert report().save("here") == tmp_path / "here"
 
 
@@ -100,11 +94,8 @@ def test_the_current_folder_is_not_pulled_away(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_an_impossible_name_is_one_clear_line(tmp_path: Path, name: str, line: str):
-    with pytest.raises(UserError, match=line) as raised:
-        report().save(tmp_path / name)
-    assert "\n" not in str(raised.value)
-    with pytest.raises(UserError, match=line):
-        report().to_html(tmp_path / name)
+    refuses(line, report().save, tmp_path / name)
+    refuses(line, report().to_html, tmp_path / name)
 
 
 def failing(error: BaseException) -> Any:
@@ -156,8 +147,7 @@ def test_a_failure_of_the_last_rename_brings_the_earlier_report_back(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", broken)
-    with pytest.raises(UserError, match="Input/output error"):
-        report(created="later").save(tmp_path / "out")
+    refuses("Input/output error", report(created="later").save, tmp_path / "out")
     assert tree(tmp_path) == before
 
 
@@ -173,16 +163,13 @@ def test_a_page_that_cannot_be_drawn_touches_nothing(
 def test_a_page_alone_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mine = tmp_path / "mine.html"
     mine.write_text("my notes")
-    with pytest.raises(UserError, match=r"mine\.html is there and is no page of layerlab"):
-        report().to_html(mine)
+    refuses(r"mine\.html is there and is no page of layerlab", report().to_html, mine)
     assert mine.read_text() == "my notes"
     path = report().to_html(tmp_path / "deep" / "page.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    with pytest.raises(UserError, match="it is a folder; give a file name"):
-        report().to_html(tmp_path / "deep")
+    refuses("it is a folder; give a file name", report().to_html, tmp_path / "deep")
     monkeypatch.setattr(Path, "replace", failing(OSError(28, "full")))
-    with pytest.raises(UserError, match="no space is left on the device"):
-        report().to_html(tmp_path / "deep" / "page.html")
+    refuses("no space is left on the device", report().to_html, tmp_path / "deep" / "page.html")
     assert names(tmp_path / "deep") == ["page.html"]
 
 

@@ -9,6 +9,7 @@ from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from layerlab.report.views import bars, inspection
 from tests.report.reading import content, frames
+from tests.report.views.test_inspection import view
 
 
 def report(**changes):
@@ -16,11 +17,6 @@ def report(**changes):
     for name, columns in changes.items():
         tables[name] = tables[name].assign(**columns)
     return Report(content(), tables).to_dict()
-
-
-def view(whole, name):
-    measure = next(m for m in whole["measures"] if m["name"] == name)
-    return inspection.measure_view(whole, measure)
 
 
 def test_rows_are_means_over_sequences_and_bars_are_shares_of_the_longest():

@@ -18,11 +18,7 @@ from layerlab.studies.budzinskiy25.section4_bounds import (
 )
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
 from layerlab.studies.budzinskiy25.support.rounded_modules import norms, softmaxes
-
-
-def drawn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+from tests.numerics.draw import gaussian
 
 
 def test_the_worst_roundings_of_an_inner_product_are_known():
@@ -34,14 +30,14 @@ def test_the_worst_roundings_of_an_inner_product_are_known():
 
 
 def test_draws_do_not_mix():
-    x = drawn(3, 1, 5)
+    x = gaussian(3, 1, 5)
     every = worst(lambda run: run.total(x), [0])
     alone = [worst(lambda run, one=one: run.total(one[None]), [0])[0] for one in x]
     assert torch.allclose(every, torch.stack(alone))
 
 
 def test_no_drawn_rounding_passes_the_worst_ones():
-    for module in norms(drawn(20, 1, 16)):
+    for module in norms(gaussian(20, 1, 16)):
         assert (beyond(module, (0, 3)) <= 1 + 1e-9).all()
         assert (largest_shares(module) <= 1.1).all()
 
@@ -57,7 +53,7 @@ def test_a_bound_that_is_too_small_is_found():
     assert judge_never(observed, worsts, {**true, "Lemma 4.6": 1.2}).word == "fails"
     assert judge_never(observed * 6, worsts, true).word == "fails"
     assert judge_lowered({**true, "Lemma 4.17": 0.7}).word == "not decided"
-    module = next(norms(drawn(2, 1, 16)))
+    module = next(norms(gaussian(2, 1, 16)))
     halved = replace(module, limit=module.limit / 2)
     assert torch.allclose(beyond(halved, (0,)), 2 * beyond(module, (0,)))
 

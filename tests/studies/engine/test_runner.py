@@ -18,6 +18,7 @@ from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import find_study, study
 from tests.oldest import read_csv
+from tests.refused import refuses
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
 
@@ -146,15 +147,13 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(record, tmp_path, monkeypatc
     kaleido(monkeypatch, write)
     monkeypatch.setattr(layerlab.studies.engine.record, "check_drawing", lambda kind: None)
     record.save(tmp_path / "out")
-    with pytest.raises(UserError, match="the figures were not drawn: no browser"):
-        record.save(tmp_path / "out", figures="svg")
+    refuses("the figures were not drawn: no browser", record.save, tmp_path / "out", figures="svg")
     assert (tmp_path / "out" / "study.html").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="name a new or an empty folder"):
-        study("rounding-input", **QUICK, out=tmp_path)
+    refuses("name a new or an empty folder", study, "rounding-input", **QUICK, out=tmp_path)
     study("rounding-input", **QUICK, out=tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other than a study"):
@@ -187,21 +186,18 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
     ],
 )
 def test_what_a_user_may_mistype_is_one_line(given, said):
-    with pytest.raises(UserError, match=re.escape(said)):
-        layerlab.study(**{"name": "rounding-input", **QUICK, **given})
+    refuses(re.escape(said), layerlab.study, **{"name": "rounding-input", **QUICK, **given})
 
 
 def test_a_table_that_is_not_there_is_named(record):
-    with pytest.raises(UserError, match="this study has no table 'norm'; did you mean 'norms'"):
-        record.frame("norm")
+    refuses("this study has no table 'norm'; did you mean 'norms'", record.frame, "norm")
 
 
 def test_two_studies_of_one_name_are_an_error(monkeypatch):
     from layerlab.studies.budzinskiy25 import figure1_depth, figure2_spectral_norm
 
     monkeypatch.setattr(figure2_spectral_norm, "STUDY", figure1_depth.STUDY)
-    with pytest.raises(UserError, match="two studies are called 'rounding-depth'"):
-        studies()
+    refuses("two studies are called 'rounding-depth'", studies)
 
 
 def test_numbers_of_a_record_survive_the_file(record, tmp_path):

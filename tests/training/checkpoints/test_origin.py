@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from layerlab import UserError
 from layerlab.console.progress import NullProgress
 from layerlab.training import manifest
 from layerlab.training.checkpoints import checkpoint
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import Trainer
+from tests.refused import refuses
 from tests.training import killed
 
 
@@ -87,10 +87,10 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(
     other = run_of(place, **settings)
     begun(other, tmp_path / "run")
     shutil.copytree(half / "checkpoints", tmp_path / "run" / "checkpoints")
-    with pytest.raises(UserError, match="step-00000006 is of another run") as refused:
-        Trainer(other, tmp_path / "run", NullProgress())
-    told = str(refused.value)
-    assert said in told and other.name in told and "\n" not in told
+    told = refuses(
+        "step-00000006 is of another run", Trainer, other, tmp_path / "run", NullProgress()
+    )
+    assert said in told and other.name in told
     assert told.endswith("move it away, and the same command does without it")
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
 
@@ -102,8 +102,7 @@ def test_a_name_is_not_all_that_a_run_is_known_by(place: Path, folder: Path) -> 
     del body["self"]
     body["counters"]["run"]["recipe"] = "0" * 12
     file.write_text(json.dumps({**body, "self": checkpoint._seal(body)}))
-    with pytest.raises(UserError, match="is of another run: its recipe is '000000000000', not"):
-        begun(run_of(place), folder)
+    refuses("is of another run: its recipe is '000000000000', not", begun, run_of(place), folder)
 
 
 def forge(found: list[str]) -> list[str]:
@@ -145,15 +144,13 @@ def test_events_that_are_gone_are_not_made_up_for_by_later_ones(
         age(folder)
     rewrite(folder, change)
     before = lines(folder)
-    with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(step-") as refused:
-        begun(run_of(place), folder)
-    told = str(refused.value)
+    told = refuses(r"no checkpoint in .* can be used \(step-", begun, run_of(place), folder)
     assert (
         f"(step-00000003: {left} of the 4 events in events.jsonl that it relies on are left)"
         in told
     )
     assert told.endswith("put the file back, or delete that folder to train anew")
-    assert "\n" not in told and lines(folder) == before
+    assert lines(folder) == before
     assert len(list((folder / "checkpoints").iterdir())) == 2
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from math import nan
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.questions import check_formats
-from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats, forward
-from layerlab.numerics.emulation.arithmetic import MODES
+from layerlab.measures.support.emulated_reruns import formats, forward
 from layerlab.numerics.emulation.attribution import CLOSED, Attribution, Error, attribution
-from layerlab.validation import Constraint
 
-TOKENS = 128
 # Kinds of components that a model has, roughly, and what is run beside them: for the bar only.
 COMPONENTS = 18
 INTERACTING = (
@@ -104,12 +102,7 @@ MEASURES = (
         needs=frozenset({"model"}),
         read=read,
         check=check_formats,
-        options={"formats": FORMATS, "mode": "as-run", "tokens": TOKENS, "cross": False},
-        domains={
-            **DOMAINS,
-            "mode": Constraint(kind=str, choices=MODES),
-            "tokens": Constraint(kind=int, least=2),
-        },
+        **measure_options("attribution"),
         default=False,
     ),
 )

@@ -8,15 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Map
-from layerlab.validation import Constraint
 
-TOKENS = 64
 STEPS = 30
 # Jacobians of single tokens are formed up to this width, for so many tokens.
 WIDTH = 1024
@@ -217,8 +216,7 @@ MEASURES = (
         better="lower",
         needs=frozenset({"model"}),
         read=read,
-        options={"tokens": TOKENS},
-        domains={"tokens": Constraint(kind=int, least=2)},
+        **measure_options("condition"),
         default=False,
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import nan
 from typing import Any
 
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import forward
 from layerlab.numerics.profiles.gap import find_gap
@@ -17,9 +18,7 @@ from layerlab.numerics.profiles.gap_result import (
 )
 from layerlab.numerics.profiles.operations import OPERATIONS
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
-from layerlab.validation import Constraint
 
-TOKENS = 128
 # Readings of the text, for the bar only.
 READINGS = 4
 WORDS, NUMBERS = (
@@ -133,12 +132,7 @@ MEASURES = (
         needs=frozenset({"model"}),
         read=read,
         check=_check_profiles,
-        options={"a": "torch-eager", "b": "torch-sdpa", "tokens": TOKENS},
-        domains={
-            "a": Constraint(kind=str),
-            "b": Constraint(kind=str),
-            "tokens": Constraint(kind=int, least=2),
-        },
+        **measure_options("gap"),
         default=False,
     ),
 )

@@ -7,15 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.questions import check_formats
-from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
+from layerlab.measures.support.emulated_reruns import formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.validation import Constraint
 
-TOKENS = 128
 Gradients = Mapping[str, Tensor]
 
 
@@ -123,8 +122,7 @@ MEASURES = (
         applies=refuse_offloaded,
         read=read,
         check=check_formats,
-        options={"formats": FORMATS, "tokens": TOKENS},
-        domains={**DOMAINS, "tokens": Constraint(kind=int, least=2)},
+        **measure_options("gradients"),
         default=False,
     ),
 )

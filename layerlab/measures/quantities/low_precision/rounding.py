@@ -13,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import UserError
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Band, Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.questions import check_formats
-from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, Reruns, formats, reruns
+from layerlab.measures.support.emulated_reruns import Reruns, formats, reruns
 from layerlab.measures.support.rounding_theory import theory
 from layerlab.numerics.emulation.arithmetic import modes
 from layerlab.numerics.formats.formats import Format, find
@@ -309,8 +310,7 @@ MEASURES = (
         ),
         band=Band(column="mean", low="low", high="high", label="5 to 95 % of the tokens"),
         check=check_formats,
-        options={"formats": FORMATS},
-        domains=DOMAINS,
+        **measure_options("rounding"),
         default=False,
     ),
     Measure(
@@ -345,8 +345,7 @@ MEASURES = (
         needs=frozenset({"model"}),
         read=read_logits,
         check=check_formats,
-        options={"formats": FORMATS},
-        domains=DOMAINS,
+        **measure_options("logits"),
         default=False,
     ),
 )

@@ -15,14 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.observe.architecture.weight_matrices import WeightMatrix
 from layerlab.shapes import Matrix
-from layerlab.validation import Constraint
 
 Eigenvalues = Float[Tensor, " value"]
-# A tail is fitted to no fewer eigenvalues: below, its exponent says nothing.
-FEWEST = 50
 DEAD = 1e-3
 # Below this ratio of eigenvalues their square roots come from W itself, not from W^T W.
 _SQUARED = 1e-8
@@ -235,8 +233,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"matrices"}),
         read=read,
-        options={"fewest": FEWEST},
-        domains={"fewest": Constraint(kind=int, least=2)},
+        **measure_options("matrices"),
         default=False,
         use=USE,
     ),

@@ -17,12 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
+from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.observe.tracing.device_schedule import map_host, read_host, read_lists
 from layerlab.shapes import HeadVector, Matrix
-from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
 KeyWeights = Float[Tensor, "kv_head head_width width"]
@@ -84,17 +84,6 @@ def _group_spectrum(given: tuple[QueryWeights, Matrix]) -> HeadSpectra:
 def _triangle(weight: Float[Tensor, "row width"]) -> Float[Tensor, "row rank"]:
     """Return R of W^T = Q R; one head at a time stays in the cache of a processor."""
     return torch.linalg.qr(weight.mT, mode="r").R
-
-
-def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
-    """Return the largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
-
-    It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
-
-    Source: budzinskiy25.
-    Unit: that of W_q times that of W_k.
-    """
-    return factored_spectrum(query.abs(), key.abs())[:, 0]
 
 
 def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
@@ -336,7 +325,6 @@ MEASURES = (
         needs=frozenset({"weights"}),
         read=read,
         bound=(Bound(column="attained", limit="rope_bound", side="upper", source="su21; Own"),),
-        options={"tokens": None},
-        domains={"tokens": Constraint(kind=int | None, least=1, most=2**24)},
+        **measure_options("querykey"),
     ),
 )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
@@ -15,12 +16,10 @@ from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each,
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
-from layerlab.validation import Constraint
 
 TOKENS = 24
 # Runs with drawn errors: the many entries of a passage make one steady enough.
 DRAWN = 1
-FORMATS = ("bf16", "fp16", "fp32")
 VARIANCE, SAMPLED, BOUND = range(3)
 KINDS = ("variances carried along", "drawn errors", "worst case carried along")
 TWICE = 2.0
@@ -248,8 +247,5 @@ STUDY = Study(
     run=run,
     # Of 8 passages the interval of the post-norm model's quotient is too wide to decide.
     fast={"draws": 32, "formats": "bf16"},
-    options={"formats": "+".join(FORMATS)},
-    domains={
-        "formats": Constraint(kind=str, choices=("+".join(FORMATS), *FORMATS)),
-    },
+    **study_options("predictor"),
 )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, OTHER, Trials
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
@@ -15,7 +16,6 @@ from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summ
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, apart, decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
-from layerlab.validation import Constraint
 
 TOKENS = 32
 ATTENTION = ("scores and softmax", "weighted sum")
@@ -206,9 +206,5 @@ STUDY = Study(
     unit=PASSAGES,
     run=run,
     fast={"draws": 32},
-    options={"format": "bf16", "mode": "as-run"},
-    domains={
-        "format": Constraint(kind=str, choices=("bf16", "fp16")),
-        "mode": Constraint(kind=str, choices=("as-run", "flat", "autocast")),
-    },
+    **study_options("where-noise"),
 )

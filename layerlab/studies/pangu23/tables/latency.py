@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from layerlab.known_options import study_options
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.pictures import Gap, gap, gaps
 from layerlab.studies.engine.sampling import StudyContext, digest
@@ -24,7 +25,6 @@ from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, within
 from layerlab.studies.support import small_models
 from layerlab.studies.support.stored_readings import check_shapes, hash_readings
-from layerlab.validation import Constraint
 
 FEWER, SAME = "fewer layers", "one depth"
 # Milliseconds, as printed: of 7B, and of the 1B with both modules and with none.
@@ -37,8 +37,6 @@ COST = 1.05
 # Of what the weights that a token reads predict; here a step does more than read them.
 NEAR = 0.05
 DEPTH, HEAD, VOCAB, SHAPE = 12, 128, 32_000, 2048
-# The largest are those of the source's 1B and 7B.
-WIDTHS = (128, 256, 512, 1024, 2048, 4096)
 CONTEXT, NEW = 32, 16
 UNTIMED = "No times were at hand, and the fast mode takes none."
 PLANNED = 40
@@ -311,10 +309,6 @@ STUDY = Study(
     scale="models of width {width} with random weights, on {device}",
     unit="repetitions",
     run=run,
-    options={"width": 1024, "device": "cpu"},
-    domains={
-        "width": Constraint(kind=int, choices=WIDTHS),
-        "device": Constraint(kind=str, choices=("cpu", "cuda")),
-    },
+    **study_options("latency-measured"),
     inputs=inputs,
 )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
+from layerlab.known_options import study_options
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
@@ -39,7 +40,6 @@ from layerlab.studies.pangu23.tables.law_vocabularies import (
     sizes,
 )
 from layerlab.studies.support.stored_readings import hash_readings
-from layerlab.validation import Constraint
 
 # Beside law the domain is Python's code, the rest of the world its documentation; both come with
 # Python.
@@ -358,9 +358,5 @@ STUDY = Study(
     run=run,
     inputs=lambda runs: hash_readings(place(runs).parent, place(runs).name),
     fast={"entries": 1024, "characters": 12_000},
-    options={"entries": 4096, "characters": 1_000_000},
-    domains={
-        "entries": Constraint(kind=int, least=512, most=20_000),
-        "characters": Constraint(kind=int, least=1),
-    },
+    **study_options("tokenizer-table"),
 )

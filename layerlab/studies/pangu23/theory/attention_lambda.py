@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.measures.quantities.gain import contraction, spectral_bound
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
@@ -24,7 +25,6 @@ from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -251,6 +251,5 @@ STUDY = Study(
     unit=PASSAGES,
     run=run,
     fast={"draws": 6, "tokens": 64},
-    options={"tokens": 256},
-    domains={"tokens": Constraint(kind=int, choices=LENGTHS)},
+    **study_options("attention-lambda"),
 )

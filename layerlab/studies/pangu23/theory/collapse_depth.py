@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
@@ -15,7 +16,6 @@ from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
-from layerlab.validation import Constraint
 
 TOKENS = 128
 # Passages of one draw: together enough tokens to read a dimension at the width.
@@ -211,9 +211,5 @@ STUDY = Study(
     unit="random initialisations, each with passages of one text",
     run=run,
     fast={"draws": 4, "layers": 16, "width": 64},
-    options={"layers": 32, "width": 128},
-    domains={
-        "layers": Constraint(kind=int, least=2, most=200),
-        "width": Constraint(kind=int, least=16, most=1024),
-    },
+    **study_options("collapse-depth"),
 )

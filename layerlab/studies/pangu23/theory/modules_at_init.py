@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
@@ -15,7 +16,6 @@ from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, scale_weights
 from layerlab.studies.support.feature_statistics import DIMENSION, depths
 from layerlab.studies.support.passages import excerpts, overlap
-from layerlab.validation import Constraint
 
 # As the ablation has them; paths that would start at zero start at random.
 NORMAL: dict[str, Any] = {"initial": "normal"}
@@ -171,9 +171,5 @@ STUDY = Study(
     run=run,
     # Of a narrower model one direction is more than what is asked about.
     fast={"draws": 6, "layers": 12, "width": 128},
-    options={"layers": 32, "width": 128},
-    domains={
-        "layers": Constraint(kind=int, least=2, most=200),
-        "width": Constraint(kind=int, least=32, most=1024),
-    },
+    **study_options("modules-at-start"),
 )

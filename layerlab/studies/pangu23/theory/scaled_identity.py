@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.known_options import study_options
 from layerlab.measures.quantities.diversity import diversity, relative_residual
 from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Sampler, StudyContext
@@ -15,7 +16,6 @@ from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below
 from layerlab.studies.support.passages import excerpts, overlap
 from layerlab.system.hooks import temporary_hooks
-from layerlab.validation import Constraint
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
 PLAIN, LARGER = SCALES.index(1.0), SCALES.index(2.0)
@@ -203,10 +203,5 @@ STUDY = Study(
     unit="random initialisations, each with a passage of one text",
     run=run,
     fast={"draws": 4, "layers": 12, "width": 64},
-    options={"layers": 32, "width": 128},
-    domains={
-        # At the largest weight, longer stacks leave the range of float32.
-        "layers": Constraint(kind=int, least=2, most=32),
-        "width": Constraint(kind=int, least=16, most=1024),
-    },
+    **study_options("scaled-identity"),
 )

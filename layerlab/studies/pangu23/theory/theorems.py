@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.known_options import study_options
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Gap, gaps
@@ -33,7 +34,6 @@ from layerlab.studies.support.passages import (
     patient,
     tokens_of,
 )
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -377,6 +377,5 @@ STUDY = Study(
     unit=PASSAGES,
     run=run,
     fast={"draws": 4, "tokens": 16},
-    options={"tokens": 64},
-    domains={"tokens": Constraint(kind=int, least=4, most=256)},
+    **study_options("pangu-theorems"),
 )

@@ -5,6 +5,7 @@ Predicted: at this size no module moves the dimension by a twentieth; the order 
 
 import numpy as np
 
+from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import Arrays, StudyContext
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
@@ -138,4 +139,5 @@ STUDY = Study(
     cost="6 minutes",
     run=run,
     **small_models.DECLARED,
+    **study_options("dimension-twins"),
 )

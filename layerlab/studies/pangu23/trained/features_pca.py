@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
@@ -35,7 +36,6 @@ from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -383,7 +383,6 @@ STUDY = Study(
     unit=f"sets of {PASSAGES}",
     run=run,
     fast={"draws": 6},
-    options={**small_models.SIZES, "seeds": 3},
-    domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=2, most=9)},
+    **study_options("features-pca"),
     inputs=small_models.readings,
 )

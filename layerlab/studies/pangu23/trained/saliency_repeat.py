@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.known_options import study_options
 from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
@@ -24,7 +25,6 @@ from layerlab.studies.engine.verdict import above, combine, each
 from layerlab.studies.pangu23.trained.saliency_texts import NAMES, STORIES, case, texts
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
-from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -387,7 +387,6 @@ STUDY = Study(
     unit="texts, 3 models",
     run=run,
     fast={"draws": 16},
-    options={**small_models.SIZES, "seeds": 3},
-    domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=1, most=9)},
+    **study_options("saliency-repeat"),
     inputs=small_models.readings,
 )

@@ -4,6 +4,7 @@ Predicted: the larger weight loses to the plain Llama by more than the margin, a
 apart.
 """
 
+from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
@@ -111,4 +112,5 @@ STUDY = Study(
     cost="4 minutes",
     run=run,
     **small_models.DECLARED,
+    **study_options("scaled-identity-trained"),
 )

@@ -16,6 +16,7 @@ from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats
 from layerlab.records.layer_names import EMBEDDING
 from tests.families import recipe
+from tests.refused import refuses
 
 TOKENS = torch.arange(2, 26)
 
@@ -133,12 +134,9 @@ def test_a_divergence_is_that_of_the_definition():
 def test_formats_are_checked_before_anything_runs():
     assert parse_formats(" bf16 ,fp16,bf16") == ["bf16", "fp16"]
     assert parse_formats("bf16,BF16,bfloat16") == ["bf16"]
-    with pytest.raises(UserError, match="did you mean 'bf16'"):
-        with_formats([], "bf17")
-    with pytest.raises(UserError, match="no number format is named"):
-        with_formats([], ",")
-    with pytest.raises(UserError, match="gradient errors need a number format"):
-        with_formats([], None, backward=True)
+    refuses("did you mean 'bf16'", with_formats, [], "bf17")
+    refuses("no number format is named", with_formats, [], ",")
+    refuses("gradient errors need a number format", with_formats, [], None, backward=True)
 
 
 def test_formats_add_their_measures_to_what_was_chosen():

@@ -15,13 +15,9 @@ from layerlab.studies.pangu23.theory.shortcut_noise import (
     noise_and_signal,
     robustness,
 )
+from tests.numerics.draw import gaussian
 
 RELU = NAMES.index("relu")
-
-
-def gaussian(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def test_relu_lets_half_of_the_energy_of_little_noise_through():

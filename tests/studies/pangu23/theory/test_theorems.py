@@ -17,14 +17,10 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     stack_statements,
 )
 from layerlab.studies.pangu23.theory.theorems import judge_corrected, judge_usual, split, tightness
+from tests.numerics.draw import gaussian
 
 WIDTH, TOKENS = 5, 8
 EYE = torch.eye(WIDTH, dtype=torch.float64)
-
-
-def gaussian(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def layer(heads=1, own=True, gate=None):
