@@ -267,7 +267,8 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     source = {"name": "a", "path": str(tmp_path / "rows.json"), "limit": 3}
-    read = make_recipe({**BASE, "sft": {"sources": [source], "num_train_epochs": 2}})
+    small = {"num_train_epochs": 2, "batch_size": 1, "block_size": 128}
+    read = make_recipe({**BASE, "sft": {"sources": [source], **small}})
     found = forecast(read, plan_stages(read), StageStore(tmp_path))
     words = load_or_convert(BASE["base"]["model"])
     add_plain_template(words)

@@ -16,7 +16,7 @@ from layerlab.numerics.emulation.emulated_tensor import floating
 HALVES = (torch.bfloat16, torch.float16)
 
 
-class Made(NamedTuple):
+class KnownFollowers(NamedTuple):
     """What was found of a model, and what it was made of."""
 
     settings: Any
@@ -25,7 +25,7 @@ class Made(NamedTuple):
 
 
 # To make a model again takes longer than a pass of a few tokens, and each emulation asks.
-_MADE: WeakKeyDictionary[nn.Module, Made] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[nn.Module, KnownFollowers] = WeakKeyDictionary()
 
 
 def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
@@ -40,7 +40,7 @@ def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
     default = low if low in HALVES else torch.bfloat16
     known, settings = _MADE.get(model), _read(model.config)
     if known is None or (known.default, known.settings) != (default, settings):
-        known = _MADE[model] = Made(settings, default, _make_followers(model, default))
+        known = _MADE[model] = KnownFollowers(settings, default, _make_followers(model, default))
     return known.followers
 
 

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from layerlab.numerics.emulation.carried_weights import LayerWeight
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, unwrap
-from layerlab.numerics.emulation.inner_roundings import multiply_by_rows, take_apart
+from layerlab.numerics.emulation.inner_roundings import READING, multiply_by_rows, take_apart
 from layerlab.numerics.profiles.rules import summations
 
+# What asks a carrier for more than its values.
+DTYPED = READING | {"_to_copy", "histc"}
 # The name of a product, its arguments, and those by name.
 ProductCall = tuple[str, Sequence[Any], Mapping[str, Any]]
 
@@ -107,7 +109,7 @@ def compute_lanes(
     given: tuple[Sequence[Any], Mapping[str, Any]],
     every: Mapping[int, Sequence[Tensor]],
     runs: Mapping[int, Callable[..., Any]],
-    take: Callable[..., Any] = take_lane,
+    name: str = "",
 ) -> dict[int, Any]:
     """Compute an operation in some runs, once for all that do the same with the same.
 
@@ -115,8 +117,10 @@ def compute_lanes(
         given: its arguments.
         every: carriers in every run, by their id; others are the same in all.
         runs: what computes it, by run.
-        take: gives a carrier as one run has it.
+        name: of the operation, as most ask carriers for nothing but their values; none where what
+            computes it takes carriers.
     """
+    take = take_value if name and name not in DTYPED else take_lane
     known: dict[tuple[Any, ...], Any] = {}
     found = {}
     for run, compute in runs.items():

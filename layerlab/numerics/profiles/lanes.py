@@ -22,7 +22,7 @@ from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
-from layerlab.numerics.emulation.inner_roundings import ADDING, READING
+from layerlab.numerics.emulation.inner_roundings import ADDING
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, moves
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.profiles.classify import OperationIndex, OperationResult, count_layers
@@ -38,8 +38,6 @@ from layerlab.numerics.profiles.lane_values import (
     flatten,
     narrows,
     sum_products,
-    take_lane,
-    take_value,
 )
 from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
@@ -48,8 +46,6 @@ from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
 from layerlab.records.layer_names import EMBEDDING
 
 LOW = torch.bfloat16  # what the model's code sees, so that its casts are operations
-# What asks a carrier for more than its values.
-DTYPED = READING | {"_to_copy", "histc"}
 # What returns numbers and where they stand, which is decided by the first run.
 CHOOSING = frozenset("topk sort max min kthvalue median mode".split())
 
@@ -187,8 +183,7 @@ class SideBySide(Emulation):
         every = {id(one): self.values(one) for one in carriers}
         given, perform = (tuple(args), dict(kwargs)), partial(super().perform, func)
         runs = dict.fromkeys(range(len(self.runs)), perform)
-        take = take_lane if func._opname in DTYPED else take_value
-        results = list(compute_lanes(given, every, runs, take).values())
+        results = list(compute_lanes(given, every, runs, func._opname).values())
         different = len(set(map(id, results)))
         self.computed += product * different
         if different > 1:

@@ -36,10 +36,15 @@ def make(rotations: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("mine", "theirs", "name"),
     [
-        (PLAIN, LLAMA3, "rotations scaled as llama3 by 8"),
         (PLAIN, YARN, "rotations scaled as yarn by 4"),
         (LLAMA3, PLAIN, "rotations without the scaling (llama3) of the configuration"),
-        (YARN, PLAIN, "rotations without the scaling (yarn) of the configuration"),
+        *(
+            pytest.param(*one, marks=pytest.mark.full)
+            for one in (
+                (PLAIN, LLAMA3, "rotations scaled as llama3 by 8"),
+                (YARN, PLAIN, "rotations without the scaling (yarn) of the configuration"),
+            )
+        ),
     ],
 )
 def test_a_scaling_on_one_side_alone_is_named(
