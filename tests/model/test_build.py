@@ -13,17 +13,16 @@ from layerlab.model.option import with_options
 from layerlab.model.preset import presets
 from layerlab.model.typed_options import parse_options
 from layerlab.variants.registry import variant
+from tests import refused
 from tests.model.small import SIZES, small, tokens
 
 
 def refusal(name="llama", **given):
     """What a design that cannot be is answered with."""
     sizes = {**SIZES, **{key: given.pop(key) for key in list(given) if key in SIZED}}
-    with pytest.raises(UserError) as caught:
-        design(name, preset=given.pop("preset", None), sizes=sizes, options=given)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return refused.refusal(
+        design, name, preset=given.pop("preset", None), sizes=sizes, options=given
+    )
 
 
 SIZED = (*SIZES, "inner", "kv_heads", "head_width")

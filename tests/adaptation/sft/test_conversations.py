@@ -7,7 +7,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from layerlab import UserError
 from layerlab.adaptation.sft.conversations import (
     ASSISTANT,
     SYSTEM,
@@ -17,7 +16,7 @@ from layerlab.adaptation.sft.conversations import (
     conversation,
     conversations,
 )
-from tests.refused import refuses
+from tests.refused import refusal, refuses
 
 MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
@@ -28,10 +27,8 @@ def written(path: Path, *rows: object) -> str:
 
 
 def refused(row: dict[str, object], *said: str) -> None:
-    with pytest.raises(UserError) as error:
-        conversation(row, "rows.jsonl, line 3")
-    assert str(error.value).startswith("rows.jsonl, line 3") and "\n" not in str(error.value)
-    assert all(one in str(error.value) for one in said), error.value
+    line = refusal(conversation, row, "rows.jsonl, line 3")
+    assert line.startswith("rows.jsonl, line 3") and all(one in line for one in said), line
 
 
 def test_messages_are_turns() -> None:
