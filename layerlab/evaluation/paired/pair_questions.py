@@ -40,6 +40,11 @@ class QuestionPairs:
         answers: of both to each.
         unlike: questions whose prompts are not the same, which was allowed.
         left: questions that only one has, which was allowed.
+        unfit: by name, questions that did not fit into the context of a model: of neither they
+            count.
+        unsound: by name, questions at which logits were no numbers.
+        limited: by name, tokens that answers could have where the context allowed fewer than the
+            task; empty where it is the same for both.
         mixed: whether two programs asked, so that settings were not compared.
     """
 
@@ -55,6 +60,9 @@ class QuestionPairs:
     others: Sequence[str] = ()
     unlike: int = 0
     left: int = 0
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    unsound: Mapping[str, int] = field(default_factory=dict)
+    limited: Mapping[str, int | None] = field(default_factory=dict)
     mixed: bool = False
 
     @property
@@ -129,6 +137,10 @@ def pair_questions(
     if left and ("questions" not in allowed or not keys):
         _refuse_set(task, ours, theirs)
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
+    unfit = {who: _count(keys, each, "fits") for who, each in (ours, theirs)}
+    keys = [key for key in keys if one.answers[key].fits and its.answers[key].fits]
+    unsound = {who: _count(keys, each, "sound") for who, each in (ours, theirs)}
+    _refuse_lost(task, len(keys), unfit, unsound)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
     wanted, direction = (None, None) if metric is None else split_direction(metric, "--metric")
     known = _rank_metrics(pairs)
@@ -160,6 +172,9 @@ def pair_questions(
         answers=pairs,
         unlike=unlike,
         left=left,
+        unfit=unfit,
+        unsound=unsound,
+        limited={name: one.limited, other: its.limited} if one.limited != its.limited else {},
         mixed=one.program != its.program,
     )
 
@@ -224,6 +239,33 @@ def _count_unlike(
             "in the same way, or type --allow prompts where only prompts and options differ"
         )
     return len(unlike)
+
+
+def _count(keys: Sequence[str], side: TaskAnswers, what: str) -> int:
+    """Count the answers of a model that lack a property."""
+    return sum(not getattr(side.answers[key], what) for key in keys)
+
+
+def _refuse_lost(
+    task: str, count: int, unfit: Mapping[str, int], unsound: Mapping[str, int]
+) -> None:
+    """Refuse a task at which a model has no answer.
+
+    Raises:
+        UserError: no question is left, or no logit of a model is a number.
+    """
+    if not count:
+        who = max(unfit, key=lambda name: unfit[name])
+        raise UserError(
+            f"no question of {task} was asked of both: {unfit[who]:,} do not fit into the context "
+            f"of {who}; evaluate both again without the task, or with fewer --shots"
+        )
+    for who, lost in unsound.items():
+        if lost == count:
+            raise UserError(
+                f"{who} has no answer to {task}: its logits are NaN or infinite at all {count:,} "
+                "questions; mend the model, or evaluate it again in another --dtype"
+            )
 
 
 def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]:

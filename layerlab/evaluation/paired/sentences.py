@@ -125,9 +125,34 @@ def _describe(
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"
+    yield from _describe_unanswered(models, pairs)
     if odd := {one.task: one.left for one in pairs if one.left}:
         count, tasks = sum(odd.values()), list_names(list(odd))
         yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
+
+
+def _describe_unanswered(
+    models: Sequence[AnsweredModel], pairs: Sequence[QuestionPairs]
+) -> Iterator[str]:
+    for name in (one.name for one in models):
+        if unfit := {one.task: one.unfit[name] for one in pairs if one.unfit.get(name)}:
+            count, tasks = sum(unfit.values()), list_names(list(unfit))
+            yield (
+                f"questions that do not fit into the context of {name}, were not asked of it, and "
+                f"do not count: {count:,} of {tasks}"
+            )
+        if lost := {one.task: one.unsound[name] for one in pairs if one.unsound.get(name)}:
+            count, tasks = sum(lost.values()), list_names(list(lost))
+            yield (
+                f"questions at which logits of {name} are NaN or infinite, and which count as they "
+                f"were scored: {count:,} of {tasks}"
+            )
+        for most in sorted({one.limited.get(name) or 0 for one in pairs} - {0}):
+            tasks = list_names([one.task for one in pairs if one.limited.get(name) == most])
+            yield (
+                f"answers of {name} could have no more than {most:,} tokens, for want of context, "
+                f"and those of another more: {tasks}"
+            )
 
 
 def _describe_groups(left: Omissions) -> Iterator[str]:
