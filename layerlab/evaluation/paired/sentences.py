@@ -43,12 +43,18 @@ def say_row(row: Record, level: Level) -> str:
 
 def _say_verdict(row: Record, level: Level) -> str:
     arm, baseline, word = row["arm"], row["against"], row["verdict"]
-    if word == "no verdict":
-        unit = _name_unit(row)
-        return f"no verdict on {arm} against {baseline}: {unit} tells nothing of chance"
     if word == "identical":
         return f"{arm} and {baseline} have the same score at every question"
+    if word == "no verdict" and row["units"] < 2:
+        one = _name_unit(row)
+        return f"no verdict on {arm} against {baseline}: {one} tells nothing of chance"
     unit = "percentage points" if row["share"] else "units of the metric"
+    if word == "no verdict":
+        size = format_size(row, row["difference"], sign=True)
+        return (
+            f"no verdict on {arm} against {baseline}: the difference is the same at every unit, "
+            f"{size} {unit}, which tells nothing of chance"
+        )
     evidence = _describe_evidence(row, level)
     if word != "not distinguishable":
         size = format_size(row, abs(row["difference"]))
