@@ -43,6 +43,23 @@ def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_p
     assert said in kept.content["remarks"] and said in " ".join(kept.summary(200).split())
 
 
+@pytest.mark.parametrize("name", ["own_choice", "own_written", "own_last"])
+@pytest.mark.parametrize("template", ["$A {name}", "{name} $A {name}"])
+def test_what_a_tokenizer_puts_behind_a_text_does_not_end_a_question(
+    folder: Path, name: str, template: str
+) -> None:
+    before = None if template.startswith("$A") else with_begin()
+    plain, ended = (
+        run(folder / f"{name}.yaml", words=words).content
+        for words in (before, with_begin(template))
+    )
+    for one, other in zip(plain["tasks"], ended["tasks"], strict=True):
+        for key in ("scores", "metrics", "shots", "ties"):
+            assert one[key] == other[key]
+    said = "its tokenizer puts <|endoftext|> behind every text, which is left off here"
+    assert [said in " ".join(found["remarks"]) for found in (plain, ended)] == [False, True]
+
+
 def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
     """Not of the token that a tokenizer puts before it, which lm-eval counts too."""
     plain, begun = (
