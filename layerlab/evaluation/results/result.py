@@ -28,7 +28,7 @@ from layerlab.validation import short_repr
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 # Of a row what stands in no table: of single questions, and hashes.
 BY_QUESTION = {"scores", "ties", "cut", "asked"}
-ScoreValue = Annotated[float, Field(ge=-1e6, le=1e6)]
+ScoreValue = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class AskedArm(BaseModel):
@@ -72,7 +72,7 @@ class SubjectScore(Score, Asked):
 class LmEvalScore(Asked):
     """What it came to in a task of lm-eval."""
 
-    score: ScoreValue | None
+    score: float | None  # a perplexity by word has no bound
     measured: list[dict[str, Any]]
 
 

@@ -12,7 +12,7 @@ from tests.evaluation.candidate import candidate, with_begin
 
 pytest.importorskip("lm_eval")
 
-from tests.evaluation.lm_eval_tasks.own_tasks import folder, rows, run
+from tests.evaluation.lm_eval_tasks.own_tasks import READ, folder, rows, run, write
 
 __all__ = ["folder"]
 
@@ -76,3 +76,22 @@ def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
         "perplexities are of the tokens of a text alone; lm-eval also counts <|endoftext|>, which"
     )
     assert [said in " ".join(found["remarks"]) for found in (plain, begun)] == [False, True]
+
+
+@pytest.mark.parametrize(("text", "given"), [("A" * 60, True), ("A" * 900, False)])
+def test_perplexities_of_any_size_are_kept_and_those_beyond_all_numbers_are_said(
+    text: str, given: bool, tmp_path: Path
+) -> None:
+    body = READ.replace("Which number comes after {{number}}? Answer: {{options[0]}}", text)
+    task, out = write(tmp_path, "own_read", body), tmp_path / "out"
+    first = run(task, out=out).content
+    values = {one["metric"]: one["value"] for one in first["tasks"][0]["measured"]}
+    assert values["bits_per_byte"] > 0
+    assert (values["word_perplexity"] or 0) > 1e12 if given else values["word_perplexity"] is None
+    said = "own_read: word_perplexity not given for "
+    why = ": more than 1.8e308, as perplexities by word are of texts without spaces between words"
+    for found in (first, run(task, out=out).content, run(task, against=out).content):
+        assert found["tasks"][0]["measured"] == first["tasks"][0]["measured"]
+        told = [one for one in found["remarks"] if "not given" in one]
+        assert len(told) == (not given) and all(one.startswith(said) for one in told)
+        assert all(one.endswith(why) for one in told)
