@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from layerlab.errors import UserError
-from layerlab.evaluation.harness.task_result import WORTHS
+from layerlab.evaluation.harness.task_result import ABSTAINED, ALONE, WORTHS
 from layerlab.evaluation.paired.answers import ASKED, SETTINGS, ModelAnswer, TaskAnswers
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.logs.directions import is_higher_better, split_direction
@@ -20,6 +20,8 @@ DOCUMENTS = (
 )
 NO_DOCUMENTS = "none"
 ALLOWED = ("prompts", "questions", "tasks")
+# Whether more is better of metrics that only our benchmarks have.
+_HIGHER = {ALONE: True, ABSTAINED: False}
 # Of `ASKED`, what nobody may allow: the question, and its right answer.
 _NEVER = (0, 3)
 
@@ -278,7 +280,13 @@ def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]
         for name in pairs[0][0].scores
         if all(name in answer.scores for both in pairs for answer in both)
     )
-    return sorted(known, key=lambda name: (name.partition(",")[0] not in WORTHS, name))
+    return sorted(known, key=_rank_metric)
+
+
+def _rank_metric(name: str) -> tuple[bool, bool, str]:
+    """Rank a metric: that no answer was given says least."""
+    bare = name.partition(",")[0]
+    return bare == ABSTAINED, bare not in WORTHS, name
 
 
 def _find_metric(task: str, known: Sequence[str], wanted: str) -> str:
@@ -318,7 +326,8 @@ def _is_higher(
             f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
             f"in the same way, or type --metric {metric}=lower or {metric}=higher"
         )
-    found = next(iter(told.values()), is_higher_better(name))
+    known = _HIGHER[name] if name in _HIGHER else is_higher_better(name)
+    found = next(iter(told.values()), known)
     if found is None:
         raise UserError(
             f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
+from layerlab.evaluation.results.question_remarks import BY_SENTENCE
 from layerlab.experiments.statistics.differences import Level
 from layerlab.records.json_values import Record
 
@@ -99,6 +101,8 @@ def _describe(
                 f"compared by {metric}, and not by {list_names(others)} (--metric): "
                 f"{list_names(alike)}"
             )
+    for task in dict.fromkeys(one.task for one in pairs if one.metric == ALONE):
+        yield f"{task}: {BY_SENTENCE}"
     for one in models:
         if one.again:
             tasks = list_names(one.again)
