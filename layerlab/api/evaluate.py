@@ -29,7 +29,7 @@ from layerlab.evaluation.results.aggregate import (
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
 from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
-from layerlab.evaluation.results.lm_eval_tasks import lost_text_remarks, task_group_rows
+from layerlab.evaluation.results.lm_eval_tasks import missing_metric_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows, tell_limit
 from layerlab.evaluation.results.question_remarks import question_remarks
@@ -281,7 +281,7 @@ def _sum(
     ]
     remarks = [
         *unsound_remarks(benchmarks),
-        *lost_text_remarks(tasks),
+        *missing_metric_remarks(tasks),
         *question_remarks(records),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
         *oddities(asked, question.data, whole=question.options.limit is None),

@@ -171,7 +171,12 @@ def _score(
 ) -> ModelScore | None:
     """Return the new score of a run's model; None where it has one."""
     kept = read_scores(folder, result).get(measure.key)
-    if recipe.compare is None or (kept is not None and kept.asked == asked):
+    files = {name: one for name, one in measure.hash_files().items() if one is not None}
+    if recipe.compare is None:
+        return None
+    if kept is not None and kept.asked == asked:
+        if kept.files != files:  # which ask the same in other words
+            write_score(folder, result, measure.key, kept.model_copy(update={"files": files}))
         return None
     loaded = _load(folder, result, measure, recipe.run.device)
     if measure.kind == SUITE:
@@ -180,6 +185,7 @@ def _score(
         del loaded  # it was for the hash of its weights alone: the memory is the command's
         command = recipe.compare.commands[measure.name]
         found = run_command(measure.name, command, folder / MODEL, str(result["run"]))
+    found = found.model_copy(update={"files": files})
     write_score(folder, result, measure.key, found)
     return found
 

@@ -5,11 +5,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, cast
 
+from layerlab.records.file_digests import hash_if_there
+from layerlab.validation import expand_home
+
 MeasureKind = Literal["steps", "peak", "spikes", "gradient", "suite", "command"]
 
 # Readings of a monitor of which the largest says something of a run.
 PEAKS = ("score", "attention_norm", "stream_norm", "growth", "gradient")
 FORMS = ("steps:LOSS", "peak:READING", "spikes", "gradient", "suite:NAME", "command:NAME")
+TASK_FILES = (".yaml", ".yml")
 _BARE = ("spikes", "gradient")
 # What is read of a finished model, and not of what its run left.
 SUITE, COMMAND = _SCORED = ("suite", "command")
@@ -52,8 +56,17 @@ class ComparedMeasure:
         """What a score is kept under: a task's file by its name, wherever it lies."""
         if self.kind != SUITE:
             return f"{self.kind}:{self.name}"
-        words = [word.strip() for word in self.name.split(",")]
-        return f"{SUITE}:{','.join(Path(one).name if '/' in one else one for one in words)}"
+        return f"{SUITE}:{','.join(Path(one).name if '/' in one else one for one in self._words)}"
+
+    def hash_files(self) -> dict[str, str | None]:
+        """Return the SHA-256 of each file of tasks by its name; None where it is not there."""
+        files = [expand_home(one) for one in self._words if Path(one).suffix in TASK_FILES]
+        return {file.name: hash_if_there(file) for file in files}
+
+    @property
+    def _words(self) -> list[str]:
+        """Names of suites and tasks, and files, between commas."""
+        return [word.strip() for word in self.name.split(",")] if self.kind == SUITE else []
 
 
 def parse_measure(name: str) -> ComparedMeasure:

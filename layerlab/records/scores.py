@@ -47,6 +47,7 @@ class ModelScore(BaseModel):
         seconds: that it took.
         parts: what the score is made of.
         remarks: on questions that were left out, or are odd.
+        files: SHA-256 of each file of tasks, by its name.
     """
 
     model_config = STRICT
@@ -55,6 +56,7 @@ class ModelScore(BaseModel):
     seconds: Annotated[float, Field(ge=0, le=LARGEST)]
     parts: list[TaskPart] = Field(min_length=1)
     remarks: list[str] = []
+    files: dict[str, str] = {}
 
     @property
     def questions(self) -> tuple[Any, ...]:

@@ -170,6 +170,35 @@ def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Pat
         (copied / name).unlink()
     judged = compare(copied / "scored", judge=True, progress=False)
     assert judged.content["measures"] == first.content["measures"] and told(copied) == []
+    said = "suite:forwards.yaml: the file of tasks is not there, so whether it is the one that"
+    assert any(one.startswith(said) for one in judged.content["remarks"])
+
+
+def test_a_file_of_the_same_name_does_not_take_over_scores(copied: Path) -> None:
+    recipe = copied / "scored.toml"
+    (copied / "other").mkdir()
+    other = TASK.replace("task: forwards", "task: another").replace("text: text", "text: answers")
+    (copied / "other" / "forwards.yaml").write_text(other, encoding="utf-8")
+    text = recipe.read_text("utf-8")
+    recipe.write_text(text.replace("suite:forwards", "suite:other/forwards"), encoding="utf-8")
+    judged = compare("scored.toml", out=".", judge=True, progress=False)
+    said = "suite:other/forwards.yaml: left out, because another file of tasks scored them than"
+    assert any(one.startswith(said) for one in judged.content["remarks"])
+    suite = [one for one in judged.content["measures"] if "forwards" in one["measure"]]
+    assert all(one["mean"] is None for one in suite)
+
+
+def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied: Path) -> None:
+    before = {name: json.loads(one)["measures"][SUITE] for name, one in files(copied).items()}
+    with (copied / "forwards.yaml").open("a") as file:
+        file.write("# a remark\n")
+    again()
+    for name, content in files(copied).items():
+        now = json.loads(content)["measures"][SUITE]
+        assert now["files"] != before[name]["files"]
+        assert now["seconds"] == before[name]["seconds"], "which was not asked again"
+    judged = compare("scored.toml", out=".", judge=True, progress=False)
+    assert not any("left out" in one for one in judged.content["remarks"])
 
 
 def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judges_later(

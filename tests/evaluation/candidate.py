@@ -65,13 +65,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_bpe([text] * 3, vocab=300)
 
 
-def with_begin() -> PreTrainedTokenizerFast:
-    """The tokenizer, with a token that it puts before every text."""
+def with_begin(template: str = "{name} $A") -> PreTrainedTokenizerFast:
+    """The tokenizer, with a token that it puts before every text, or elsewhere."""
     words = copy.deepcopy(tokenizer())
     words.bos_token = words.eos_token
     name, number = str(words.bos_token), words.bos_token_id
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{name} $A", special_tokens=[(name, number)]
+        single=template.format(name=name), special_tokens=[(name, number)]
     )
     return words
 

@@ -22,7 +22,7 @@ SCORERS = (
         f"harness/{name}.py"
         for name in ("model_checks", "run_task", "task_result", "leaf", "settle")
     ),
-    *("../loading/generation.py", "../tokenization/round_trip.py"),
+    *("../loading/generation.py", "../tokenization/round_trip.py", "../data/normal_form.py"),
 )
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"

@@ -11,7 +11,7 @@ from layerlab.records.parse import explain
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 KeptCount = Annotated[int, Field(ge=0, le=10**9)]
-Worth = Annotated[float, Field(ge=-1e6, le=1e6)]
+Worth = Annotated[float, Field(ge=-1e12, le=1e12)]
 KeptShare = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -32,7 +32,7 @@ class KeptTask(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     scores: dict[str, Worth]
     abstained: KeptShare
-    metrics: dict[str, Worth | None]
+    metrics: dict[str, float | None]  # a perplexity by word has no bound
     shots: KeptShots
     chance: KeptShare | None
     guesses: list[list[float]]
@@ -41,6 +41,7 @@ class KeptTask(BaseModel):
     worth: str | None
     ties: dict[str, dict[str, KeptShare]]
     overlong: KeptCount
+    beyond: list[str] = []
     cut: dict[str, Annotated[int, Field(ge=-1, le=10**9)]]
     seconds: Annotated[float, Field(ge=0, le=1e9)]
 

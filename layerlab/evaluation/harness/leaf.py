@@ -186,6 +186,7 @@ def _about(found: TaskResult) -> Mapping[str, Any]:
         "unsound": found.unsound,
         "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= asked,
         "overlong": found.overlong,
+        "beyond": list(found.beyond),
         "cut": dict(found.cut),
         "worth": found.worth,
         "ties": {name: dict(ties) for name, ties in found.ties.items()},

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.model_checks import (
+    list_appended,
     max_length,
     prepare_tokenizer,
     record_logits,
@@ -93,13 +94,22 @@ class HarnessModel(HFLM):
         self._close: set[tuple[int, ...]] | None = None
         self._broken = self._rendered = False
         self._need = 1
-        self._encoded = functools.lru_cache(maxsize=8192)(super().tok_encode)
+        self._appended = list_appended(self.tokenizer)
+        self._encoded = functools.lru_cache(maxsize=8192)(self._encode_open)
 
     def tok_encode(self, string: str, *args: Any, **options: Any) -> list[int]:
         """Return the token ids of a text, found once for a prompt that several choices share."""
         if args or options:
             return list(super().tok_encode(string, *args, **options))
         return list(self._encoded(string))
+
+    def _encode_open(self, string: str) -> list[int]:
+        """Return the token ids of a text that goes on, without what would end it."""
+        found, after = list(super().tok_encode(string)), len(self._appended)
+        if not after or found[-after:] != self._appended:
+            return found
+        bare = super().tok_encode(string, add_special_tokens=False)
+        return found if len(found) == len(bare) else found[:-after]
 
     def apply_chat_template(self, *args: Any, **options: Any) -> str:
         """Write a conversation as the model's template has it, once its cost has been checked.

@@ -57,6 +57,15 @@ def list_added(words: PreTrainedTokenizerBase | None) -> list[str]:
     return [str(one) for one in words.convert_ids_to_tokens(words("")["input_ids"])]
 
 
+def list_appended(words: PreTrainedTokenizerBase | None) -> list[int]:
+    """Return the ids of the tokens that a tokenizer puts behind every text by itself."""
+    if words is None:
+        return []
+    found = words("a", return_special_tokens_mask=True)
+    own = [at for at, mask in enumerate(found["special_tokens_mask"]) if not mask]
+    return list(found["input_ids"][own[-1] + 1 :]) if own else []
+
+
 def max_length(subject: LoadedModel) -> int:
     """Return how many tokens a model reads at once."""
     if subject.context is not None:

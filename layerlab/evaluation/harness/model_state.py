@@ -6,11 +6,15 @@ what was kept of it before is then not its own.
 
 import inspect
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from layerlab.loading.weights_hash import hash_tensors
@@ -20,8 +24,17 @@ from layerlab.system.python_file import hash_imports
 # Their versions are said elsewhere; the code of others is known by its file.
 KNOWN = frozenset({"accelerate", "layerlab", "peft", "torch", "transformers"})
 # Where a model came from, and what changes while it computes or is judged.
-NEUTRAL = frozenset({"name_or_path", "training", "warnings_issued", "_is_hf_initialized"})
+NEUTRAL = frozenset(
+    (
+        *("name_or_path", "_name_or_path", "_commit_hash", "training", "warnings_issued"),
+        *("_is_hf_initialized", "_hf_hook", "_old_forward"),
+    )
+)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Of every module: weights, buffers and parts are told by themselves.
+_OF_MODULES = vars(nn.Module()).keys() - set(_HOOKS)
+_PLAIN = (str, bytes, int, float, complex, range, type(None), type(...))
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def describe_state(model: nn.Module) -> list[str]:
@@ -32,33 +45,123 @@ def describe_state(model: nn.Module) -> list[str]:
     stored = model.state_dict(keep_vars=True).keys()
     beside = [(name, one) for name, one in model.named_buffers() if name not in stored]
     found = [f"buffers {hash_tensors(beside)}"]
+    values = _Values(model)
     for name, module in model.named_modules():
-        found += [f"{name} {state}" for state in _describe(module)]
-    kinds = {type(module) for module in model.modules()}
+        found += [f"{name} {state}" for state in values.describe_module(module)]
+    kinds = {type(module) for module in model.modules()} | values.kinds
     return found + sorted(_identify(kind) for kind in kinds if not _is_known(kind.__module__))
 
 
-def _describe(module: nn.Module) -> Iterator[str]:
-    kind, own = type(module), vars(module)
-    yield f"{kind.__module__}.{kind.__qualname__}"
-    if any(own[name] for name in _HOOKS):
-        yield _unknown()
-    for name, value in sorted(own.items()):
-        if name == "forward":  # what moves weights to a device hangs itself in here
-            yield "moved" if hasattr(module, "_hf_hook") else _unknown()
-        elif isinstance(value, FunctionType | BuiltinFunctionType):
-            named = f"{value.__module__}.{value.__qualname__}"
-            yield f"{name} {named}" if _is_known(value.__module__) else _unknown()
-        elif name not in NEUTRAL and _is_plain(value):
-            yield f"{name} {value!r}"
+class _Values:
+    """What the modules of a model hold beside weights, buffers and parts, each told once.
+
+    Attributes:
+        kinds: classes of what they hold.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.kinds = set[type]()
+        self._held: list[Any] = []
+        self._seen = {id(one): f"part {name}" for name, one in model.named_modules()}
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self._seen |= {id(one): f"tensor {name}" for name, one in tensors}
+
+    def describe_module(self, module: nn.Module) -> Iterator[str]:
+        """Yield the class of a module, and each value in it."""
+        kind, own = type(module), vars(module)
+        yield f"{kind.__module__}.{kind.__qualname__}"
+        if any(own[name] for name in _HOOKS):
+            yield _unknown()
+        for name in sorted(own.keys() - _OF_MODULES - NEUTRAL - set(_HOOKS)):
+            if name == "forward":  # what moves weights to a device hangs itself in here
+                yield "moved" if _moves(own.get("_hf_hook")) else _unknown()
+            else:
+                yield f"{name} {self._describe(own[name])}"
+
+    def _describe(self, value: Any) -> str:
+        if isinstance(value, Enum):
+            return f"{type(value).__qualname__} {value!r}"
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, _NAMED):
+            return str(value)
+        if isinstance(value, type):
+            return self._name_kind(value)
+        if id(value) in self._seen:
+            return self._seen[id(value)]
+        self._seen[id(value)] = f"told {len(self._seen)}"
+        self._held.append(value)  # another could get its number
+        return self._describe_parts(value)
+
+    def _describe_parts(self, value: Any) -> str:
+        """Describe a value by what it consists of."""
+        kind = type(value)
+        if isinstance(value, torch.Tensor | np.ndarray):
+            return _describe_numbers(value)
+        if isinstance(value, FunctionType | BuiltinFunctionType):
+            return self._name_function(value)
+        if isinstance(value, partial):
+            return f"partial {self._list((value.func, value.args, value.keywords))}"
+        if isinstance(value, MethodType):
+            return f"{value.__func__.__qualname__} of {self._describe(value.__self__)}"
+        if isinstance(value, nn.Module):  # that is no part of the model
+            weights = hash_tensors(value.state_dict(keep_vars=True).items())
+            parts = [one for each in value.modules() for one in self.describe_module(each)]
+            self.kinds |= {type(each) for each in value.modules()}
+            return f"{weights} {parts}"
+        held = getattr(value, "__dict__", None)
+        own = "" if held is None else self._describe_held(held)
+        if isinstance(value, dict):
+            return f"{self._name_kind(kind)} {self._list(value.items())} {own}"
+        if isinstance(value, list | tuple):
+            return f"{self._name_kind(kind)} {self._list(value)} {own}"
+        if isinstance(value, set | frozenset):
+            return f"{self._name_kind(kind)} {sorted(map(self._describe, value))} {own}"
+        # A part of it that is written in another language is not seen.
+        if held is None or kind.__basicsize__ > _Bare.__basicsize__:
+            return _unknown()
+        return f"{self._name_kind(kind)} {own}"
+
+    def _describe_held(self, held: dict[str, Any]) -> str:
+        names = [name for name in held if name not in NEUTRAL]
+        return self._list((name, held[name]) for name in sorted(names, key=str))
+
+    def _list(self, values: Iterable[Any]) -> str:
+        return str([self._describe(one) for one in values])
+
+    def _name_function(self, value: FunctionType | BuiltinFunctionType) -> str:
+        owner = getattr(value, "__self__", None)  # of torch's functions in another language
+        home = value.__module__ or (owner.__module__ if isinstance(owner, type) else None)
+        if not _is_known(home):
+            return _unknown()
+        cells = getattr(value, "__closure__", None) or ()
+        held = self._list(one.cell_contents for one in cells)
+        return f"{home}.{value.__qualname__} {held}"
+
+    def _name_kind(self, kind: type) -> str:
+        if kind.__module__ != "builtins":
+            self.kinds.add(kind)
+        return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return bool(value) and all(map(_is_plain, (*value, *value.values())))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float)
+class _Bare:
+    """An object that holds nothing but its attributes."""
+
+
+def _describe_numbers(value: torch.Tensor | np.ndarray) -> str:
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            return _unknown()
+        return f"array {value.dtype} {value.shape} {value.tobytes().hex()}"
+    if value.is_meta or value.layout is not torch.strided:
+        return _unknown()
+    return f"tensor {value.dtype} {[*value.shape]} {hash_tensors([('', value)])}"
+
+
+def _moves(hook: Any) -> bool:
+    """Judge whether a hook is one of accelerate's own, which change no number."""
+    held = getattr(hook, "hooks", (hook,))
+    return hook is not None and all(_is_known(type(one).__module__) for one in held)
 
 
 def _is_known(module: str | None) -> bool:

@@ -145,6 +145,19 @@ def describe_added(name: str, tokens: str) -> str:
     )
 
 
+def describe_appended(name: str, tokens: str) -> str:
+    """Describe why a question is put otherwise than by lm-eval.
+
+    Args:
+        tokens: that its tokenizer puts behind every text.
+    """
+    return (
+        f"{name}: its tokenizer puts {tokens} behind every text, which is left off here: an answer "
+        "goes on from its question; lm-eval leaves it between the two, so that its numbers are "
+        "others"
+    )
+
+
 def describe_alone(name: str) -> str:
     """Describe why prompts are run one at a time in an arithmetic.
 

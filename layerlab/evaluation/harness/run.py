@@ -22,9 +22,14 @@ from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
-from layerlab.evaluation.harness.model_checks import list_added, max_length
+from layerlab.evaluation.harness.model_checks import list_added, list_appended, max_length
 from layerlab.evaluation.harness.model_state import describe_state
-from layerlab.evaluation.harness.options import Options, describe_added, describe_alone
+from layerlab.evaluation.harness.options import (
+    Options,
+    describe_added,
+    describe_alone,
+    describe_appended,
+)
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
@@ -85,6 +90,10 @@ class EvaluationRun:
         added = list_added(self.subject.tokenizer)
         if added and any(leaf.reads for leaf in leaves):
             self.notes.append(describe_added(self.subject.name, " ".join(added)))
+        appended = list_appended(words := self.subject.tokenizer)
+        if words is not None and appended and not all(leaf.reads for leaf in leaves):
+            tokens = " ".join(map(str, words.convert_ids_to_tokens(appended)))
+            self.notes.append(describe_appended(self.subject.name, tokens))
         if self.subject.reads_ahead:
             self.notes.append(describe_ahead(self.subject.name))
         if self.subject.lacks_policy:

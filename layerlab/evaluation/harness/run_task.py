@@ -1,6 +1,7 @@
 """A leaf task put to a model: its questions, their scores, and what is known of its examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -68,6 +69,8 @@ def run_task(
         ties = _find_ties(task, samples, engine) if chosen else {}
     ours = is_ours(task)
     metrics = _metrics(task, samples, found["results"][task.task_name], engine)
+    beyond = [name for name, value in metrics.items() if value == math.inf]
+    metrics |= dict.fromkeys(beyond)
     if task.get_config("output_type") == ROLLING and _loses_text(samples, engine.tokenizer):
         metrics |= {name: None for name in metrics if name.partition(",")[0] in PER_TEXT}
     worth = worth_name(
@@ -86,6 +89,7 @@ def run_task(
         worth=worth,
         ties=ties,
         overlong=len(engine.overlong),
+        beyond=beyond,
         cut={
             _key(one): -1 if one["doc_id"] in engine.unfit else number
             for one, number in zip(samples, used, strict=False)
@@ -231,12 +235,27 @@ def _set(task: Any, shots: int, seed: int, limited: int | None) -> Iterator[None
     if limited is not None:
         options = {**(before["generation_kwargs"] or {}), "max_gen_toks": limited}
         task.set_config("generation_kwargs", options)
+    sums = task._aggregation_list
+    task._aggregation_list = {name: _bound(one) for name, one in sums.items()}
     try:
         yield
     finally:
         for name, value in before.items():
             task.set_config(name, value)
+        task._aggregation_list = sums
         task._instances = None
+
+
+def _bound(aggregate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let a metric be infinite that is larger than any number here, as exp(1000)."""
+
+    def run(items: Any) -> Any:
+        try:
+            return aggregate(items)
+        except OverflowError:
+            return math.inf
+
+    return run
 
 
 def _brief(sample: Mapping[str, Any]) -> dict[str, Any]:

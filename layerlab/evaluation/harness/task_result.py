@@ -15,7 +15,7 @@ ALONE = "alone"
 # Of ours alone too: 1 where a question was left without an answer.
 ABSTAINED = "abstained"
 # Names of the metric that says what a question is worth, the first that a task has.
-WORTHS = ("score", "acc")
+WORTHS = ("score", "acc", ALONE)
 # Where the tasks of our benchmarks mark their questions: only of those the columns are known.
 OURS = "layerlab.evaluation."
 CHOICES = "multiple_choice"
@@ -44,6 +44,7 @@ class TaskResult:
         limited: tokens that an answer may have where the context allows fewer than the task.
         unsound: questions at which a logit was NaN or infinite.
         overlong: questions whose written answer is not marked to its end.
+        beyond: metrics that are larger than any number here.
         cut: by question, the examples left in a prompt that lost some; -1 where it does not fit.
         samples: every question with its prompt, answer and score.
     """
@@ -59,6 +60,7 @@ class TaskResult:
     worth: str | None = None
     ties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     overlong: int = 0
+    beyond: Sequence[str] = ()
     cut: Mapping[str, int] = field(default_factory=dict)
     samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
 

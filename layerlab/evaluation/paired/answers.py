@@ -7,6 +7,7 @@ told by digests of the content, so that files of any version compare.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class ModelAnswer:
         text: the end of the prompt.
         right: the right answer, as the task has it.
         said: the option that is likeliest, or what was written.
+        fits: whether the question fitted into the context of the model, and was asked.
+        sound: whether the logits were numbers.
     """
 
     asked: tuple[str, ...]
@@ -55,6 +58,8 @@ class ModelAnswer:
     text: str
     right: str
     said: str
+    fits: bool = True
+    sound: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,8 @@ class TaskAnswers:
         higher: whether more is better, by metric, where that is known.
         fields: of the first question, for a message that lists them.
         program: that asked.
+        limited: tokens that a written answer could have where the context allowed fewer than the
+            task.
     """
 
     place: Path
@@ -74,6 +81,7 @@ class TaskAnswers:
     higher: Mapping[str, bool] = field(default_factory=dict)
     fields: Sequence[str] = ()
     program: str = LM_EVAL
+    limited: int | None = None
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Record]]:
@@ -168,6 +176,8 @@ def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> M
     doc = row.get("doc")
     prompt, options, beside = _requests(row)
     target = row.get("target")
+    sums = _find_sums(row, options)
+    sound = not sums or not (any(map(math.isnan, sums)) or max(sums) == -math.inf)
     parts = (_dump(doc), prompt, _dump(options), str(target), _dump([beside, settings]))
     return ModelAnswer(
         asked=tuple(map(_digest, parts)),
@@ -175,7 +185,8 @@ def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> M
         documents={name: _digest(one) for name in documents if (one := _inside(doc, name))},
         text=_end(prompt),
         right=_right(target, options),
-        said=_cut(_find_reply(row, options), SAID),
+        said=_cut(_find_reply(row, options, sums), SAID) if sound else "NaN",
+        sound=sound,
     )
 
 
@@ -200,15 +211,23 @@ def _requests(row: Record) -> tuple[str, list[str], Any]:
     return prompt, [], each[0][1:]
 
 
-def _find_reply(row: Record, options: Sequence[str]) -> str:
-    answers = row.get("filtered_resps", row.get("responses")) or [""]
-    if not options:
-        return str(answers[0])
+def _find_sums(row: Record, options: Sequence[str]) -> list[float]:
+    """Return the log-likelihood of each option, or of what follows; of what is written none."""
+    answers = [one for one in _replies(row) if options or isinstance(one, list)]
     try:
-        sums = [float(one[0]) for one in answers][: len(options)]
+        return [float(one[0]) for one in answers][: len(options) or None]
     except (TypeError, ValueError, IndexError):
-        return ""
-    return options[sums.index(max(sums))].strip()
+        return []
+
+
+def _find_reply(row: Record, options: Sequence[str], sums: Sequence[float]) -> str:
+    if not options:
+        return str(_replies(row)[0])
+    return options[sums.index(max(sums))].strip() if sums else ""
+
+
+def _replies(row: Record) -> list[Any]:
+    return row.get("filtered_resps", row.get("responses")) or [""]
 
 
 def _right(target: Any, options: Sequence[str]) -> str:

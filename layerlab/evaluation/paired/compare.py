@@ -18,7 +18,6 @@ from layerlab.evaluation.paired.pair_questions import (
     pick_tasks,
 )
 from layerlab.evaluation.paired.question_statistics import (
-    T_TEST,
     QuestionTest,
     compare_questions,
     compare_tasks,
@@ -82,6 +81,11 @@ class _Contest:
             count = sum(len(one.keys) for one in self.pairs)
             return compare_tasks(ours.tolist(), theirs.tolist(), count, level)
         return compare_questions(ours, theirs, self._groups(), level)
+
+    @property
+    def same(self) -> bool:
+        """Whether both score the same at every question."""
+        return all(np.array_equal(one.ours, one.theirs) for one in self.pairs)
 
     def scores(self) -> tuple[float, float]:
         """Return the mean score of the model and of the baseline."""
@@ -343,17 +347,13 @@ def _row(
         "gained": gained,
         "lost": lost,
     }
-    row["verdict"] = _word(row, level)
+    row["verdict"] = _word(row, level, same=contest.same)
     row["said"] = say_row(row, level)
     return row
 
 
-def _word(row: dict[str, Any], level: Level) -> str:
-    if row["units"] < 2:
-        return "no verdict"
-    if row["difference"] == 0 and row["low"] == row["high"] and row["test"] == T_TEST:
-        return "identical"
-    if row["gained"] == row["lost"] == 0:
+def _word(row: dict[str, Any], level: Level, *, same: bool) -> str:
+    if row["units"] >= 2 and same:
         return "identical"
     if row["holm"] is None:
         return "no verdict"

@@ -8,7 +8,7 @@ samples_TASK_DATE.jsonl for each task and results_DATE.json beside; and a folder
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from layerlab.errors import UserError
@@ -249,13 +249,17 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
     asked = record.get("asked") or {}
     settings = f"{record['scoring']} {[asked.get(one) for one in _MANNER]}"
     scores = {key.partition(":")[0]: float(one) for key, one in record["scores"].items()}
+    unfit = {key.partition(":")[0] for key, left in (record.get("cut") or {}).items() if left < 0}
     answers, fields = {}, list[str]()
     for number, row in read_lines(path):
         key = str(row["doc_id"])
         doc = row.get("doc")
         fields = fields or (list(doc) if isinstance(doc, dict) else [])
         with explain_line(number, path):
-            answers[key] = parse_answer(row, documents, settings)
+            found = parse_answer(row, documents, settings)
+        # What is written after logits that are no numbers is kept as nothing.
+        silent = bool(record.get("unsound")) and not (row["options"] or found.said)
+        answers[key] = replace(found, fits=key not in unfit, sound=found.sound and not silent)
         beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
         answers[key].scores.update({**beside, worth: scores[key]})
     higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
@@ -265,4 +269,5 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         higher={name: one for name, one in higher.items() if isinstance(one, bool)},
         fields=fields,
         program=OWN,
+        limited=record.get("limited"),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from layerlab.errors import UserError
-from layerlab.evaluation.harness.task_result import WORTHS
+from layerlab.evaluation.harness.task_result import ABSTAINED, ALONE, WORTHS
 from layerlab.evaluation.paired.answers import ASKED, SETTINGS, ModelAnswer, TaskAnswers
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.logs.directions import is_higher_better, split_direction
@@ -20,6 +20,8 @@ DOCUMENTS = (
 )
 NO_DOCUMENTS = "none"
 ALLOWED = ("prompts", "questions", "tasks")
+# Whether more is better of metrics that only our benchmarks have.
+_HIGHER = {ALONE: True, ABSTAINED: False}
 # Of `ASKED`, what nobody may allow: the question, and its right answer.
 _NEVER = (0, 3)
 
@@ -40,6 +42,11 @@ class QuestionPairs:
         answers: of both to each.
         unlike: questions whose prompts are not the same, which was allowed.
         left: questions that only one has, which was allowed.
+        unfit: by name, questions that did not fit into the context of a model: of neither they
+            count.
+        unsound: by name, questions at which logits were no numbers.
+        limited: by name, tokens that answers could have where the context allowed fewer than the
+            task; empty where it is the same for both.
         mixed: whether two programs asked, so that settings were not compared.
     """
 
@@ -55,6 +62,9 @@ class QuestionPairs:
     others: Sequence[str] = ()
     unlike: int = 0
     left: int = 0
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    unsound: Mapping[str, int] = field(default_factory=dict)
+    limited: Mapping[str, int | None] = field(default_factory=dict)
     mixed: bool = False
 
     @property
@@ -129,6 +139,10 @@ def pair_questions(
     if left and ("questions" not in allowed or not keys):
         _refuse_set(task, ours, theirs)
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
+    unfit = {who: _count(keys, each, "fits") for who, each in (ours, theirs)}
+    keys = [key for key in keys if one.answers[key].fits and its.answers[key].fits]
+    unsound = {who: _count(keys, each, "sound") for who, each in (ours, theirs)}
+    _refuse_lost(task, len(keys), unfit, unsound)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
     wanted, direction = (None, None) if metric is None else split_direction(metric, "--metric")
     known = _rank_metrics(pairs)
@@ -160,6 +174,9 @@ def pair_questions(
         answers=pairs,
         unlike=unlike,
         left=left,
+        unfit=unfit,
+        unsound=unsound,
+        limited={name: one.limited, other: its.limited} if one.limited != its.limited else {},
         mixed=one.program != its.program,
     )
 
@@ -226,6 +243,33 @@ def _count_unlike(
     return len(unlike)
 
 
+def _count(keys: Sequence[str], side: TaskAnswers, what: str) -> int:
+    """Count the answers of a model that lack a property."""
+    return sum(not getattr(side.answers[key], what) for key in keys)
+
+
+def _refuse_lost(
+    task: str, count: int, unfit: Mapping[str, int], unsound: Mapping[str, int]
+) -> None:
+    """Refuse a task at which a model has no answer.
+
+    Raises:
+        UserError: no question is left, or no logit of a model is a number.
+    """
+    if not count:
+        who = max(unfit, key=lambda name: unfit[name])
+        raise UserError(
+            f"no question of {task} was asked of both: {unfit[who]:,} do not fit into the context "
+            f"of {who}; evaluate both again without the task, or with fewer --shots"
+        )
+    for who, lost in unsound.items():
+        if lost == count:
+            raise UserError(
+                f"{who} has no answer to {task}: its logits are NaN or infinite at all {count:,} "
+                "questions; mend the model, or evaluate it again in another --dtype"
+            )
+
+
 def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]:
     """Return the metrics that score every question of both, the usual first, else by their names.
 
@@ -236,7 +280,13 @@ def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]
         for name in pairs[0][0].scores
         if all(name in answer.scores for both in pairs for answer in both)
     )
-    return sorted(known, key=lambda name: (name.partition(",")[0] not in WORTHS, name))
+    return sorted(known, key=_rank_metric)
+
+
+def _rank_metric(name: str) -> tuple[bool, bool, str]:
+    """Rank a metric: that no answer was given says least."""
+    bare = name.partition(",")[0]
+    return bare == ABSTAINED, bare not in WORTHS, name
 
 
 def _find_metric(task: str, known: Sequence[str], wanted: str) -> str:
@@ -276,7 +326,8 @@ def _is_higher(
             f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
             f"in the same way, or type --metric {metric}=lower or {metric}=higher"
         )
-    found = next(iter(told.values()), is_higher_better(name))
+    known = _HIGHER[name] if name in _HIGHER else is_higher_better(name)
+    found = next(iter(told.values()), known)
     if found is None:
         raise UserError(
             f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "

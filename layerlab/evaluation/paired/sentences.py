@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
+from layerlab.evaluation.results.question_remarks import BY_SENTENCE
 from layerlab.experiments.statistics.differences import Level
 from layerlab.records.json_values import Record
 
@@ -43,12 +45,18 @@ def say_row(row: Record, level: Level) -> str:
 
 def _say_verdict(row: Record, level: Level) -> str:
     arm, baseline, word = row["arm"], row["against"], row["verdict"]
-    if word == "no verdict":
-        unit = _name_unit(row)
-        return f"no verdict on {arm} against {baseline}: {unit} tells nothing of chance"
     if word == "identical":
         return f"{arm} and {baseline} have the same score at every question"
+    if word == "no verdict" and row["units"] < 2:
+        one = _name_unit(row)
+        return f"no verdict on {arm} against {baseline}: {one} tells nothing of chance"
     unit = "percentage points" if row["share"] else "units of the metric"
+    if word == "no verdict":
+        size = format_size(row, row["difference"], sign=True)
+        return (
+            f"no verdict on {arm} against {baseline}: the difference is the same at every unit, "
+            f"{size} {unit}, which tells nothing of chance"
+        )
     evidence = _describe_evidence(row, level)
     if word != "not distinguishable":
         size = format_size(row, abs(row["difference"]))
@@ -93,6 +101,8 @@ def _describe(
                 f"compared by {metric}, and not by {list_names(others)} (--metric): "
                 f"{list_names(alike)}"
             )
+    for task in dict.fromkeys(one.task for one in pairs if one.metric == ALONE):
+        yield f"{task}: {BY_SENTENCE}"
     for one in models:
         if one.again:
             tasks = list_names(one.again)
@@ -125,9 +135,34 @@ def _describe(
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"
+    yield from _describe_unanswered(models, pairs)
     if odd := {one.task: one.left for one in pairs if one.left}:
         count, tasks = sum(odd.values()), list_names(list(odd))
         yield f"questions that were asked of one model only, and do not count: {count:,} of {tasks}"
+
+
+def _describe_unanswered(
+    models: Sequence[AnsweredModel], pairs: Sequence[QuestionPairs]
+) -> Iterator[str]:
+    for name in (one.name for one in models):
+        if unfit := {one.task: one.unfit[name] for one in pairs if one.unfit.get(name)}:
+            count, tasks = sum(unfit.values()), list_names(list(unfit))
+            yield (
+                f"questions that do not fit into the context of {name}, were not asked of it, and "
+                f"do not count: {count:,} of {tasks}"
+            )
+        if lost := {one.task: one.unsound[name] for one in pairs if one.unsound.get(name)}:
+            count, tasks = sum(lost.values()), list_names(list(lost))
+            yield (
+                f"questions at which logits of {name} are NaN or infinite, and which count as they "
+                f"were scored: {count:,} of {tasks}"
+            )
+        for most in sorted({one.limited.get(name) or 0 for one in pairs} - {0}):
+            tasks = list_names([one.task for one in pairs if one.limited.get(name) == most])
+            yield (
+                f"answers of {name} could have no more than {most:,} tokens, for want of context, "
+                f"and those of another more: {tasks}"
+            )
 
 
 def _describe_groups(left: Omissions) -> Iterator[str]:

@@ -78,13 +78,20 @@ def expand_metrics(tasks: Iterable[Record]) -> Iterator[dict[str, Any]]:
             yield {**about, **row, "score": row["value"]}
 
 
-def lost_text_remarks(tasks: Iterable[Record]) -> Iterator[str]:
-    """Say which tasks have no metric by word or byte, and why."""
+def missing_metric_remarks(tasks: Iterable[Record]) -> Iterator[str]:
+    """Say which tasks have no metric by word or byte, or one beyond all numbers, and why."""
     for task in tasks:
+        beyond = task.get("beyond", ())
+        if beyond:
+            yield (
+                f"{task['task']}: {', '.join(beyond)} not given for {task['arm']}: more than "
+                "1.8e308, as perplexities by word are of texts without spaces between words"
+            )
         names = [
             row["metric"]
             for row in task["measured"]
             if row["metric"].partition(",")[0] in PER_TEXT and row["value"] is None
+            if row["metric"] not in beyond
         ]
         if names:
             yield (

@@ -13,7 +13,7 @@ from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.suites import SPECIAL
 from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mean
 from layerlab.evaluation.results.averages import GROUPS, Average, macro, official
-from layerlab.evaluation.results.question_remarks import shared_scores, title_of
+from layerlab.evaluation.results.question_remarks import sentence_remarks, shared_scores, title_of
 from layerlab.records.index.task_metrics import is_share
 from layerlab.records.json_values import Record
 from layerlab.validation import short_repr
@@ -202,6 +202,7 @@ def differences(
                 *differing(ours, theirs),
                 *list_untold(ours, theirs),
                 *list_unscored(ours, theirs),
+                *sentence_remarks(one for one, _ in _both(ours, theirs)),
             ]
         )
     return found, list(remarks)

@@ -4,9 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
+from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.metrics.mark import MARKED, MARKED_PER_TOKEN
 from layerlab.records.json_values import Record
 
+BY_SENTENCE = (
+    "compared by the mean of the F of each sentence; its score is one F of all edits together, "
+    "which no single sentence has"
+)
 TaskNames = tuple[str, ...]
 
 
@@ -26,6 +31,12 @@ def title_of(record: Record) -> str:
     if "benchmark" in record:
         return BENCHMARKS[record["benchmark"]].title
     return str(record["task"])
+
+
+def sentence_remarks(records: Iterable[Record]) -> list[str]:
+    """Say which tasks are compared by their sentences, and are scored by one F of all edits."""
+    tasks = dict.fromkeys(str(one["task"]) for one in records if one.get("worth") == ALONE)
+    return [f"{task}: {BY_SENTENCE}" for task in tasks]
 
 
 def question_remarks(records: Iterable[Record]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.results.question_remarks import shared_scores, title_of
+from layerlab.evaluation.results.question_remarks import sentence_remarks, shared_scores, title_of
 from layerlab.records.json_values import Record
 from layerlab.records.scores import ModelScore, TaskPart
 
@@ -43,7 +43,7 @@ def score_whole(
         asked=asked,
         seconds=seconds,
         parts=parts,
-        remarks=list(remarks),
+        remarks=[*remarks, *sentence_remarks(content["subjects"])],
     )
 
 

@@ -28,7 +28,10 @@ from layerlab.validation import short_repr
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 # Of a row what stands in no table: of single questions, and hashes.
 BY_QUESTION = {"scores", "ties", "cut", "asked"}
-ScoreValue = Annotated[float, Field(ge=-1e6, le=1e6)]
+# What is no number where no logit of a model is one.
+_OF_LOST = {"score", "error", "low", "high", "effective_n", "value", "shared"}
+_NESTED = {"metrics", "acc_norm"}
+ScoreValue = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class AskedArm(BaseModel):
@@ -72,7 +75,7 @@ class SubjectScore(Score, Asked):
 class LmEvalScore(Asked):
     """What it came to in a task of lm-eval."""
 
-    score: ScoreValue | None
+    score: float | None  # a perplexity by word has no bound
     measured: list[dict[str, Any]]
 
 
@@ -122,12 +125,17 @@ class EvaluationResult:
             arm: which of several models; the first if left out.
 
         Raises:
-            UserError: it was not asked.
+            UserError: it was not asked, or no logit was a number.
         """
         rows = [*self.content["benchmarks"], *self.content.get("tasks", ())]
         names = [str(row.get("benchmark", row.get("task"))) for row in rows]
         for name, row in zip(names, rows, strict=True):
             if name == benchmark and arm in (None, row["arm"]) and row["score"] is not None:
+                if row.get("lost"):
+                    raise UserError(
+                        f"{name} has no score: all logits of {row['arm']} are NaN or infinite; "
+                        "mend the model, or evaluate it in another dtype"
+                    )
                 return float(row["score"])
         asked = dict.fromkeys(names)
         raise UserError(
@@ -207,11 +215,17 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a row: nested values get a name each, those of single questions are left out."""
     found: dict[str, Any] = {}
+    lost = bool(row.get("lost"))
     for name, value in row.items():
         if name in BY_QUESTION:
             continue
-        if isinstance(value, Mapping):
-            found.update({f"{name}_{inner}": one for inner, one in value.items()})
+        if lost and name in _OF_LOST:
+            found[name] = None
+        elif isinstance(value, Mapping):
+            blank = lost and name in _NESTED
+            found.update(
+                {f"{name}_{inner}": None if blank else one for inner, one in value.items()}
+            )
         elif isinstance(value, list | tuple):
             found[name] = "; ".join(map(str, value))
         else:

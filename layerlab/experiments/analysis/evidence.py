@@ -17,7 +17,7 @@ from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
 from layerlab.recipes.arms import arms
-from layerlab.recipes.compared_measures import COMMAND, parse_measure
+from layerlab.recipes.compared_measures import COMMAND, ComparedMeasure, parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
@@ -235,6 +235,8 @@ def without_unlike(
     for measure in section.scored:
         known = parse_measure(measure)
         key = known.key
+        found, told = _drop_other_files(known, found)
+        remarks += [f"{measure}: {remark}" for remark in told]
         # What a suite asks now nobody knows without its files; a command is in the recipe.
         head = section.commands[known.name].digest if known.kind == COMMAND else ""
         scores = {one.name: one.scores[key] for one in found if key in one.scores}
@@ -273,6 +275,33 @@ def without_unlike(
                 "--judge, which scores finished models"
             )
     return found, remarks
+
+
+def _drop_other_files(
+    measure: ComparedMeasure, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
+    """Drop scores by another file of tasks than the one that is here, with a remark on them."""
+    here, key = measure.hash_files(), measure.key
+    other, unknown = list[str](), list[str]()
+    for one in records:
+        if (score := one.scores.get(key)) is None:
+            continue
+        if any(here.get(name) not in (None, digest) for name, digest in score.files.items()):
+            other.append(one.name)
+        elif any(here.get(name) is None for name in score.files):
+            unknown.append(one.name)
+    told = []
+    if other:
+        told.append(
+            f"left out, because another file of tasks scored them than the one that is there now: "
+            f"{', '.join(other)}; type layerlab compare without --judge, which scores them anew"
+        )
+    if unknown:
+        told.append(
+            "the file of tasks is not there, so whether it is the one that scored them is not "
+            f"known: {', '.join(unknown)}"
+        )
+    return [_drop_score(one, key) if one.name in other else one for one in records], told
 
 
 def _drop_score(record: RunRecord, key: str) -> RunRecord:

@@ -1,6 +1,7 @@
 """Finished tasks are kept whole or not at all."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
         before = scorer.__wrapped__(copy)
         (copy / name).write_bytes((copy / name).read_bytes() + b" ")
         assert scorer.__wrapped__(copy) != before, name
+
+
+def test_what_marks_answers_is_among_what_scores() -> None:
+    """All that they import; what a task asks is known elsewhere."""
+    package = Path(layerlab.evaluation.__file__).parent
+    scored = {one.resolve() for pattern in SCORERS for one in package.glob(pattern)}
+    marks = [*(package / "metrics").glob("*.py"), *(package / "tasks").glob("*.py")]
+    lines = "\n".join(one.read_text("utf-8") for one in marks)
+    found = set(re.findall(r"^from layerlab\.([\w.]+) import", lines, re.MULTILINE))
+    places = {one: package.parent / f"{one.replace('.', '/')}.py" for one in found}
+    left = {one for one, file in places.items() if file.is_file() and file not in scored}
+    known = {"errors", "system.files", *(one for one in found if ".benchmarks." in one)}
+    assert left - known == set()
 
 
 def test_another_segmenter_is_another_scorer(monkeypatch: pytest.MonkeyPatch) -> None:

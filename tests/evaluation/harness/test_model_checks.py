@@ -7,12 +7,13 @@ import torch
 
 from layerlab.evaluation.harness.model_checks import (
     UNBOUNDED,
+    list_appended,
     max_length,
     prepare_tokenizer,
     record_logits,
 )
 from layerlab.loading.model import LoadedModel
-from tests.evaluation.candidate import candidate, tokenizer
+from tests.evaluation.candidate import candidate, tokenizer, with_begin
 from tests.refused import refusal
 
 
@@ -23,6 +24,15 @@ def subject_with(**changes: str | None) -> LoadedModel:
     found = candidate()
     found.tokenizer = given
     return found
+
+
+@pytest.mark.parametrize(
+    ("template", "count"), [("{name} $A", 0), ("$A {name}", 1), ("{name} $A {name} {name}", 2)]
+)
+def test_what_a_tokenizer_puts_behind_a_text_is_found(template: str, count: int) -> None:
+    words = with_begin(template)
+    assert list_appended(words) == [words.eos_token_id] * count
+    assert list_appended(tokenizer()) == list_appended(None) == []
 
 
 def test_what_is_missing_is_taken_from_what_is_there() -> None:

@@ -1,10 +1,18 @@
 """A model of the user's own class is another one once what its file imports has changed."""
 
+import functools
 import importlib
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import accelerate
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from layerlab.evaluation.harness.model_state import describe_state
 
@@ -31,3 +39,68 @@ def test_a_module_beside_the_class_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert describe_state(model) != before
     for name in ("own_model", "beside_own_model"):
         del sys.modules[name]
+
+
+# What a module may hold beside weights and buffers, as a function of a number that it computes by.
+HELD: dict[str, Callable[[float], Any]] = {
+    "number": lambda scale: scale,
+    "tensor": lambda scale: torch.tensor(scale),
+    "tensor in a list": lambda scale: [torch.tensor(scale)],
+    "array": lambda scale: np.array([scale]),
+    "settings": lambda scale: types.SimpleNamespace(scale=scale),
+    "settings in a dict": lambda scale: {"a": types.SimpleNamespace(scale=scale), "b": None},
+    "partial": lambda scale: functools.partial(nn.functional.elu, alpha=scale),
+    "method": lambda scale: nn.Threshold(scale, 0.0).forward,
+    "format": lambda scale: torch.float32 if scale == 1 else torch.float64,
+    "set": lambda scale: {scale, 7.0},
+    "bytes": lambda scale: str(scale).encode(),
+    "module that is no part": lambda scale: (nn.Threshold(scale, 0.0),),
+    "empty or not": lambda scale: [] if scale == 1 else [{}],
+}
+
+
+def _holding(kind: str, scale: float) -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    model[1].held = HELD[kind](scale)
+    return model
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_what_a_module_holds_counts(kind: str) -> None:
+    assert describe_state(_holding(kind, 1.0))[1:] == describe_state(_holding(kind, 1.0))[1:]
+    assert describe_state(_holding(kind, 1.0)) != describe_state(_holding(kind, 2.0))
+
+
+CANNOT_BE_TOLD = (lambda x: x, iter([1]), functools.partial(lambda x: x), object().__str__, [len])
+
+
+@pytest.mark.parametrize("held", CANNOT_BE_TOLD)
+def test_what_cannot_be_told_is_never_the_same(held: Any) -> None:
+    model = nn.Sequential(nn.Identity())
+    model[0].held = held
+    assert describe_state(model) != describe_state(model)
+
+
+@pytest.mark.parametrize("held", [torch.tanh, nn.functional.gelu, nn.functional.elu, nn.ReLU])
+def test_functions_of_torch_are_told(held: Any) -> None:
+    model = nn.Sequential(nn.Identity())
+    model[0].held = held
+    assert describe_state(model) == describe_state(model)
+
+
+def test_values_that_hold_each_other_come_to_an_end() -> None:
+    model = nn.Sequential(nn.Identity())
+    model[0].held = [model, (1,), (1,)]
+    model[0].held.append(model[0].held)
+    assert describe_state(model) == describe_state(model)
+
+
+def test_only_what_accelerate_itself_hangs_in_is_known() -> None:
+    class Doubling(accelerate.hooks.ModelHook):
+        def post_forward(self, module: nn.Module, output: Any) -> Any:
+            return 2 * output
+
+    moved = accelerate.cpu_offload(nn.Sequential(nn.Linear(2, 2)), torch.device("cpu"))
+    assert describe_state(moved) == describe_state(moved)
+    accelerate.hooks.add_hook_to_module(moved[0], Doubling(), append=True)
+    assert describe_state(moved) != describe_state(moved)

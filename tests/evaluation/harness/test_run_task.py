@@ -12,7 +12,7 @@ from tests.evaluation.candidate import candidate, with_begin
 
 pytest.importorskip("lm_eval")
 
-from tests.evaluation.lm_eval_tasks.own_tasks import folder, rows, run
+from tests.evaluation.lm_eval_tasks.own_tasks import READ, folder, rows, run, write
 
 __all__ = ["folder"]
 
@@ -43,6 +43,23 @@ def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_p
     assert said in kept.content["remarks"] and said in " ".join(kept.summary(200).split())
 
 
+@pytest.mark.parametrize("name", ["own_choice", "own_written", "own_last"])
+@pytest.mark.parametrize("template", ["$A {name}", "{name} $A {name}"])
+def test_what_a_tokenizer_puts_behind_a_text_does_not_end_a_question(
+    folder: Path, name: str, template: str
+) -> None:
+    before = None if template.startswith("$A") else with_begin()
+    plain, ended = (
+        run(folder / f"{name}.yaml", words=words).content
+        for words in (before, with_begin(template))
+    )
+    for one, other in zip(plain["tasks"], ended["tasks"], strict=True):
+        for key in ("scores", "metrics", "shots", "ties"):
+            assert one[key] == other[key]
+    said = "its tokenizer puts <|endoftext|> behind every text, which is left off here"
+    assert [said in " ".join(found["remarks"]) for found in (plain, ended)] == [False, True]
+
+
 def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
     """Not of the token that a tokenizer puts before it, which lm-eval counts too."""
     plain, begun = (
@@ -59,3 +76,22 @@ def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
         "perplexities are of the tokens of a text alone; lm-eval also counts <|endoftext|>, which"
     )
     assert [said in " ".join(found["remarks"]) for found in (plain, begun)] == [False, True]
+
+
+@pytest.mark.parametrize(("text", "given"), [("A" * 60, True), ("A" * 900, False)])
+def test_perplexities_of_any_size_are_kept_and_those_beyond_all_numbers_are_said(
+    text: str, given: bool, tmp_path: Path
+) -> None:
+    body = READ.replace("Which number comes after {{number}}? Answer: {{options[0]}}", text)
+    task, out = write(tmp_path, "own_read", body), tmp_path / "out"
+    first = run(task, out=out).content
+    values = {one["metric"]: one["value"] for one in first["tasks"][0]["measured"]}
+    assert values["bits_per_byte"] > 0
+    assert (values["word_perplexity"] or 0) > 1e12 if given else values["word_perplexity"] is None
+    said = "own_read: word_perplexity not given for "
+    why = ": more than 1.8e308, as perplexities by word are of texts without spaces between words"
+    for found in (first, run(task, out=out).content, run(task, against=out).content):
+        assert found["tasks"][0]["measured"] == first["tasks"][0]["measured"]
+        told = [one for one in found["remarks"] if "not given" in one]
+        assert len(told) == (not given) and all(one.startswith(said) for one in told)
+        assert all(one.endswith(why) for one in told)

@@ -142,6 +142,30 @@ def test_models_that_score_alike_are_identical(tmp_path: Path) -> None:
     )
 
 
+def test_differences_that_cancel_are_not_the_same_scores(tmp_path: Path) -> None:
+    for name, odd in (("a", 0), ("b", 1)):
+        for task in ("one", "two", "three"):
+            write_scores(tmp_path / name, [(at + odd) % 2 for at in range(6)], task)
+        halves = [[0.25, 0.75], [0.75, 0.25]][odd]
+        rows = [sample(at, halves[at % 2], doc={"passage": at // 2}) for at in range(8)]
+        write(tmp_path / name, rows, "documents")
+    found = rows_of(layerlab.judge([tmp_path / "a", tmp_path / "b"]), "b")
+    for name in ("mean of tasks", "documents", "one"):
+        assert found[name]["verdict"] == "not distinguishable", found[name]["said"]
+        assert found[name]["difference"] == 0 and found[name]["p"] == 1
+
+
+def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path: Path) -> None:
+    for name, score in (("a", 0.25), ("b", 0.5)):
+        write_scores(tmp_path / name, [score] * 7)
+    (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
+    assert row["verdict"] == "no verdict" and row["units"] == 7
+    assert row["said"].startswith(
+        "no verdict on b against a: the difference is the same at every unit, +25.00 percentage "
+        "points, which tells nothing of chance; "
+    )
+
+
 def test_what_can_be_detected_is_at_the_level_of_the_family(three: list[Path]) -> None:
     one = rows_of(layerlab.judge(three[::2]), "like")["all questions"]
     two = rows_of(layerlab.judge(three), "like")["all questions"]

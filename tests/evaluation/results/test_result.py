@@ -43,6 +43,24 @@ def test_what_is_shown(content: dict[str, Any]) -> None:
     assert EvaluationResult(content).summary(200) == str(EvaluationResult(content).summary(200))
 
 
+def test_a_model_without_a_finite_logit_has_no_score(content: dict[str, Any]) -> None:
+    rows = [{**one, "lost": True, "unsound": one["n"]} for one in content["subjects"]]
+    benchmarks = benchmark_rows(rows)
+    lost = {**content, "subjects": rows, "benchmarks": benchmarks, "groups": group_rows(benchmarks)}
+    measured = [{"metric": "acc", "value": 0.0, "low": 0.0, "high": 0.5, "error": 0.0}]
+    task = {**rows[0], "task": "own", "measured": measured}
+    del task["benchmark"]
+    found = EvaluationResult({**lost, "tasks": [task]})
+    for name in ("boolq", "own"):
+        with pytest.raises(UserError, match=f"{name} has no score: all logits of a are NaN or inf"):
+            found.score(name)
+    for kind in ("benchmarks", "subjects", "groups", "tasks"):
+        frame = found.frame(kind)
+        for column in {"score", "low", "high", "error", "value"} & set(frame.columns):
+            assert frame[column].isna().all(), (kind, column)
+    assert EvaluationResult(content).score("boolq") == pytest.approx(2 / 3)
+
+
 def test_hostile_names_are_text(content: dict[str, Any]) -> None:
     said = EvaluationResult(content).summary(120, subjects=True)
     assert "[b]All[/b]" in said and "\x1b" not in said
