@@ -211,6 +211,7 @@ def test_more_is_better_of_what_is_called_a_score(name: str) -> None:
     assert [less[one] for one in numbers] == [more[one] for one in numbers]
     assert f"wide is worse than plain by 0.1000 in {name} (" in more["said"]
     assert higher["higher_is_better"] and not lower["higher_is_better"]
+    assert (higher["judged"], lower["judged"]) == (name, "loss")
     assert higher["remarks"][0].startswith(f"the score is {name}, of which more is better, ")
     assert f"in {name}, with a margin of 0.01" in higher["claims"][0]["said"]
     assert [one["verdict"] for one in higher["claims"]] == [
