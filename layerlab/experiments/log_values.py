@@ -152,7 +152,7 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
     starts: dict[float, TrainingLog] = {}
     for one in logs:
         steps = one.steps[one.steps <= end]
-        if judged.last > 1 and len(steps) >= judged.last and not _ends_early(one, judged):
+        if judged.last > 1 and len(steps) >= judged.last and not _is_lost(one, judged, end):
             starts.setdefault(float(steps[-judged.last]), one)
     if len(starts) > 1:
         least, most = min(starts), max(starts)
@@ -163,10 +163,15 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
         )
 
 
-def _ends_early(log: TrainingLog, judged: JudgedStep) -> bool:
-    """Judge whether a run counts as diverged by its end, wherever that is."""
+def _is_lost(log: TrainingLog, judged: JudgedStep, by: float = math.inf) -> bool:
+    """Judge whether a run counts as diverged by a step: at all where none is given.
+
+    Of readings behind the last finite one the first tells when.
+    """
+    finite = np.flatnonzero(np.abs(log.losses) < LARGEST)
+    lost = log.steps[finite[-1] + 1 :] if len(finite) else log.steps
     return log.diverged is not None or (
-        judged.nan_diverged and not abs(float(log.losses[-1])) < LARGEST
+        judged.nan_diverged and len(lost) > 0 and float(lost[0]) <= by
     )
 
 
@@ -192,23 +197,27 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
     Raises:
         UserError: they end at different ones and none is given, or a run has no reading there.
     """
-    at, every = judged.at, logs
-    logs = [one for one in every if not _ends_early(one, judged)] or every
+    going = [one for one in logs if not _is_lost(one, judged)] or logs
+    ends = Counter(float(one.steps[-1]) for one in going)
+    at = next(iter(ends)) if judged.at is None and len(ends) == 1 else judged.at
     if at is not None:
-        lacking = [one for one in logs if at not in one.steps]
+        # What was still going on there is judged there, however it ended.
+        asked = [one for one in logs if not _is_lost(one, judged, at)]
+        lacking = [one for one in asked if at not in one.steps]
         if lacking:
             near = lacking[0].steps[np.argmin(np.abs(lacking[0].steps - at))]
             raise UserError(
                 f"{lacking[0].name} ({lacking[0].place}) has no reading at step {at:g}, and "
-                f"{len(lacking)} of {len(logs)} runs have none; its nearest is at {near:g}; name "
+                f"{len(lacking)} of {len(asked)} runs have none; its nearest is at {near:g}; name "
                 "another with --at"
             )
         return at
-    ends = Counter(float(one.steps[-1]) for one in logs)
-    if len(ends) == 1:
-        return next(iter(ends))
-    shared = set.intersection(*(set(one.steps.tolist()) for one in logs))
-    short = min(logs, key=lambda one: float(one.steps[-1]))
+    shared = [
+        step
+        for step in set.intersection(*(set(one.steps.tolist()) for one in going))
+        if all(step in one.steps or _is_lost(one, judged, step) for one in logs)
+    ]
+    short = min(going, key=lambda one: float(one.steps[-1]))
     way = (
         f"type --at {max(shared):g}, the last that all have"
         if shared
@@ -244,7 +253,7 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
                 f"the loss of {log.name} is {value} at step {end:g} ({log.place}); type "
                 "--nan-diverged to count such runs as diverged, or leave that log out"
             )
-        diverged = f"its loss is {value} at step {end:g}"
+        diverged = f"its loss is {value} at step {float(steps[-1]):g}"
     return RunRecord(
         manifest={
             "run": log.name if log.seed is not None else f"{log.name} ({log.place})",

@@ -296,6 +296,39 @@ def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
     assert "its loss is nan at step 20" in row["said"]
 
 
+def test_a_run_that_is_lost_later_is_judged_where_the_others_are() -> None:
+    """Its last reading before that step is one of another step."""
+    asked = JudgedStep(at=50, nan_diverged=True)
+    bad = np.array([3.0, 2.9, math.nan])
+    late = log("wide", 9, 3.0, steps=np.array([30.0, 60.0, 90.0]), losses=bad)
+    logs = [*pair(), log("plain", 9, 3.0), late]
+    with pytest.raises(
+        UserError, match=r"wide, seed 9 .* no reading at step 50, and 1 of 10 runs .* at 60;"
+    ):
+        judged(logs, asked)
+    assert judged(logs, replace(asked, at=60))["rows"][1]["n"] == 5
+    lost = replace(late, losses=np.array([3.0, math.nan, math.nan]))
+    with pytest.raises(UserError, match="wide, seed 9 .* no reading at step 50"):
+        judged([*logs[:-1], lost], asked)
+    row = judged([*logs[:-1], lost], replace(asked, at=70))["rows"][1]
+    assert row["diverged"] == [9] and "its loss is nan at step 60" in row["said"]
+    # Without a step that is named, the same is asked of one that goes on behind the others' end.
+    behind = replace(late, steps=np.array([80.0, 95.0, 120.0]))
+    with pytest.raises(UserError, match="wide, seed 9 .* no reading at step 100"):
+        judged([*logs[:-1], behind], JudgedStep(nan_diverged=True))
+    short = log("plain", 8, 3.0, steps=STEPS[:7], losses=np.full(7, 3.0))
+    with pytest.raises(UserError, match="--at 60, the last that all have"):
+        judged([*logs, short], JudgedStep(nan_diverged=True))
+
+
+def test_means_are_over_the_same_steps_where_a_run_is_lost_later() -> None:
+    steps = np.array([30.0, 40.0, 60.0, 80.0, 90.0])
+    late = log("wide", 9, 3.0, steps=steps, losses=np.array([3.0, 2.9, 2.8, 2.7, math.nan]))
+    logs = [*pair(), log("plain", 9, 3.0), late]
+    with pytest.raises(UserError, match="means over unlike steps are not comparable"):
+        judged(logs, JudgedStep(at=60, last=3, nan_diverged=True))
+
+
 def test_the_same_readings_twice_are_said_to_be() -> None:
     remarks = judged([log("plain", 1, 3.0), log("plain", 2, 3.0), log("wide", 1, 2.0)])["remarks"]
     assert any("so that they are no two runs" in one for one in remarks)
