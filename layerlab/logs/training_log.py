@@ -19,7 +19,10 @@ STEPS = (
 ARMS, SEEDS = ("arm", "variant"), ("seed",)
 # Columns that name runs, and those that say which text a row is of, with what they say.
 RUNS = ("run", "run_id", "run_name", "run_uuid", "runid", "trial", "trial_id")
-PARTS = ("split", "phase", "mode", "stage", "subset", "partition", "set")
+PARTS = (
+    *("split", "phase", "mode", "stage", "subset", "partition", "set"),
+    *("type", "kind", "event", "dataset", "domain", "task"),
+)
 TEXTS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test")
 
 
