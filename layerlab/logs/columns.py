@@ -192,8 +192,8 @@ def _refuse_parts(
 def _begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
     """Judge whether rows are of several runs, each of which begins at the first step.
 
-    One that failed behind its first reading and was started anew has that one twice, and one reading
-    may be written twice.
+    One that failed behind its first reading and was started anew has that one twice, and one
+    reading may be written twice.
     """
     first = steps == steps.min()
     count = int(np.count_nonzero(first))

@@ -308,13 +308,13 @@ def test_a_run_that_is_lost_later_is_judged_where_the_others_are() -> None:
         judged(logs, asked)
     assert judged(logs, replace(asked, at=60))["rows"][1]["n"] == 5
     lost = replace(late, losses=np.array([3.0, math.nan, math.nan]))
-    with pytest.raises(UserError, match="wide, seed 9 .* no reading at step 50"):
+    with pytest.raises(UserError, match=r"wide, seed 9 .* no reading at step 50"):
         judged([*logs[:-1], lost], asked)
     row = judged([*logs[:-1], lost], replace(asked, at=70))["rows"][1]
     assert row["diverged"] == [9] and "its loss is nan at step 60" in row["said"]
     # Without a step that is named, the same is asked of one that goes on behind the others' end.
     behind = replace(late, steps=np.array([80.0, 95.0, 120.0]))
-    with pytest.raises(UserError, match="wide, seed 9 .* no reading at step 100"):
+    with pytest.raises(UserError, match=r"wide, seed 9 .* no reading at step 100"):
         judged([*logs[:-1], behind], JudgedStep(nan_diverged=True))
     short = log("plain", 8, 3.0, steps=STEPS[:7], losses=np.full(7, 3.0))
     with pytest.raises(UserError, match="--at 60, the last that all have"):
