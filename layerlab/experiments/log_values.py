@@ -12,7 +12,7 @@ import numpy as np
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.curves import MOST
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.training_log import TrainingLog
+from layerlab.logs.training_log import UPDATES, TrainingLog
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
@@ -53,11 +53,12 @@ def make_records(
         higher: whether more is better in what is judged, which is then no loss.
 
     Raises:
-        UserError: two logs are one run, runs end at different steps, or one has no finite number
-            where it is judged.
+        UserError: two logs are one run, runs count in different things or end at different steps,
+            or one has no finite number where it is judged.
     """
     numbers = number_seeds(logs)
     _refuse_twice(logs, numbers)
+    _refuse_unlike_steps(logs)
     if higher:
         _refuse_unlike_scores(logs, judged)
     else:
@@ -115,18 +116,37 @@ def _is_whole(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 16
 
 
+def _refuse_unlike_steps(logs: Sequence[TrainingLog]) -> None:
+    seen: dict[str, TrainingLog] = {}
+    for one in logs:
+        name = one.step_name.lower()
+        seen.setdefault(UPDATES[0] if name in UPDATES else name, one)
+    if len(seen) > 1:
+        first, other, *_ = seen.values()
+        raise UserError(
+            f"readings of {other.name} are counted in {short_repr(other.step_name)} "
+            f"({other.place}) and those of {first.name} in {short_repr(first.step_name)} "
+            f"({first.place}), which are not comparable; name one that all have with --step COLUMN"
+        )
+
+
 def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
     seen: dict[str, TrainingLog] = {}
     for one in logs:
         name = one.loss_name
         kind = "held-out" if HELD_OUT.fullmatch(name) else name
-        seen.setdefault("training" if TRAINING.fullmatch(name) else kind, one)
+        kind = "training" if TRAINING.fullmatch(name) else kind
+        seen.setdefault("mean" if one.mean else kind, one)
     if len(seen) > 1:
         first, other, *_ = seen.values()
+        names = [
+            short_repr(one.loss_name) + (", the mean over the run" if one.mean else "")
+            for one in (other, first)
+        ]
         raise UserError(
-            f"{other.name} has {short_repr(other.loss_name)} ({other.place}) and {first.name} "
-            f"{short_repr(first.loss_name)} ({first.place}), which are not comparable; name one "
-            "that all have with --loss COLUMN, or --line REGEX for lines of text"
+            f"{other.name} has {names[0]} ({other.place}) and {first.name} {names[1]} "
+            f"({first.place}), which are not comparable; name one that all have with --loss "
+            "COLUMN, or --line REGEX for lines of text"
         )
 
 

@@ -19,6 +19,7 @@ from layerlab.logs.training_log import (
     SEEDS,
     STEPS,
     TEXTS,
+    UPDATES,
     LogColumns,
     TrainingLog,
 )
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST = 12  # columns that an error names
+# Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
+MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
@@ -106,6 +109,8 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             steps=own[order],
             losses=losses[kept],
             loss_name=loss,
+            step_name=step or UPDATES[0],
+            mean=MEANS.get(loss) in known,
             again=again,
             blank=later if later > own.max() else None,
         )

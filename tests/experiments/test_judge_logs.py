@@ -195,6 +195,28 @@ def test_losses_of_different_kinds_are_not_compared() -> None:
     assert judged(logs)["rows"][1]["difference"] == pytest.approx(-1.0)
 
 
+def test_readings_that_are_counted_in_different_things_are_not_compared() -> None:
+    logs = pair()
+    logs[5] = replace(logs[5], step_name="epoch")
+    with pytest.raises(
+        UserError, match=r"of wide, seed 1 are counted in 'epoch' \(wide-1.csv\) .* 0 in 'step'"
+    ):
+        judged(logs)
+    assert judged([replace(one, step_name="epoch") for one in logs])["rows"][1]["n"] == 4
+    logs[5] = replace(logs[5], step_name="Iteration")
+    assert judged(logs)["rows"][1]["n"] == 4
+
+
+def test_the_mean_over_a_run_is_no_last_loss() -> None:
+    logs = [replace(one, loss_name="train_loss", mean=True) for one in pair()]
+    assert judged(logs)["rows"][1]["n"] == 4
+    logs[0] = replace(logs[0], loss_name="loss", mean=False)
+    with pytest.raises(
+        UserError, match=r"has 'train_loss', the mean over the run \(.*\) and plain, seed 0 'loss' "
+    ):
+        judged(logs)
+
+
 def named(logs: list[TrainingLog], name: str) -> list[TrainingLog]:
     return [replace(one, loss_name=name) for one in logs]
 
