@@ -138,7 +138,7 @@ def judge_idea(
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
     with _explain_terms():
-        found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
+        found = list(read_logs(find_logs([fspath(one) for one in given], columns.name), columns))
         return judge_trial(place, idea, found, columns)
 
 

@@ -12,6 +12,8 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
+from layerlab.logs.read import find_logs, read_logs
+from layerlab.logs.training_log import LogColumns
 from tests.logs.written import ROWS, check, put, read, write_csv
 from tests.training.drawn import recipe, record, runs, write
 
@@ -267,6 +269,28 @@ def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path)
     assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
     (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
     assert train.loss_name == "loss"
+
+
+@pytest.mark.parametrize("name", [None, r"(?P<arm>[a-z]+)_r(?P<seed>\d)\."])
+def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(
+    tmp_path: Path, name: str | None
+) -> None:
+    """Where another kind of log tells of the same run, the first kind counts."""
+    between = "-s" if name is None else "_r"
+    for seed in (1, 2):
+        write_csv(tmp_path / f"a{between}{seed}.csv", ROWS)
+    lines = "\n".join(f"step {r['step']}: val loss {r['loss'] - 1}" for r in ROWS)
+    for run in ("a2", "a3", "b1"):
+        put(tmp_path / f"{run[0]}{between}{run[1]}.log", lines)
+    for other in ("notes.txt", "slurm-77.out"):
+        put(tmp_path / other, "step 10: val loss 9")
+    found = list(read_logs(find_logs([str(tmp_path)], name), LogColumns(name=name)))
+    runs = {(one.arm, one.seed): float(one.losses[-1]) for one in found}
+    last = float(ROWS[-1]["loss"])
+    assert len(found) == 4 and runs == {
+        **dict.fromkeys((("a", "1"), ("a", "2")), last),
+        **dict.fromkeys((("a", "3"), ("b", "1")), last - 1),
+    }
 
 
 KINDS = {
