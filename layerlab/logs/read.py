@@ -126,10 +126,14 @@ def _is_shown(path: Path, folder: Path) -> bool:
 def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
     """Yield the runs of each log, with what lies beside it of their configuration.
 
+    Beside logs of several arms it does not say in what they differ, and is left out.
+
     Raises:
         UserError: a log cannot be read, or has no such columns.
     """
     named: dict[str, Path] = {}
+    found: list[tuple[Path, TrainingLog]] = []
+    arms: dict[Path, set[str]] = {}  # of the logs in a folder
     for group in _group(paths, columns):
         path = group[0]
         if path.is_dir():
@@ -146,7 +150,9 @@ def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLo
                         "seed tells them apart; type --name REGEX with groups arm and seed, as in "
                         r"'(?P<arm>[^/]+)/(?P<seed>\d+)/', or leave one out"
                     )
-            yield replace(run, config=beside)
+            found.append((path.parent, replace(run, config=beside)))
+            arms.setdefault(path.parent, set()).add(run.arm)
+    yield from (run if len(arms[at]) == 1 else replace(run, config={}) for at, run in found)
 
 
 def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:

@@ -133,7 +133,9 @@ def test_settings_that_differ_are_named_in_the_verdict() -> None:
     assert "also differ" not in judged(logs, allowed=["lr"], strict=True)["rows"][1]["said"]
     with pytest.raises(UserError, match=DIFFERS):
         judged(logs, strict=True)
-    with pytest.raises(UserError, match="no configuration lies beside the logs of plain, wide"):
+    with pytest.raises(
+        UserError, match="no configuration of their own lies beside the logs of plain, wide"
+    ):
         judged(pair(), strict=True)
 
 
@@ -388,7 +390,9 @@ def test_few_readings_are_copies_where_chance_does_not_make_them(
 def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:
     lone = [log("plain", 1, 3.0, config={"lr": 1}), log("plain", 2, 3.1)]
     logs = [*lone, log("wide", 1, 2.9, config={"lr": 1})]
-    with pytest.raises(UserError, match="no configuration lies beside the logs of plain, wide"):
+    with pytest.raises(
+        UserError, match="no configuration of their own lies beside the logs of plain, wide"
+    ):
         judged(logs, strict=True)
 
 

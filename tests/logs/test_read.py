@@ -293,6 +293,23 @@ def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(
     }
 
 
+def test_a_configuration_beside_several_arms_is_of_none(tmp_path: Path) -> None:
+    flat, own = tmp_path / "flat", tmp_path / "own"
+    logs = [write_csv(flat / f"{arm}-s{n}.csv", ROWS) for arm in "ab" for n in (1, 2)]
+    logs += [write_csv(own / arm / f"{arm}-s{n}.csv", ROWS) for arm in "ab" for n in (1, 2)]
+    rows = [{"arm": arm, "seed": 1, **row} for arm in "ab" for row in ROWS]
+    table = write_csv(tmp_path / "table" / "x.csv", rows)
+    for log in (*logs, table):
+        put(log.parent / "config.json", '{"lr": 0.1}')
+    for given in (flat, table.parent):
+        assert [dict(one.config) for one in read(given)] == [{}] * (4 if given == flat else 2)
+        with pytest.raises(UserError, match="configuration of their own lies beside the logs of a"):
+            layerlab.judge(given, strict=True)
+    assert [dict(one.config) for one in read(own)] == [{"lr": 0.1}] * 4
+    assert layerlab.judge(own, strict=True).rows
+    assert [dict(one.config) for one in read(*logs[:2])] == [{"lr": 0.1}] * 2
+
+
 KINDS = {
     "aux loss 1.01 | loss {} | lr 1e-3": "loss",
     "loss {} | z-loss 0.5 | aux2_loss: 1.5": "loss",
