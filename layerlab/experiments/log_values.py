@@ -169,17 +169,18 @@ def _refuse_unlike_scores(logs: Sequence[TrainingLog], judged: JudgedStep) -> No
 
 
 def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: JudgedStep) -> None:
-    starts: dict[float, TrainingLog] = {}
+    windows: dict[tuple[float, ...], TrainingLog] = {}
     for one in logs:
         steps = one.steps[one.steps <= end]
         if judged.last > 1 and len(steps) >= judged.last and not _is_lost(one, judged, end):
-            starts.setdefault(float(steps[-judged.last]), one)
-    if len(starts) > 1:
-        least, most = min(starts), max(starts)
+            windows.setdefault(tuple(steps[-judged.last :].tolist()), one)
+    if len(windows) > 1:
+        least, most = min(windows), max(windows)
+        at = next(place for place, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
         raise UserError(
-            f"the last {judged.last} readings of {starts[least].name} begin at step {least:g} and "
-            f"those of {starts[most].name} at {most:g}: means over unlike steps are not "
-            "comparable; leave --last out, or keep readings of the same steps"
+            f"the last {judged.last} readings of {windows[least].name} are of other steps than those "
+            f"of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike steps "
+            "are not comparable; leave --last out, or keep readings of the same steps"
         )
 
 

@@ -286,8 +286,20 @@ def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
     often = np.arange(1.0, 101.0)
     dense = {"steps": often, "losses": 3.0 - often / 100}
     logs = [log("plain", 1, 3.0), log("wide", 1, 3.0, **dense)]
-    with pytest.raises(UserError, match=r"begin at step 60 and .* at 96: .* leave --last out"):
+    with pytest.raises(
+        UserError, match=r"plain, seed 1 are of other .* 60 and 96: .* leave --last out"
+    ):
         judged(sorted(logs, key=lambda one: one.arm), JudgedStep(last=5))
+
+
+def test_means_over_windows_of_one_beginning_may_be_over_unlike_steps() -> None:
+    logs = pair()
+    logs[5] = replace(logs[5], steps=np.array([*STEPS[:-2], 85.0, 100.0]))
+    with pytest.raises(
+        UserError, match=r"wide, seed 1 are of other .* plain, seed 0, as 85 and 90: "
+    ):
+        judged(logs, JudgedStep(last=3))
+    assert judged(logs)["rows"][1]["n"] == 4
 
 
 def test_seeds_that_are_one_number_are_one_seed() -> None:
