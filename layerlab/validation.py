@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -118,3 +119,22 @@ def expand_home(given: str | os.PathLike[str]) -> Path:
         'text.txt'
     """
     return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises RuntimeError
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Return words as a shell reads them, what nobody sees in them, as colours, by its code.
+
+    Example:
+        >>> print(join_words(["a b", "red" + chr(27)]))
+        'a b' $'red\\x1b'
+    """
+    return " ".join(
+        shlex.quote(one) if one.isprintable() else f"$'{''.join(map(_escape, one))}'"
+        for one in words
+    )
+
+
+def _escape(sign: str) -> str:
+    if sign.isprintable():
+        return f"\\{sign}" if sign in "\\'" else sign
+    return "".join(f"\\x{one:02x}" for one in os.fsencode(sign))

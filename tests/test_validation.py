@@ -1,6 +1,8 @@
 """A domain holds what its words say."""
 
 import math
+import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.measures.quantities.lipschitz import MEASURES
-from layerlab.validation import Constraint
+from layerlab.validation import Constraint, join_words
 
 SHARE = Constraint(kind=float, above=0, most=1)
 LENGTH = Constraint(kind=int | None, least=1)
@@ -54,3 +56,13 @@ def test_a_value_of_many_lines_is_answered_in_one() -> None:
     ) as caught:
         MEASURES[0].given(steps=torch.ones(3, 3))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "word", ["a b", "it's", "\x1b[31mred's \\", "two\nlines", "\udcff\xe9\u202e", ""]
+)
+def test_a_shell_reads_the_words_of_a_command_and_no_page_shows_a_control(word: str) -> None:
+    line = join_words(["printf", "%s", word])
+    assert line.isprintable()
+    found = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
+    assert found.stdout == os.fsencode(word)

@@ -1,6 +1,5 @@
 """`layerlab.judge`: a verdict on anybody's runs, from their logs, or on answers to questions."""
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,6 +16,7 @@ from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.paired import save_pairs
 from layerlab.system.files import File
+from layerlab.validation import join_words
 
 CONFIDENCE = 0.95
 
@@ -175,4 +175,4 @@ def _command(logs: Sequence[str], options: Mapping[str, Any]) -> str:
             words += [word for one in value for word in (f"--{name}", str(one))]
         elif value is not None:
             words += [f"--{name}", str(value)]
-    return shlex.join(words)
+    return join_words(words)

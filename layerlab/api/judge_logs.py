@@ -41,7 +41,7 @@ def judge_runs(
         check_page_folder(place, logs=True)
     request = JudgeRequest(judged=JudgedStep(**judged), **asked)
     check_request(request)
-    comparison = judge_logs(list(read_logs(find_logs(logs), columns)), request)
+    comparison = judge_logs(list(read_logs(find_logs(logs, columns.name), columns)), request)
     if place is None:
         return comparison
     content = disclose_added_seeds({**comparison.content, "command": command}, place / COMPARISON)

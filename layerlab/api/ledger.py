@@ -1,7 +1,6 @@
 """Campaigns of ideas against one baseline: written down before, judged after, nothing deleted."""
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -18,6 +17,7 @@ from layerlab.logs.training_log import LogColumns
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.campaign import save_campaign
 from layerlab.system.files import File
+from layerlab.validation import join_words
 from layerlab.version import VERSION
 
 # Options that decide what is judged, which nobody may choose once there are runs.
@@ -138,7 +138,7 @@ def judge_idea(
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
     with _explain_terms():
-        found = list(read_logs(find_logs([fspath(one) for one in given]), columns))
+        found = list(read_logs(find_logs([fspath(one) for one in given], columns.name), columns))
         return judge_trial(place, idea, found, columns)
 
 
@@ -181,6 +181,6 @@ def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -
     campaign = replay(chain)
     if out is not None:
         words = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
-        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": shlex.join(words)}
+        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": join_words(words)}
         save_campaign({**campaign.to_json(), **beside}, Path(out), lang)
     return campaign

@@ -80,7 +80,8 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     higher = _is_higher(logs, asked)
     records = make_records(logs, asked.judged, higher=higher)
     section = _section(names, [one.seed for one in records], asked, higher=higher)
-    unit = name_unit(logs[0].loss_name if higher else LOSS)
+    name = logs[0].loss_name if higher else LOSS
+    unit = name_unit(name)
     baselines = dict.fromkeys(names, names[0])
     tests = measure_tests(section, baselines)
     stages, family = look_at_runs(section, baselines, records, LOSS, tests)
@@ -104,6 +105,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         "baseline": names[0],
         "arms": names,
         "metric": LOSS,
+        "judged": name,
         "higher_is_better": higher,
         "confidence": section.confidence,
         "power": section.power,

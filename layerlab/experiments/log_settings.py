@@ -66,8 +66,8 @@ def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -
     unknown = [name for name in names if name not in unlike]
     if unknown:
         told.append(
-            "no configuration lies beside the logs of all runs, so that what else differs is not "
-            f"known: {', '.join(unknown)}"
+            "no configuration of their own lies beside the logs of all arms, so that what else "
+            f"differs is not known: {', '.join(unknown)}"
         )
     return told
 
@@ -87,8 +87,9 @@ def refuse_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> 
     lacking = [name for name in names if name not in unlike]
     if lacking:
         raise UserError(
-            f"no configuration lies beside the logs of {', '.join(lacking)}, so that --strict "
-            "cannot be kept; put config.json or args.json beside each log, or leave it out"
+            f"no configuration of their own lies beside the logs of {', '.join(lacking)}, so that "
+            "--strict cannot be kept; put each log with its config.json or args.json into a folder "
+            "of its own, or leave --strict out"
         )
 
 

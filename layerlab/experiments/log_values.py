@@ -12,7 +12,7 @@ import numpy as np
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.curves import MOST
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.training_log import TrainingLog
+from layerlab.logs.training_log import UPDATES, TrainingLog
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
@@ -53,11 +53,12 @@ def make_records(
         higher: whether more is better in what is judged, which is then no loss.
 
     Raises:
-        UserError: two logs are one run, runs end at different steps, or one has no finite number
-            where it is judged.
+        UserError: two logs are one run, runs count in different things or end at different steps,
+            or one has no finite number where it is judged.
     """
     numbers = number_seeds(logs)
     _refuse_twice(logs, numbers)
+    _refuse_unlike_steps(logs)
     if higher:
         _refuse_unlike_scores(logs, judged)
     else:
@@ -115,18 +116,37 @@ def _is_whole(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 16
 
 
+def _refuse_unlike_steps(logs: Sequence[TrainingLog]) -> None:
+    seen: dict[str, TrainingLog] = {}
+    for one in logs:
+        name = one.step_name.lower()
+        seen.setdefault(UPDATES[0] if name in UPDATES else name, one)
+    if len(seen) > 1:
+        first, other, *_ = seen.values()
+        raise UserError(
+            f"readings of {other.name} are counted in {short_repr(other.step_name)} "
+            f"({other.place}) and those of {first.name} in {short_repr(first.step_name)} "
+            f"({first.place}), which are not comparable; name one that all have with --step COLUMN"
+        )
+
+
 def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
     seen: dict[str, TrainingLog] = {}
     for one in logs:
         name = one.loss_name
         kind = "held-out" if HELD_OUT.fullmatch(name) else name
-        seen.setdefault("training" if TRAINING.fullmatch(name) else kind, one)
+        kind = "training" if TRAINING.fullmatch(name) else kind
+        seen.setdefault("mean" if one.mean else kind, one)
     if len(seen) > 1:
         first, other, *_ = seen.values()
+        names = [
+            short_repr(one.loss_name) + (", the mean over the run" if one.mean else "")
+            for one in (other, first)
+        ]
         raise UserError(
-            f"{other.name} has {short_repr(other.loss_name)} ({other.place}) and {first.name} "
-            f"{short_repr(first.loss_name)} ({first.place}), which are not comparable; name one "
-            "that all have with --loss COLUMN, or --line REGEX for lines of text"
+            f"{other.name} has {names[0]} ({other.place}) and {first.name} {names[1]} "
+            f"({first.place}), which are not comparable; name one that all have with --loss "
+            "COLUMN, or --line REGEX for lines of text"
         )
 
 
@@ -149,24 +169,30 @@ def _refuse_unlike_scores(logs: Sequence[TrainingLog], judged: JudgedStep) -> No
 
 
 def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: JudgedStep) -> None:
-    starts: dict[float, TrainingLog] = {}
+    windows: dict[tuple[float, ...], TrainingLog] = {}
     for one in logs:
         steps = one.steps[one.steps <= end]
-        if judged.last > 1 and len(steps) >= judged.last and not _ends_early(one, judged):
-            starts.setdefault(float(steps[-judged.last]), one)
-    if len(starts) > 1:
-        least, most = min(starts), max(starts)
+        if judged.last > 1 and len(steps) >= judged.last and not _is_lost(one, judged, end):
+            windows.setdefault(tuple(steps[-judged.last :].tolist()), one)
+    if len(windows) > 1:
+        least, most = min(windows), max(windows)
+        at = next(place for place, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
         raise UserError(
-            f"the last {judged.last} readings of {starts[least].name} begin at step {least:g} and "
-            f"those of {starts[most].name} at {most:g}: means over unlike steps are not "
-            "comparable; leave --last out, or keep readings of the same steps"
+            f"the last {judged.last} readings of {windows[least].name} are of other steps than those "
+            f"of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike steps "
+            "are not comparable; leave --last out, or keep readings of the same steps"
         )
 
 
-def _ends_early(log: TrainingLog, judged: JudgedStep) -> bool:
-    """Judge whether a run counts as diverged by its end, wherever that is."""
+def _is_lost(log: TrainingLog, judged: JudgedStep, by: float = math.inf) -> bool:
+    """Judge whether a run counts as diverged by a step: at all where none is given.
+
+    Of readings behind the last finite one the first tells when.
+    """
+    finite = np.flatnonzero(np.abs(log.losses) < LARGEST)
+    lost = log.steps[finite[-1] + 1 :] if len(finite) else log.steps
     return log.diverged is not None or (
-        judged.nan_diverged and not abs(float(log.losses[-1])) < LARGEST
+        judged.nan_diverged and len(lost) > 0 and float(lost[0]) <= by
     )
 
 
@@ -192,23 +218,27 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
     Raises:
         UserError: they end at different ones and none is given, or a run has no reading there.
     """
-    at, every = judged.at, logs
-    logs = [one for one in every if not _ends_early(one, judged)] or every
+    going = [one for one in logs if not _is_lost(one, judged)] or logs
+    ends = Counter(float(one.steps[-1]) for one in going)
+    at = next(iter(ends)) if judged.at is None and len(ends) == 1 else judged.at
     if at is not None:
-        lacking = [one for one in logs if at not in one.steps]
+        # What was still going on there is judged there, however it ended.
+        asked = [one for one in logs if not _is_lost(one, judged, at)]
+        lacking = [one for one in asked if at not in one.steps]
         if lacking:
             near = lacking[0].steps[np.argmin(np.abs(lacking[0].steps - at))]
             raise UserError(
                 f"{lacking[0].name} ({lacking[0].place}) has no reading at step {at:g}, and "
-                f"{len(lacking)} of {len(logs)} runs have none; its nearest is at {near:g}; name "
+                f"{len(lacking)} of {len(asked)} runs have none; its nearest is at {near:g}; name "
                 "another with --at"
             )
         return at
-    ends = Counter(float(one.steps[-1]) for one in logs)
-    if len(ends) == 1:
-        return next(iter(ends))
-    shared = set.intersection(*(set(one.steps.tolist()) for one in logs))
-    short = min(logs, key=lambda one: float(one.steps[-1]))
+    shared = [
+        step
+        for step in set.intersection(*(set(one.steps.tolist()) for one in going))
+        if all(step in one.steps or _is_lost(one, judged, step) for one in logs)
+    ]
+    short = min(going, key=lambda one: float(one.steps[-1]))
     way = (
         f"type --at {max(shared):g}, the last that all have"
         if shared
@@ -244,7 +274,7 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
                 f"the loss of {log.name} is {value} at step {end:g} ({log.place}); type "
                 "--nan-diverged to count such runs as diverged, or leave that log out"
             )
-        diverged = f"its loss is {value} at step {end:g}"
+        diverged = f"its loss is {value} at step {float(steps[-1]):g}"
     return RunRecord(
         manifest={
             "run": log.name if log.seed is not None else f"{log.name} ({log.place})",

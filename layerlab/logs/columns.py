@@ -19,6 +19,7 @@ from layerlab.logs.training_log import (
     SEEDS,
     STEPS,
     TEXTS,
+    UPDATES,
     LogColumns,
     TrainingLog,
 )
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST = 12  # columns that an error names
+# Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
+MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
@@ -74,8 +77,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
         own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
         order, again = _order(own)
         again = again if read[rows[0]] else 0
-        tabled = arm is not None or seed is not None
-        if len(rows) > 1 and steps is None and tabled:
+        if len(rows) > 1 and steps is None and (arm, seed) != (None, None):
             raise UserError(
                 f"{path} has {len(rows)} rows of {_call(one, number)} and no column with a usual "
                 "name for a step; name the one that orders them, --step COLUMN, or those that tell "
@@ -86,16 +88,17 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
                 f"{path} has several readings of {one!r} at one step; name the column that tells "
                 "its runs apart: --seed COLUMN"
             )
+        if again:
+            _refuse_parts(table.take(rows), (arm, seed), path, own)
         # A resumed run goes back to a step, and another begins where the first one did.
-        if again and np.count_nonzero(own == own.min()) > 1:
+        if again and _begins_twice(own, losses[rows]):
             told = _find_several(table.take(rows), (arm, seed))
-            if told is not None or tabled:
-                apart = "the column" if told is None else f"a column, as {told!r} may be,"
-                raise UserError(
-                    f"{path} has several readings of {_call(one, number)} at its first step, "
-                    f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
-                    "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
-                )
+            apart = "the column" if told is None else f"a column, as {told!r} may be,"
+            raise UserError(
+                f"{path} has several readings of {_call(one, number)} at its first step, "
+                f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
+                "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
+            )
         kept = rows[order]
         bare = every[timed[every] & ~read[every]]
         later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
@@ -106,6 +109,8 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             steps=own[order],
             losses=losses[kept],
             loss_name=loss,
+            step_name=step or UPDATES[0],
+            mean=MEANS.get(loss) in known,
             again=again,
             blank=later if later > own.max() else None,
         )
@@ -158,8 +163,17 @@ def _find_several(table: "pa.Table", used: Sequence[str | None]) -> str | None:
     return next((one for one in named if len(table[one].unique()) > 1), None)
 
 
-def _refuse_parts(table: "pa.Table", used: Sequence[str | None], path: Path) -> None:
+def _refuse_parts(
+    table: "pa.Table",
+    used: Sequence[str | None],
+    path: Path,
+    steps: np.ndarray | None = None,
+) -> None:
     """Refuse a table whose rows are of several texts, of which one alone can be judged.
+
+    Args:
+        steps: of the rows of one run, of which any that stands with several values is of several
+            texts, whatever they are called; what is called a text is one without them.
 
     Raises:
         UserError: they are.
@@ -167,12 +181,31 @@ def _refuse_parts(table: "pa.Table", used: Sequence[str | None], path: Path) -> 
     for name in table.column_names:
         if name.lower() not in PARTS or name in used:
             continue
-        values = sorted({str(one) for one in table[name].to_pylist() if one is not None})
-        if len(values) > 1 and any(one.strip().lower() in TEXTS for one in values):
+        each = [None if one is None else str(one) for one in table[name].to_pylist()]
+        values = sorted({one for one in each if one is not None})
+        if steps is None:
+            several = any(one.strip().lower() in TEXTS for one in values)
+        else:
+            several = len(set(zip(steps.tolist(), each, strict=True))) > len(np.unique(steps))
+        if len(values) > 1 and several:
             raise UserError(
                 f"the column {name!r} of {path} holds {_list(values)}, whose losses are not "
                 "comparable; keep the rows of one"
             )
+
+
+def _begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
+    """Judge whether rows are of several runs, each of which begins at the first step.
+
+    One that failed behind its first reading and was started anew has that one twice, and one
+    reading may be written twice.
+    """
+    first = steps == steps.min()
+    count = int(np.count_nonzero(first))
+    rest = steps[count:]
+    again = first[:count].all() and (np.diff(rest) != 0).all()
+    same = np.array_equal(losses[:count], np.full(count, losses[0]), equal_nan=True)
+    return count > 1 and not (again and (len(rest) > 0 or same))
 
 
 def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:

@@ -26,10 +26,16 @@ mc mcc matthews pearson pearsonr spearman spearmanr kendall kendalltau correlati
 r-2 r2score explained-variance iou miou dice jaccard bleu sacrebleu bleurt bertscore comet chrf
 meteor rouge rougel rougelsum cider spice psnr ssim snr sdr pesq stoi mos reward rewards return
 returns win wins winrate success solved resolved correct likelihood loglikelihood log-likelihood
-loglik logprob log-prob elbo similarity elo helpfulness harmlessness throughput per-second mfu
+loglik logprob log-prob elbo similarity elo helpfulness harmlessness throughput per-second
+steps-per-second mfu
 """
 # What these are of may be a score; they are none, and neither way is better.
-_NEITHER = "std stderr variance var rejected weight coef scale threshold"
+_NEITHER = """
+std stderr variance var rejected weight coef scale threshold drop drops dropped decrease decreases
+decreased reduction reductions reduced degradation forgetting gain gains improvement improvements
+improved gap delta diff difference change free miss misses missed fail fails failed failure failures
+penalty penalties time times steps
+"""
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(_LOWER.split(), False),
     **dict.fromkeys(_HIGHER.split(), True),
@@ -39,7 +45,9 @@ _WORDS: dict[str, bool | None] = {
 _HEADS = {"loss", "losses", "error", "errors", "err"}
 # More is better of a score of which nothing else is said.
 _SCORES = {"score", "scores"}
-_NEGATIONS = {"neg", "negative", "minus"}
+_NEGATIONS = {"neg", "negative", "minus", "not", "non", "no", "inverse", "inv"}
+# Before a score: what it took to come to it.
+_UNTIL = {"to", "until"}
 _LONGEST = 3  # words of the longest entry
 
 
@@ -56,6 +64,8 @@ def is_higher_better(name: str) -> bool | None:
     found = list(_find(words))
     if not found:
         return True if _SCORES.intersection(words) else None
+    if any(place and words[place - 1] in _UNTIL for place, _ in found):
+        return None
     values = {_WORDS[entry] for _, entry in found}
     if len(values) > 1:
         return False if None not in values and found[-1][1] in _HEADS else None
@@ -116,4 +126,6 @@ def _look_up(word: str) -> str | None:
     for one in (word, word.rstrip("0123456789")):
         if one in _WORDS:
             return one
+    if "-" in word:  # several: each is looked up by itself, too
+        return None
     return next((one for one in ("loss", "perplexity", "error") if word.endswith(one)), None)

@@ -29,8 +29,11 @@ EXPECTED = (
 )
 
 
-def find_logs(given: Sequence[str]) -> list[Path]:
+def find_logs(given: Sequence[str], name: str | None = None) -> list[Path]:
     """Return the files and run folders that are meant, each once.
+
+    Args:
+        name: regular expression of a path, with groups arm and seed.
 
     Raises:
         UserError: a path leads to nothing, or a folder has no log.
@@ -42,7 +45,7 @@ def find_logs(given: Sequence[str]) -> list[Path]:
         path = expand_home(one)
         if not path.exists():
             raise UserError(f"there is no log at {short_repr(one)}; expected {EXPECTED}")
-        own = _in_folder(path) if path.is_dir() else [path]
+        own = _in_folder(path, name) if path.is_dir() else [path]
         if not own:
             raise UserError(f"no log lies in the folder {short_repr(one)}; expected {EXPECTED}")
         for log in own:
@@ -52,7 +55,7 @@ def find_logs(given: Sequence[str]) -> list[Path]:
     return [one for one in found.values() if one.name != trainer_state.NAME or one in latest]
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _in_folder(folder: Path, name: str | None) -> list[Path]:
     """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
     files = sorted(one for one in folder.rglob("*") if _is_shown(one, folder) and one.is_file())
     pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
@@ -68,19 +71,35 @@ def _in_folder(folder: Path) -> list[Path]:
     found: list[Path] = []
     runs: set[Path] = set()  # their folders
     above: set[Path] = set()
+    named: dict[Path, set[tuple[str, str | None]]] = {}  # what the logs of a folder are called
     for kind in kinds:
         homes = {log: trainer_state.find_run(log) for log in kind}
         kept = [
             log
             for log, home in homes.items()
-            if home not in above and not runs.intersection((home, *home.parents))
+            if (home not in above and not runs.intersection((home, *home.parents)))
+            or _is_another(_name(log, name), named.get(home, set()))
         ]
         if kind is not kinds[-1]:
             _check_beside(homes, above, runs)
         found += kept
+        for log in kept:
+            named.setdefault(homes[log], set()).add(_name(log, name))
         runs |= {homes[log] for log in kept}
         above |= {one for log in kept for one in homes[log].parents}
     return sorted(found)
+
+
+def _name(log: Path, pattern: str | None) -> tuple[str, str | None]:
+    try:
+        return read_name(log, pattern)
+    except UserError:  # which whoever reads it tells
+        return "", None
+
+
+def _is_another(name: tuple[str, str | None], beside: set[tuple[str, str | None]]) -> bool:
+    """Judge whether a log is of a run of its own, beside several of another kind in one folder."""
+    return len(beside) > 1 and name[1] is not None and name not in beside
 
 
 def _check_beside(
@@ -107,10 +126,14 @@ def _is_shown(path: Path, folder: Path) -> bool:
 def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
     """Yield the runs of each log, with what lies beside it of their configuration.
 
+    Beside logs of several arms it does not say in what they differ, and is left out.
+
     Raises:
         UserError: a log cannot be read, or has no such columns.
     """
     named: dict[str, Path] = {}
+    found: list[tuple[Path, TrainingLog]] = []
+    arms: dict[Path, set[str]] = {}  # of the logs in a folder
     for group in _group(paths, columns):
         path = group[0]
         if path.is_dir():
@@ -127,7 +150,9 @@ def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLo
                         "seed tells them apart; type --name REGEX with groups arm and seed, as in "
                         r"'(?P<arm>[^/]+)/(?P<seed>\d+)/', or leave one out"
                     )
-            yield replace(run, config=beside)
+            found.append((path.parent, replace(run, config=beside)))
+            arms.setdefault(path.parent, set()).add(run.arm)
+    yield from (run if len(arms[at]) == 1 else replace(run, config={}) for at, run in found)
 
 
 def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:

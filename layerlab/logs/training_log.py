@@ -12,14 +12,19 @@ LOSSES = (
     *("validation_loss", "validation/loss", "test_loss", "test/loss"),
     *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
 )
-STEPS = (
+# Columns that count updates, whatever a tracker calls them, and others that order readings.
+UPDATES = (
     *("step", "global_step", "_step", "steps", "update", "iteration", "iter", "it"),
-    *("train/global_step", "trainer/global_step", "tokens", "epoch"),
+    *("train/global_step", "trainer/global_step"),
 )
+STEPS = (*UPDATES, "tokens", "epoch")
 ARMS, SEEDS = ("arm", "variant"), ("seed",)
 # Columns that name runs, and those that say which text a row is of, with what they say.
 RUNS = ("run", "run_id", "run_name", "run_uuid", "runid", "trial", "trial_id")
-PARTS = ("split", "phase", "mode", "stage", "subset", "partition", "set")
+PARTS = (
+    *("split", "phase", "mode", "stage", "subset", "partition", "set"),
+    *("type", "kind", "event", "dataset", "domain", "task"),
+)
 TEXTS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test")
 
 
@@ -60,6 +65,8 @@ class TrainingLog:
         steps: rising.
         losses: as many; not finite where that was logged.
         loss_name: what they are called there.
+        step_name: column that the steps are of; where there is none, rows are counted.
+        mean: whether the loss is the mean over the whole run, as the train_loss of Trainer is.
         config: what the run was started with, where that lies beside; empty where it does not.
         diverged: why the run itself says that it diverged; None where it does not.
         finished: whether the run has come to its end; None where nothing tells.
@@ -74,6 +81,8 @@ class TrainingLog:
     steps: np.ndarray
     losses: np.ndarray
     loss_name: str
+    step_name: str = UPDATES[0]
+    mean: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
     diverged: str | None = None
     finished: bool | None = None

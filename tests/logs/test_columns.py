@@ -69,3 +69,13 @@ def test_a_step_that_is_a_time_is_one_line_in_a_table_of_wandb_too(
 ) -> None:
     for text in (f"step,loss\n{value},1\n", f"Step,a-s1 - loss\n{value},1\n"):
         refuses(r"[sS]tep' of .* something else than numbers", read, put(tmp_path / "x.csv", text))
+
+
+def test_what_steps_count_is_known(tmp_path: Path) -> None:
+    table = put(tmp_path / "a-s1.csv", "Epoch,tokens,loss\n1,10,3\n2,20,2\n")
+    assert [one.step_name for one in read(table)] == ["tokens"]
+    assert [one.step_name for one in read(table, step="Epoch")] == ["Epoch"]
+    bare = put(tmp_path / "b-s1.csv", "loss\n3\n2\n")
+    assert [one.step_name for one in read(bare)] == ["step"]
+    summed = put(tmp_path / "c-s1.csv", "step,train_loss,train_runtime\n9,3,60\n")
+    assert [one.mean for one in (*read(summed), *read(table))] == [True, False]

@@ -13,17 +13,22 @@ HIGHER = (
     "eval_rougeL eval_rougeLsum matthews_correlation spearmanr pearson mcc pass@1 top1 top_5 em "
     "chrf chrf++ chrF ndcg@10 win_rate psnr ssim log_likelihood eval/accuracy evalAcc F1Score R^2 "
     "exact_match roc_auc eval_bleu meteor hits@10 mAP rewards/margins tokens_per_second "
-    "explained_variance true_negatives rouge-1.f1 score own_score"
+    "explained_variance true_negatives rouge-1.f1 score own_score train_steps_per_second "
+    "text_to_image_recall accuracy_no_cot"
 ).split()
 LOWER = (
     "loss eval_loss val/loss trainLoss MSELoss evalloss nats bits_per_byte eval_brier_score ece "
     "brier wer CER word_perplexity eval_ppl nll neg_log_likelihood negative-log-likelihood "
     "mean_squared_error rmse mae false_positive_rate top_1_error accuracy_loss error_score "
-    "kl_divergence latency"
+    "kl_divergence latency seq_to_seq_loss"
 ).split()
 UNTOLD = (
     "own grad_norm acc_stderr reward_std rewards/rejected neg_mean_squared_error negative_f1 "
-    "1-accuracy reward/kl inaccuracy mirror loss_scale embedding terms"
+    "1-accuracy reward/kl inaccuracy mirror loss_scale embedding terms "
+    "steps_to_success success_time time_to_success success_steps tokens_to_accuracy accuracy_drop "
+    "f1_decrease bleu_drop not_solved pass_failures reward_penalty accuracy_degradation no_error "
+    "loss_improvement error_reduction nll_gain toxicity_free non_toxicity inverse_accuracy "
+    "neg_loss acc_forgetting accuracy_gap epochs_until_success"
 ).split()
 SIDES = {True: HIGHER, False: LOWER, None: UNTOLD}
 

@@ -26,6 +26,9 @@ def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_
     assert found.losses.tolist() == [one["eval_loss"] for one in logged]
     (train,) = read(tmp_path, loss="loss")
     assert train.steps.tolist() == [1, 2, 3, 4]
+    trainer.save_state()
+    (whole,) = read(tmp_path, loss="train_loss")
+    assert whole.mean and not train.mean and not found.mean
 
 
 def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path: Path) -> None:

@@ -44,9 +44,15 @@ def read_results(path: Path) -> Record:
 
 
 def pick_directions(results: Record, task: str) -> dict[str, bool]:
-    """Return whether more is better, by metric, where the results say it."""
+    """Return whether more is better of a question, by metric, where the results say it."""
     told = results.get("higher_is_better", {}).get(task, {})
-    return {str(name): one for name, one in told.items() if isinstance(one, bool)}
+    ways = _list_ways(task, results)
+    return {
+        # What makes a perplexity of all questions is the log-likelihood of each.
+        str(name): one or ways.get(str(name)) == "perplexity"
+        for name, one in told.items()
+        if isinstance(one, bool)
+    }
 
 
 def list_told(results: Record) -> set[str]:
@@ -85,10 +91,7 @@ def _restore() -> str:
 def _list_means(task: str, found: TaskAnswers, results: Record) -> Iterator[tuple[str, float]]:
     """Yield the metrics that are means over all questions, with what the results say of each."""
     told = results.get("results", {}).get(task, {})
-    listed = results.get("configs", {}).get(task, {}).get("metric_list") or ()
-    ways = {
-        str(one.get("metric")): one.get("aggregation") for one in listed if isinstance(one, Mapping)
-    }
+    ways = _list_ways(task, results)
     each = [one.scores for one in found.answers.values()]
     for name in each[0]:
         metric = name.partition(",")[0]
@@ -98,3 +101,11 @@ def _list_means(task: str, found: TaskAnswers, results: Record) -> Iterator[tupl
         if way == "mean" and len(keys) == 1 and all(name in one for one in each):
             if is_number(value := told[keys[0]]):
                 yield name, float(value)
+
+
+def _list_ways(task: str, results: Record) -> dict[str, object]:
+    """Return how the score of all questions comes about, by metric, where the results say it."""
+    listed = results.get("configs", {}).get(task, {}).get("metric_list") or ()
+    return {
+        str(one.get("metric")): one.get("aggregation") for one in listed if isinstance(one, Mapping)
+    }

@@ -161,14 +161,17 @@ def pair_questions(
     if document is not None:
         named = [answer.documents[document] for _, answer in pairs]
         groups = np.unique(named, return_inverse=True)[1]
+    scores = np.array([[answer.scores[found] for answer in both] for both in pairs])
+    if direction is None and found.partition(",")[0] == "perplexity" and (scores <= 0).all():
+        direction = True  # lm-eval keeps the log-likelihood of each question under this name
     return QuestionPairs(
         task=task,
         metric=found,
         others=known[1:] if wanted is None else (),
         higher=_is_higher(task, found, direction, ours, theirs),
         keys=keys,
-        ours=np.array([answer.scores[found] for answer, _ in pairs]),
-        theirs=np.array([answer.scores[found] for _, answer in pairs]),
+        ours=scores[:, 0],
+        theirs=scores[:, 1],
         groups=groups,
         document=document,
         answers=pairs,
@@ -305,7 +308,7 @@ def _is_higher(
     ours: tuple[str, TaskAnswers],
     theirs: tuple[str, TaskAnswers],
 ) -> bool:
-    """Judge whether more is better: as the user says, else the results of both, else its name.
+    """Judge whether more is better: as is known, else as the results of both say, else its name.
 
     Raises:
         UserError: nobody says it, or two say otherwise.
@@ -313,8 +316,6 @@ def _is_higher(
     if direction is not None:
         return direction
     name = metric.partition(",")[0]
-    if name == "perplexity":  # of a question it is a log-likelihood
-        return True
     told = {
         who: one.higher.get(metric, one.higher.get(name))
         for who, one in (theirs, ours)

@@ -49,6 +49,8 @@ class _Run(Table):
 class _Comparison(Table):
     name: str
     metric: str
+    judged: str | None = None
+    higher_is_better: bool = False
     rows: list[_VerdictRow]
     runs: list[_Run] = Field(default_factory=list)
 
@@ -73,18 +75,19 @@ def _name(content: _Comparison) -> str:
 
 def _verdict(content: _Comparison) -> str:
     judged = [row for row in content.rows if row.verdict != BASELINE]
-    bits = content.metric == "bits_per_byte"
+    unit = content.judged or ("score" if content.higher_is_better else content.metric)
     lost = {row.arm: len(row.diverged) for row in content.rows if row.diverged}
     if len(judged) <= MOST:
-        return "; ".join(_judge(row, bits, lost) for row in judged) or "no arm is judged"
+        return "; ".join(_judge(row, unit, lost) for row in judged) or "no arm is judged"
     counted = count_verdicts((row.verdict for row in judged), SAID)
-    return "; ".join([*_lead(judged, bits, lost), f"of {len(judged)} arms: {counted}"])
+    return "; ".join([*_lead(judged, unit, lost), f"of {len(judged)} arms: {counted}"])
 
 
-def _judge(row: _VerdictRow, bits: bool, lost: Mapping[str, int]) -> str:
+def _judge(row: _VerdictRow, unit: str, lost: Mapping[str, int]) -> str:
     """Describe the verdict on one arm, in the words of the comparison.
 
     Args:
+        unit: the metric, or what the logs of another trainer call it.
         lost: runs that diverged, by arm: where there are some, the difference of the others may not
             be what decided.
     """
@@ -94,9 +97,11 @@ def _judge(row: _VerdictRow, bits: bool, lost: Mapping[str, int]) -> str:
         return f"{row.arm} is {row.verdict} than {row.against}; runs that diverged: {told}"
     if row.verdict in (BETTER, WORSE) and row.difference is not None:
         size = _size(row)
-        if bits:
+        if unit == "bits_per_byte":
             return f"{row.arm} is {row.verdict} than {row.against} by {size} bits per byte"
-        return f"{row.arm} is {row.verdict} than {row.against} by {size} nats"
+        if unit == "nats":
+            return f"{row.arm} is {row.verdict} than {row.against} by {size} nats"
+        return f"{row.arm} is {row.verdict} than {row.against} by {size} in {unit}"
     if row.verdict == "not distinguishable":
         return f"{row.arm} and {row.against} are not distinguishable"
     if row.verdict == "identical":
@@ -104,7 +109,7 @@ def _judge(row: _VerdictRow, bits: bool, lost: Mapping[str, int]) -> str:
     return f"{row.arm}: {row.verdict}"
 
 
-def _lead(judged: Sequence[_VerdictRow], bits: bool, lost: Mapping[str, int]) -> list[str]:
+def _lead(judged: Sequence[_VerdictRow], unit: str, lost: Mapping[str, int]) -> list[str]:
     """Return the sentence on the best arm, if any is better by a difference."""
     better = [
         row
@@ -117,9 +122,11 @@ def _lead(judged: Sequence[_VerdictRow], bits: bool, lost: Mapping[str, int]) ->
         return []
     best = max(better, key=lambda row: abs(row.difference or 0))
     size = _size(best)
-    if bits:
+    if unit == "bits_per_byte":
         return [f"{best.arm} comes out ahead of {best.against} by {size} bits per byte"]
-    return [f"{best.arm} comes out ahead of {best.against} by {size} nats"]
+    if unit == "nats":
+        return [f"{best.arm} comes out ahead of {best.against} by {size} nats"]
+    return [f"{best.arm} comes out ahead of {best.against} by {size} in {unit}"]
 
 
 def _size(row: _VerdictRow) -> str:

@@ -4,14 +4,13 @@ Each works from any folder: what was typed as a relative path, and is there, is 
 """
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from layerlab.recipes.paths import DOCUMENTATION, KEPT
 from layerlab.records.json_values import Json
-from layerlab.validation import expand_home
+from layerlab.validation import expand_home, join_words
 
 # What was given to a Python function has no name that a command could take.
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
@@ -171,4 +170,4 @@ def _full(word: str) -> str:
 
 
 def _quote(value: Any) -> str:
-    return shlex.quote(value.as_posix() if isinstance(value, PurePath) else str(value))
+    return join_words([value.as_posix() if isinstance(value, PurePath) else str(value)])

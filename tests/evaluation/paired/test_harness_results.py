@@ -65,6 +65,40 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> No
     assert judged(*places, metric="off=higher").rows[0]["verdict"] == "better"
 
 
+@pytest.mark.parametrize(
+    ("metric", "way", "verdict"),
+    [
+        ("perplexity", "mean", "worse"),
+        ("perplexity", None, "worse"),
+        ("ppl", "mean", "worse"),
+        # What a perplexity of all questions is made of is the log-likelihood of each.
+        ("ppl", "perplexity", "better"),
+    ],
+)
+def test_a_perplexity_of_each_question_is_better_the_lower_it_is(
+    tmp_path: Path, metric: str, way: str | None, verdict: str
+) -> None:
+    places = [tmp_path / name for name in ("a", "b")]
+    for at, place in enumerate(places):
+        write_scores(place, [2 + 7 * at + n * (1 + at) / 50 for n in range(20)], metric=metric)
+        if way is not None:
+            listed = {"metric_list": [{"metric": metric, "aggregation": way}]}
+            beside(place, higher_is_better={metric: False}, configs=listed)
+    assert judged(*places).rows[0]["verdict"] == verdict
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_log_likelihood_that_is_called_a_perplexity_is_one(tmp_path: Path, told: bool) -> None:
+    """As lm-eval keeps LAMBADA."""
+    places = [tmp_path / name for name in ("a", "b")]
+    for at, place in enumerate(places):
+        write_scores(place, [at - 9 + n * (1 + at) / 50 for n in range(20)], metric="perplexity")
+        if told:
+            beside(place, higher_is_better={"perplexity": False})
+    assert judged(*places).rows[0]["verdict"] == "better"
+    assert judged(*places, metric="perplexity=lower").rows[0]["verdict"] == "worse"
+
+
 def test_the_directions_of_lm_eval_are_known() -> None:
     import lm_eval.api.metrics  # noqa: F401  (it fills the registry)
     from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY

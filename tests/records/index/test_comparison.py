@@ -41,6 +41,25 @@ def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> Non
     assert found.headline == f"1 of {len(content['runs'])} runs are not finished"
 
 
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(
+    ("told", "unit"),
+    [
+        ({"judged": "eval_accuracy", "higher_is_better": True}, "in eval_accuracy"),
+        ({"judged": "loss"}, "in loss"),
+        ({"higher_is_better": True}, "in score"),  # of an earlier version
+        ({}, "in loss"),
+    ],
+)
+def test_what_other_trainers_logged_has_its_own_unit(
+    tmp_path: Path, told: dict[str, Any], unit: str, count: int
+) -> None:
+    content = compared(tmp_path, *["better"] * count)
+    put(tmp_path, "comparison.json", {**content, "metric": "loss", **told})
+    headline = only(tmp_path).headline
+    assert f" llama by {0.25 * count:g} {unit}" in headline and "nats" not in headline
+
+
 @pytest.mark.parametrize("lost", ["arm", "baseline", "both"])
 def test_a_verdict_by_divergence_is_given_no_size(tmp_path: Path, lost: str) -> None:
     """The runs that are left may differ the other way."""
