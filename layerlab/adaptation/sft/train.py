@@ -24,7 +24,12 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.beginning import describe_beginning
-from layerlab.adaptation.trainer.lora import add_adapters, find_trained_whole, merge_adapters
+from layerlab.adaptation.trainer.lora import (
+    add_adapters,
+    check_mergeable,
+    find_trained_whole,
+    merge_adapters,
+)
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
@@ -146,6 +151,8 @@ def tune(
     check_entries(model, words)
     lora = section.lora
     check_trained(model, find_trained_whole(model, lora) if lora else None)
+    if lora and merge:
+        check_mergeable(model, lora)
     note = add_plain_template(words)
     notes = (note,) if note else ()
     block = block_of(model, section)
