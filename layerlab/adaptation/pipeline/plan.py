@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.pipeline.stage import KINDS, Stage
+from layerlab.adaptation.pipeline.stage import GIVEN, KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.places import find_text
@@ -225,7 +225,7 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         files = _files(str(recipe.base.model))
-        return {"model": recipe.base.model, "files": files} | _dtype(recipe)
+        return {GIVEN: recipe.base.model, "files": files} | _dtype(recipe)
     data = training.data
     found = {
         "recipe": training.hash(),

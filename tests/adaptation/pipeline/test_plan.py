@@ -137,6 +137,33 @@ def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(
             read(stage.key)
 
 
+def test_a_model_that_is_gone_is_not_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, stage = StageStore(tmp_path / "stages"), Stage(kind="pretrain", settings={})
+    own = store.of(stage.key) / "model"
+    own.mkdir(parents=True)
+    (own / "config.json").write_text("{}")
+    store.finish(stage, {"model": "model", "words": "model"}, 1.0)
+    assert store.model(stage.key) == store.words(stage.key) == str(own)
+    shutil.rmtree(own)
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()  # of the user's, where the command is typed
+    for read in (store.model, store.words):
+        with pytest.raises(UserError, match=r"is not what its stage wrote: .*model/config\.json"):
+            read(stage.key)
+
+
+@pytest.mark.parametrize("name", ["model", "words"])
+def test_a_base_that_is_called_as_a_folder_of_ours_is_taken(tmp_path: Path, name: str) -> None:
+    store = StageStore(tmp_path)
+    stage = Stage(kind="base", settings={"model": name, "files": []})
+    (store.of(stage.key) / "words").mkdir(parents=True)
+    store.finish(stage, {"model": name, "words": "words"}, 1.0)
+    assert store.model(stage.key) == name
+    assert store.words(stage.key) == str(store.of(stage.key) / "words")
+
+
 def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
     store, base = StageStore(tmp_path), Stage(kind="base", settings={"files": ["one"]})
     assert store.other_base([base]) == ""
