@@ -40,6 +40,7 @@ from layerlab.adaptation.trainer.lora import (
 )
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import (
+    MIXTURE,
     PLANNED,
     build_trainer,
     check_same_plan,
@@ -331,6 +332,10 @@ def _plan(
     """Return the plan, which may not change between two sessions of a run."""
     return {
         "text": text.corpus.digest,
+        MIXTURE: [
+            f"{kind} {stream.weight:g}"
+            for kind, stream in zip(text.kinds, text.corpus.train, strict=True)
+        ],
         "ratio": list(section.ratio),
         "tokens": section.tokens,
         "batch": section.batch_size,

@@ -31,7 +31,13 @@ from layerlab.adaptation.trainer.lora import (
     merge_adapters,
 )
 from layerlab.adaptation.trainer.own_folder import check_own
-from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
+from layerlab.adaptation.trainer.resume import (
+    MIXTURE,
+    build_trainer,
+    check_same_plan,
+    remember_plan,
+    resume,
+)
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.adaptation.trainer.stage_trainer import whole_model
@@ -287,6 +293,10 @@ def _plan(
         lora |= {"target": section.lora.target_modules, "merged": merge}
     return {
         "block": block,
+        MIXTURE: [
+            f"{one.name}: {len(one.examples)} rows, {len(one.held)} held out"
+            for one in found.sources
+        ],
         "batch": section.batch_size,
         "epochs": section.num_train_epochs,
         "tokens": section.tokens,
