@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.api.adapt import plan_adaptation
 from layerlab.builtin import path
 from layerlab.console.progress import NullProgress
+from layerlab.plugins import load
 from layerlab.recipes.adaptation import make_recipe
+from layerlab.variants import registry
+from layerlab.variants.template import write_template
 from tests.adaptation.lessons import recipe
 
 READ = (
@@ -81,6 +85,37 @@ def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_p
     (tmp_path / "held.txt").write_text("two")
     (tmp_path / "words" / "added_tokens.json").write_text("{}")
     assert not before & found()
+
+
+@pytest.mark.parametrize("how", ["trained", "saved"])
+def test_code_that_the_file_of_a_base_imports_moves_all_stages(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "beside_idea", raising=False)
+    file, helper = write_template(tmp_path / "my_idea.py"), tmp_path / "beside_idea.py"
+    content = recipe(tmp_path, vocabulary=None, embedding=None)
+    content["base"]["recipe"]["model"]["variant"] = "my-idea"
+
+    def found() -> set[str]:
+        load(file)
+        stages = plan_stages(make_recipe(content))
+        return {one.key for one in stages if one.kind != "clean"}
+
+    text = file.read_text("utf-8")
+    file.write_text(
+        text.replace("import torch\n", "import torch\nimport beside_idea\n", 1), "utf-8"
+    )
+    helper.write_text("SCALE = 1\n")
+    if how == "saved":
+        load(file)
+        layerlab.build("my-idea", width=16, layers=1, heads=2).save_pretrained(tmp_path / "saved")
+        content["base"] = {"model": str(tmp_path / "saved")}
+    before = found()
+    assert found() == before
+    helper.write_text("SCALE = 2\n")
+    assert not found() & before
 
 
 def test_rows_that_are_no_longer_read_move_the_stage(model: Path, tmp_path: Path) -> None:
