@@ -234,7 +234,7 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
         code = _code_beside(expand_home(str(recipe.base.model)))
         return {GIVEN: recipe.base.model, "files": files} | code | _dtype(recipe)
     data = training.data
-    found = {
+    found: dict[str, Any] = {
         "recipe": training.hash(),
         "texts": [_identify_source(source, strict) for source in data.sources],
     }
