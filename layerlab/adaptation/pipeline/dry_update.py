@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from layerlab.adaptation.trainer.lora import add_adapters
+from layerlab.adaptation.trainer.lora import add_adapters, check_mergeable
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.recipes.adaptation_sections import StepSection
@@ -92,12 +92,16 @@ def dry_update(make: Any, section: StepSection, rows: int, block: int) -> DryUpd
         make: makes the model.
         rows: of a pass forward and backward.
         block: tokens of each.
+
+    Raises:
+        UserError: adapters could not be merged into the model.
     """
     begun = time.process_time()
     model = make()
     parameters = sum(one.numel() for one in model.parameters())
     blocks = _blocks(model)
     if section.lora is not None:
+        check_mergeable(model, section.lora)  # as every stage of a recipe does
         model = add_adapters(model, section.lora, 0)
     build = time.process_time() - begun
     model.train()

@@ -8,20 +8,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.pipeline.stage import KINDS, Stage
+from layerlab.adaptation.pipeline.stage import GIVEN, KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.places import find_text
 from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import check_found, input_files
+from layerlab.loading.weights import configuration
+from layerlab.model.config import LabConfig
 from layerlab.model.preset import presets
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
+from layerlab.system.logs import quiet_libraries
+from layerlab.training.run_spec import own_code
 from layerlab.validation import expand_home
+from layerlab.variants.registry import code_beside
 
+CODE = "code"  # that no recipe and no folder of a model names: SHA-256 by name
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
 
 
@@ -225,9 +231,10 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         files = _files(str(recipe.base.model))
-        return {"model": recipe.base.model, "files": files} | _dtype(recipe)
+        code = _code_beside(expand_home(str(recipe.base.model)))
+        return {GIVEN: recipe.base.model, "files": files} | code | _dtype(recipe)
     data = training.data
-    found = {
+    found: dict[str, Any] = {
         "recipe": training.hash(),
         "texts": [_identify_source(source, strict) for source in data.sources],
     }
@@ -237,7 +244,22 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
         found["held out"] = [_identify_source(source, strict) for source in data.eval_sources]
     if data.trained_tokenizer is None and (place := expand_home(str(data.tokenizer))).exists():
         found["tokenizer"] = _content(place)
+    if code := own_code(training):
+        found[CODE] = code
     return found | _dtype(recipe)
+
+
+def _code_beside(folder: Path) -> dict[str, Any]:
+    """Return the code that a model of ours runs and that does not lie in its folder."""
+    if not folder.is_dir():
+        return {}
+    try:
+        with quiet_libraries():
+            found = configuration(folder)
+        code = code_beside(found.parse_spec()) if isinstance(found, LabConfig) else {}
+    except UserError:  # whoever loads the model says so
+        return {}
+    return {CODE: code} if code else {}
 
 
 def _dtype(recipe: AdaptationRecipe) -> dict[str, str]:

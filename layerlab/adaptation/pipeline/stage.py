@@ -18,6 +18,7 @@ FILE, MODEL, WORDS = "stage.json", "model", "words"
 PROCESSOR = "processor_seconds"  # of the first process of a stage, which the plan foretells
 SCHEMA = 1
 UNSEALED = "checkpoint-*"  # these have seals of their own, and go
+GIVEN = "model"  # the setting of a base that was given by name, and lies elsewhere
 # In the order in which they are carried out; contamination belongs to clean.
 KINDS = (
     *("base", "clean", "contamination", "vocabulary", "embedding"),
@@ -143,7 +144,9 @@ class StageStore:
         kept = self.read(key)
         assert kept is not None, key
         name = str(kept[what])
-        return str(self.check(key) / name) if (self.of(key) / name).is_dir() else name
+        if what == MODEL and GIVEN in kept["settings"]:
+            return name
+        return str(self.check(key) / name)
 
     def check(self, key: str) -> Path:
         """Return the folder of a finished stage, after checking its files.

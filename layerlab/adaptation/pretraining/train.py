@@ -32,9 +32,15 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.beginning import describe_beginning
-from layerlab.adaptation.trainer.lora import add_adapters, find_trained_whole, merge_adapters
+from layerlab.adaptation.trainer.lora import (
+    add_adapters,
+    check_mergeable,
+    find_trained_whole,
+    merge_adapters,
+)
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import (
+    MIXTURE,
     PLANNED,
     build_trainer,
     check_same_plan,
@@ -110,6 +116,8 @@ def pretrain(
     check_entries(model, words)
     lora = section.lora
     check_trained(model, find_trained_whole(model, lora) if lora else None)
+    if lora and merge:
+        check_mergeable(model, lora)
     if reading.documents:
         check_separation(model, "documents", "documents")
     block = block_of(model, section)
@@ -324,6 +332,10 @@ def _plan(
     """Return the plan, which may not change between two sessions of a run."""
     return {
         "text": text.corpus.digest,
+        MIXTURE: [
+            f"{kind} {stream.weight:g}"
+            for kind, stream in zip(text.kinds, text.corpus.train, strict=True)
+        ],
         "ratio": list(section.ratio),
         "tokens": section.tokens,
         "batch": section.batch_size,

@@ -24,9 +24,20 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.beginning import describe_beginning
-from layerlab.adaptation.trainer.lora import add_adapters, find_trained_whole, merge_adapters
+from layerlab.adaptation.trainer.lora import (
+    add_adapters,
+    check_mergeable,
+    find_trained_whole,
+    merge_adapters,
+)
 from layerlab.adaptation.trainer.own_folder import check_own
-from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
+from layerlab.adaptation.trainer.resume import (
+    MIXTURE,
+    build_trainer,
+    check_same_plan,
+    remember_plan,
+    resume,
+)
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.adaptation.trainer.stage_trainer import whole_model
@@ -146,6 +157,8 @@ def tune(
     check_entries(model, words)
     lora = section.lora
     check_trained(model, find_trained_whole(model, lora) if lora else None)
+    if lora and merge:
+        check_mergeable(model, lora)
     note = add_plain_template(words)
     notes = (note,) if note else ()
     block = block_of(model, section)
@@ -280,6 +293,10 @@ def _plan(
         lora |= {"target": section.lora.target_modules, "merged": merge}
     return {
         "block": block,
+        MIXTURE: [
+            f"{one.name}: {len(one.examples)} rows, {len(one.held)} held out"
+            for one in found.sources
+        ],
         "batch": section.batch_size,
         "epochs": section.num_train_epochs,
         "tokens": section.tokens,

@@ -2,12 +2,14 @@
 
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import LoraSection
@@ -35,6 +37,36 @@ def find_trained_whole(model: Any, lora: LoraSection) -> list[tuple[str, Tensor]
         if any(_is_called(path, one) for one in lora.modules_to_save)
         for name, weight in module.named_parameters()
     ]
+
+
+def check_mergeable(model: Any, lora: LoraSection) -> None:
+    """Refuse adapters whose learning does not go into the weights below them.
+
+    Where several modules hold one weight, each has an adapter of its own, and all of them would be
+    added to it. Embeddings that are trained whole are untied from the head by PEFT.
+
+    Raises:
+        UserError: names such a weight and the modules.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    holders: defaultdict[int, list[str]] = defaultdict(list)
+    for path, module in modules.items():
+        for one in module.parameters(recurse=False):
+            holders[id(one)].append(path)
+    ends = {model.get_input_embeddings(), model.get_output_embeddings()}
+    for paths in (paths for paths in holders.values() if len(paths) > 1):
+        whole = ends >= {modules[path] for path in paths}
+        for path in paths:
+            if _is_adapted(modules[path], path, lora, model.get_output_embeddings()) or (
+                not whole and _is_within(path, lora.modules_to_save)
+            ):
+                others = len(paths) - 2
+                raise UserError(
+                    f"LoRA cannot be merged into the weight of {path}, which {_other(paths, path)} "
+                    f"{f'and {others} more hold' if others else 'holds'} too: what is learned for "
+                    "one would be added to all; leave lora out, or write under target_modules "
+                    "which others are to have adapters (in Python, merge=False keeps them apart)"
+                )
 
 
 def add_adapters(model: Any, lora: LoraSection, seed: int) -> Any:
@@ -65,6 +97,24 @@ def merge_adapters(model: Any) -> Any:
 
 def _is_called(path: str, name: str) -> bool:
     return path == name or path.endswith(f".{name}")
+
+
+def _is_within(path: str, names: Iterable[str]) -> bool:
+    """Return whether a module is called by one of these names, or lies in one that is."""
+    parts = path.split(".")
+    inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(_is_called(one, name) for one in inside for name in names)
+
+
+def _is_adapted(module: Any, path: str, lora: LoraSection, head: Any) -> bool:
+    """Return whether a module is given an adapter: all matrices but the head, or what is named."""
+    if lora.target_modules is None:
+        return isinstance(module, torch.nn.Linear | Conv1D) and module is not head
+    return any(_is_called(path, name) for name in lora.target_modules)
+
+
+def _other(paths: list[str], path: str) -> str:
+    return next(one for one in paths if one != path)
 
 
 def _linear(model: Any) -> list[str]:

@@ -25,6 +25,7 @@ from layerlab.validation import short_repr
 
 RESULT, BEGINNING = "result.json", "beginning"
 PLANNED = "plan"  # the entry of what a run left with the hash of its plan
+MIXTURE = "mixture"  # the entry of a plan with the sources, in words
 
 
 def check_same_plan(
@@ -53,6 +54,7 @@ def check_same_plan(
     kept = _read_plan(out)
     if BEGINNING in kept:  # as in every run but those of earlier versions
         _check_same_beginning(out, kept[BEGINNING], beginning)
+    kept.setdefault(MIXTURE, plan.get(MIXTURE))  # earlier versions did not keep it
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
             f"{out} holds a run with another {other[0]} ({short_repr(kept.get(other[0]))}, not "

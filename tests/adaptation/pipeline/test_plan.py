@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.api.adapt import plan_adaptation
 from layerlab.builtin import path
 from layerlab.console.progress import NullProgress
+from layerlab.plugins import load
 from layerlab.recipes.adaptation import make_recipe
+from layerlab.variants import registry
+from layerlab.variants.template import write_template
 from tests.adaptation.lessons import recipe
 
 READ = (
@@ -83,6 +87,37 @@ def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_p
     assert not before & found()
 
 
+@pytest.mark.parametrize("how", ["trained", "saved"])
+def test_code_that_the_file_of_a_base_imports_moves_all_stages(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "beside_idea", raising=False)
+    file, helper = write_template(tmp_path / "my_idea.py"), tmp_path / "beside_idea.py"
+    content = recipe(tmp_path, vocabulary=None, embedding=None)
+    content["base"]["recipe"]["model"]["variant"] = "my-idea"
+
+    def found() -> set[str]:
+        load(file)
+        stages = plan_stages(make_recipe(content))
+        return {one.key for one in stages if one.kind != "clean"}
+
+    text = file.read_text("utf-8")
+    file.write_text(
+        text.replace("import torch\n", "import torch\nimport beside_idea\n", 1), "utf-8"
+    )
+    helper.write_text("SCALE = 1\n")
+    if how == "saved":
+        load(file)
+        layerlab.build("my-idea", width=16, layers=1, heads=2).save_pretrained(tmp_path / "saved")
+        content["base"] = {"model": str(tmp_path / "saved")}
+    before = found()
+    assert found() == before
+    helper.write_text("SCALE = 2\n")
+    assert not found() & before
+
+
 def test_rows_that_are_no_longer_read_move_the_stage(model: Path, tmp_path: Path) -> None:
     content = lessons(model, pretrain=None, evaluate=None)
     (source,) = content["sft"]["sources"]
@@ -135,6 +170,33 @@ def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(
     for read in (store.read, store.model, store.check):
         with pytest.raises(UserError, match=f"that of another stage, {another.key}; delete it"):
             read(stage.key)
+
+
+def test_a_model_that_is_gone_is_not_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, stage = StageStore(tmp_path / "stages"), Stage(kind="pretrain", settings={})
+    own = store.of(stage.key) / "model"
+    own.mkdir(parents=True)
+    (own / "config.json").write_text("{}")
+    store.finish(stage, {"model": "model", "words": "model"}, 1.0)
+    assert store.model(stage.key) == store.words(stage.key) == str(own)
+    shutil.rmtree(own)
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()  # of the user's, where the command is typed
+    for read in (store.model, store.words):
+        with pytest.raises(UserError, match=r"is not what its stage wrote: .*model/config\.json"):
+            read(stage.key)
+
+
+@pytest.mark.parametrize("name", ["model", "words"])
+def test_a_base_that_is_called_as_a_folder_of_ours_is_taken(tmp_path: Path, name: str) -> None:
+    store = StageStore(tmp_path)
+    stage = Stage(kind="base", settings={"model": name, "files": []})
+    (store.of(stage.key) / "words").mkdir(parents=True)
+    store.finish(stage, {"model": name, "words": "words"}, 1.0)
+    assert store.model(stage.key) == name
+    assert store.words(stage.key) == str(store.of(stage.key) / "words")
 
 
 def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.corpus.batches import BatchOrder
 from layerlab.recipes.adaptation_sections import PretrainSection
 from layerlab.recipes.load import validate_table
+from layerlab.recipes.training_sections import Source
 from layerlab.records.events import read
 from tests.adaptation.small import LAW, NATURE, llama, words, written
 from tests.forked import Forked
@@ -314,6 +316,39 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_pa
         run(texts, tmp_path / "out", **options)
     assert (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").is_file()
     assert not (tmp_path / "out" / "model").exists()
+
+
+def mixed(texts: Path, out: Path, *weights: float) -> Pretrained:
+    """Both texts by their weights; where there is one weight, the other text is general."""
+    sources = [Source(text=str(texts / name)) for name in ("law.jsonl", "nature.jsonl")]
+    domain = [
+        one.model_copy(update={"weight": of}) for one, of in zip(sources, weights, strict=False)
+    ]
+    reading = ReplayData(
+        domain=domain, general=sources[len(domain) :] or None, cache=texts / "cache"
+    )
+    section = stage(ratio=(1, 0), tokens=4 * 4 * BLOCK)
+    return pretrain(llama(), words(), reading, section=section, out=out, use_cpu=True)
+
+
+def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = mixed(texts, out, 1, 1)
+    assert [one.blocks for one in found.sources] == [8, 8]
+    before = weights(out)
+    said = r"another mixture \(\['domain 1', 'domain 1'\], not \['domain 3', 'domain 1'\]\); name"
+    with pytest.raises(UserError, match=said):
+        mixed(texts, out, 3, 1)
+    with pytest.raises(UserError, match=r"'domain 1'\], not \['domain 1'\]\); name another folder"):
+        mixed(texts, out, 1)
+    assert mixed(texts, out, 2, 2) == found  # the same shares
+    plan = json.loads((out / "plan.json").read_text())
+    del plan["mixture"]  # as of an earlier version
+    (out / "plan.json").write_text(json.dumps(plan))
+    for one in out.glob("checkpoint-*"):
+        shutil.rmtree(one)  # their seals know the whole plan
+    mixed(texts, out, 1, 1)
+    assert all(torch.equal(one, before[name]) for name, one in weights(out).items())
 
 
 def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:

@@ -53,7 +53,8 @@ def fresh(variant: str = "llama") -> Any:
 def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
     section = settings.pop("section", SECTION)
     model = fresh() if model is None else model
-    return tune(model, WORDS, ROWS, out=out, section=section, **{**HERE, **settings})
+    rows = settings.pop("rows", ROWS)
+    return tune(model, WORDS, rows, out=out, section=section, **{**HERE, **settings})
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -128,6 +129,11 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert again.curve == done.curve
     with pytest.raises(UserError, match="holds a run with another epochs"):
         tuned(tmp_path / "run", section=BLOCKS.model_copy(update={"eval_steps": 2}))
+    renamed = {f"{name} 2": rows for name, rows in ROWS.items()}
+    with pytest.raises(
+        UserError, match=r"another mixture \(\['law: .* held out'\], not \['law 2: "
+    ):
+        tuned(tmp_path / "run", save_steps=2, rows=renamed)
 
 
 def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None:
