@@ -34,7 +34,7 @@ from layerlab.measures.questions import SALIENCY, check_backward, saliency_optio
 from layerlab.numerics.formats.formats import parse_formats
 from layerlab.records.parse import read_json
 from layerlab.system.files import File
-from layerlab.system.python_file import check_syntax, hash_imports, read_python_file
+from layerlab.system.python_file import check_syntax, hash_imports, import_anew, read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
@@ -149,7 +149,8 @@ def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
     """Return what a file declares, once it has run."""
     name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
     with _restore(name):
-        module = _run(file, source, name)
+        with import_anew(source, name):
+            module = _run(file, source, name)
         measures, builds = _declare(file, module)
         if builds:
             # Late: who only measures needs nothing that builds.

@@ -34,6 +34,7 @@ REASONS = {
     "adaptation/trainer/own_folder.py remove_checkpoints": "its own, whose seal names every file",
     "adaptation/trainer/own_folder.py BeginCallback._write": "its own list of checkpoints",
     "api/adapt.py _carry": "makes the folder of a stage",
+    "corpus/corpus.py Corpus.tokenizer": "a temporary folder",
     "corpus/stored.py lock_in_turn": "half of what lies in the cache, under its lock",
     "corpus/shards.py WriterProcess.start": "starts the writer of shards in the cache",
     "corpus/stored.py write_contents": "called by what fills a corpus",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,8 @@ class Corpus:
         validation: the same of the held-out text.
         documents: whether attention stops at separators.
         notes: what the reader of a result has to know.
+        named: the tokenizer that was asked for by name. Of the settings that tokens do not depend
+            on, such as its chat template, the cache holds those of whoever came first.
     """
 
     folder: Path
@@ -74,6 +77,7 @@ class Corpus:
     validation: tuple[TokenStream, ...]
     documents: bool = False
     notes: tuple[str, ...] = ()
+    named: PreTrainedTokenizerFast | None = None
 
     @property
     def name(self) -> str:
@@ -95,11 +99,12 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Return the tokenizer that made the tokens."""
-        found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
-            self.folder / TOKENIZER
-        )
-        return found
+        """Return the tokenizer that made the tokens, with the settings that it has where it is."""
+        if self.named is None:
+            return _open_tokenizer(self.folder / TOKENIZER)
+        with TemporaryDirectory() as folder:
+            self.named.save_pretrained(folder)
+            return _open_tokenizer(Path(folder))
 
 
 def prepare(
@@ -232,6 +237,12 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
     ]
     content = json.dumps([TOKENS, sources, made, data.validation_fraction])
     return blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Open a tokenizer that was saved, of whatever class, as its tokenizer.json says."""
+    found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
+    return found
 
 
 def _hash(words: PreTrainedTokenizerFast) -> str:
@@ -375,6 +386,7 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
         validation=sides["validation"],
         documents=data.document_masking,
         notes=(*(note for text in asked.texts for note in text.notes), *content["notes"]),
+        named=asked.words,
     )
 
 

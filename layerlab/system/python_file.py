@@ -1,4 +1,8 @@
-"""A Python file of the user's own, read as bytes; nothing of it runs here."""
+"""A Python file of the user's own, and what it imports, read as bytes; nothing of it runs here.
+
+What is hashed is what runs: a module that was edited after it was imported is known by its bytes of
+then, and a file that is loaded imports it anew.
+"""
 
 import ast
 import hashlib
@@ -7,12 +11,24 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
+from typing import Any
+
+import psutil
 
 from layerlab.errors import UserError
 from layerlab.system.files import check_size
+
+# What layerlab itself has imported: a second copy of it would not be the one that is in use.
+SHARED = frozenset({"accelerate", "peft", "torch", "transformers"})
+# A file that was written later may be another one than was imported; told to a second alone.
+_STARTED = psutil.Process().create_time() - 1
+# Modules as they were imported, by name: the specification, which is another one once they are
+# imported anew, and the bytes.
+_IMPORTED: dict[str, tuple[Any, bytes]] = {}
 
 
 def read_python_file(path: str | PathLike[str]) -> tuple[Path, bytes]:
@@ -53,24 +69,107 @@ def hash_imports(source: bytes, module: str = "") -> dict[str, str]:
 
     What lies in `PYTHONPATH`, or is installed to be edited, can change from one call to the next.
     What these modules import counts too, and so do all modules of the file's own package. Nothing
-    runs: what a function imports once it is called is not seen.
+    runs: what a function imports once it is called is not seen. A module counts as it was imported.
 
     Args:
         source: of the file.
         module: what it is imported as.
     """
+    found = _find_loose(source, module)
+    return {name: hashlib.sha256(found[name]).hexdigest() for name in sorted(found)}
+
+
+def read_imported(name: str, file: Path) -> bytes:
+    """Return the bytes of a module as it was imported, as far as this process knows them.
+
+    Args:
+        file: that it came from.
+    """
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is None or _source_file(name) != file:
+        return file.read_bytes()
+    then, content = _IMPORTED.get(name, (None, b""))
+    if then is not spec:
+        content = file.read_bytes()
+        if not _is_newer(file):
+            _IMPORTED[name] = spec, content
+    return content
+
+
+@contextmanager
+def import_anew(source: bytes, module: str) -> Iterator[None]:
+    """Have a file, which runs meanwhile, import what was changed since it was imported.
+
+    Raises:
+        UserError: a package was changed that layerlab itself uses, or a module that is only reached
+            through what is imported meanwhile.
+    """
+    _forget_changed(source, module)
+    before = dict(sys.modules)
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # it is dated to a second
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = written
+    found = _find_loose(source, module)
+    for name in found:
+        if before.get(name) is sys.modules[name] and _is_changed(name):
+            raise UserError(
+                f"{name} was changed after Python had imported it; load the file again, which "
+                "imports it anew"
+            )
+    for name, content in found.items():
+        _IMPORTED[name] = sys.modules[name].__spec__, content
+
+
+def _forget_changed(source: bytes, module: str) -> None:
+    """Forget the modules that were changed since they were imported, and those that import them."""
+    found = _find_loose(source, module)
+    stale = {name for name in found if _is_changed(name)}
+    if not stale:
+        return
+    imports = {name: {*_list_imports(found[name], name)} for name in found}
+    while more := {name for name in found if name not in stale and stale & imports[name]}:
+        stale |= more
+    if shared := sorted({name.partition(".")[0] for name in stale} & SHARED):
+        raise UserError(
+            f"{shared[0]} was changed while Python was running, and layerlab uses it as it was; "
+            "start Python again"
+        )
+    for name in stale:
+        gone = sys.modules.pop(name)
+        above, _, own = name.rpartition(".")
+        if above in sys.modules and getattr(sys.modules[above], own, None) is gone:
+            delattr(sys.modules[above], own)
+
+
+def _is_changed(name: str) -> bool:
+    """Return whether a module may be another one than its file is now."""
+    file, module = _source_file(name), sys.modules[name]
+    then, content = _IMPORTED.get(name, (None, b""))
+    if file is None:
+        return False
+    return content != file.read_bytes() if then is module.__spec__ else _is_newer(file)
+
+
+def _is_newer(file: Path) -> bool:
+    status = file.stat()
+    return max(status.st_mtime, status.st_ctime) > _STARTED
+
+
+def _find_loose(source: bytes, module: str) -> dict[str, bytes]:
+    """Find the modules that a file imports and that are not installed; return their bytes."""
     own = module.partition(".")[0]
-    found: dict[str, str] = {}
+    found: dict[str, bytes] = {}
     pending = [(source, module)]
     while pending:
         source, module = pending.pop()
         for name in _list_imports(source, module):
             file = _source_file(name)
             if name not in found and file and (name.partition(".")[0] == own or _is_loose(file)):
-                content = file.read_bytes()
-                found[name] = hashlib.sha256(content).hexdigest()
-                pending.append((content, name))
-    return dict(sorted(found.items()))
+                found[name] = read_imported(name, file)
+                pending.append((found[name], name))
+    return found
 
 
 def hash_definition(one: FunctionType | type) -> dict[str, str]:
@@ -83,7 +182,7 @@ def hash_definition(one: FunctionType | type) -> dict[str, str]:
     file = next((file for file in files if file.is_file() and _is_loose(file)), None)
     if file is None:
         return {}
-    source = file.read_bytes()
+    source = read_imported(one.__module__, file)
     own = {file.name: hashlib.sha256(source).hexdigest()}
     return own | hash_imports(source, one.__module__)
 

@@ -88,7 +88,7 @@ def _finish(folder: Path) -> int:
 
 
 def _set_threads(folder: Path) -> None:
-    """Set the threads of a run before torch is imported; later it is too late for them."""
+    """Set the threads of a run before torch is imported: some settings are read only then."""
     try:
         settings = read_table(folder / RECIPE).get("run") or {}
     except UserError:  # which is told by whoever reads the run
@@ -112,8 +112,12 @@ def _train(folder: Path) -> None:
     take_grants()
     if (read_result(folder) or {}).get("run") == run.name:
         return
+    import torch
+
     from layerlab.training.trainer import train_run
 
+    # Of this run, whatever the one before it or its slot was given: its manifest says so.
+    torch.set_num_threads(run.recipe.run.threads)
     train_run(run, folder)
 
 

@@ -362,6 +362,24 @@ def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: P
     assert f"held-out bytes of {tmp_path / 'b.jsonl'} (1 of" in note
 
 
+def test_a_corpus_of_the_cache_has_the_settings_of_the_tokenizer_that_is_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    words = train_tokenizer([LINE], 270)
+    found = []
+    for name, template, length in (("one", "ONE", 64), ("two", "TWO", 32)):
+        words.chat_template, words.model_max_length = template, length
+        words.save_pretrained(tmp_path / name)
+        found.append(prepare(data(folder, tokenizer=str(tmp_path / name)), tmp_path))
+    first, second = found
+    assert first.folder == second.folder and first.digest == second.digest
+    for corpus, template, length in ((first, "ONE", 64), (second, "TWO", 32)):
+        settings = corpus.tokenizer.chat_template, corpus.tokenizer.model_max_length
+        assert settings == (template, length)
+    held = data(folder, tokenizer=str(tmp_path / "two"), eval_sources=(Source(text=str(folder)),))
+    assert prepare(held, tmp_path).tokenizer.chat_template == "TWO"
+
+
 def test_a_tokenizer_as_of_sentencepiece_is_a_corpus_of_its_own(
     folder: Path, tmp_path: Path
 ) -> None:

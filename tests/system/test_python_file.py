@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.system.python_file import hash_definition, hash_imports
+from layerlab.system.python_file import hash_definition, hash_imports, import_anew
 
 SOURCE = b"import json, numpy\nimport layerlab\nfrom own_helper import SCALE\n"
 
@@ -48,6 +48,35 @@ def test_a_change_far_away_is_seen_and_nothing_is_imported_for_it(helpers: Path)
     assert hash_imports(b"import not_imported_yet\ndef f():\n    import own_helper\n") == {}
     assert hash_imports(b"def (:") == {}
     assert hash_imports(b"from .... import own_helper", "own_package.inner") == {}
+
+
+def test_a_module_that_was_edited_after_it_was_imported_counts_as_it_runs(
+    helpers: Path,
+) -> None:
+    for name in hash_imports(SOURCE):
+        del sys.modules[name]
+    with import_anew(SOURCE, "scaled"):
+        importlib.import_module("own_helper")
+    before, function = hash_imports(SOURCE), sys.modules["own_package.inner"].read
+    known = hash_definition(function)
+    for name in ("own_helper.py", "own_package/inner.py"):
+        (helpers / name).write_text("SCALE = 2\n")
+    assert hash_imports(SOURCE) == before and hash_definition(function) == known
+    with import_anew(SOURCE, "scaled"):
+        importlib.import_module("own_helper")
+    after = hash_imports(SOURCE)
+    assert after["own_helper"] == hashlib.sha256(b"SCALE = 2\n").hexdigest()
+    importlib.import_module("own_package.inner")
+    assert sys.modules["own_package"].inner.SCALE == 2
+
+
+def test_a_module_that_its_user_imported_again_counts_as_it_is_then(helpers: Path) -> None:
+    with import_anew(SOURCE, "scaled"):
+        module = importlib.import_module("own_helper")
+    (helpers / "own_helper.py").write_text("SCALE = 2, 2\n")
+    importlib.reload(module)
+    digest = hashlib.sha256(b"SCALE = 2, 2\n").hexdigest()
+    assert hash_imports(SOURCE)["own_helper"] == digest
 
 
 def test_a_package_counts_as_a_whole_wherever_it_is_installed() -> None:

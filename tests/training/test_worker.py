@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
@@ -93,6 +95,19 @@ def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None
     # And alone, in this process, it comes to the same weights.
     other = run_one(small, tmp_path / "here" / small.name, heard)
     assert other["weights"] == outcome.result["weights"]
+
+
+def test_a_worker_computes_with_the_threads_of_each_run(small: RunSpec, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            folder = tmp_path / str(threads)
+            write_run(replace(small, recipe=small.recipe.change({"run.threads": threads})), folder)
+            assert main([str(folder)]) == 0 and torch.get_num_threads() == threads
+            told = json.loads((folder / "manifest.json").read_text())["machine"]["threads"]
+            assert told == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_that_shares_its_device_has_no_speed(

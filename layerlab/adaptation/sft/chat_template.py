@@ -2,11 +2,13 @@
 
 Templates mark the assistant's part by `{% generation %}`. Where one does not, the part is what a
 turn adds to the rendering of the turns before it, which holds only if each rendering begins with
-the one before; otherwise the template is refused.
+the one before; otherwise the template is refused. Either way that part begins where the rendering
+for generation ends: what a template writes behind that, if only a blank, the model has to write.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,11 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from layerlab.adaptation.sft.conversations import ASSISTANT, Turn
 from layerlab.errors import UserError
 from layerlab.system.limits import check_work
+from layerlab.validation import short_repr
 
 # Characters that no standard gives a meaning to.
 PRIVATE = range(0xF0000, 0xFFFFE)
+TRIED = (Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?"))
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # For tokenizers that have none: plain words, so that no new token is needed.
 PLAIN = (
@@ -69,6 +73,7 @@ class ChatTemplate:
 
     Attributes:
         marked: whether it says itself what the assistant's part is.
+        notes: how what a model is asked by differs from what it learns.
     """
 
     def __init__(self, words: PreTrainedTokenizerFast) -> None:
@@ -84,13 +89,33 @@ class ChatTemplate:
             raise UserError(f"the tokenizer has no chat template to use: {message}") from None
         self.marked = bool(MARKED.search(self.text))
         self._special = dict(words.special_tokens_map)
-        tried = [Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?")]
         check_work(
-            lambda: self._render(tried, ""),
+            lambda: self._render(TRIED, ""),
             "the chat template",
             "two turns",
             content=f"{self._special} {self.text}",
         )
+        self._gap, self.notes = "", tuple[str, ...]()
+        with suppress(UserError):  # which is said of the first row
+            self._compare_with_prompt()
+
+    def _compare_with_prompt(self) -> None:
+        """Find what stands between the rendering for generation and what the assistant says."""
+        whole, spans = self._render(TRIED, "", tracked=self.marked)
+        asked = self._render(TRIED[:1], "", prompt=True)[0]
+        start = spans[0][0] if spans else len(self._around(TRIED, 1, "")[0])
+        if whole.startswith(asked):
+            self._gap = whole[len(asked) : start]
+        elif self.marked:
+            self.notes = (
+                "the chat template asks for an answer by another text than it writes before one, "
+                f"{short_repr(asked)}: the model learns to go on from another prompt than it gets",
+            )
+        if self._gap.strip():
+            self.notes = (
+                f"the chat template writes {short_repr(self._gap)} before an answer, but not where "
+                "it asks for one (add_generation_prompt): the model learns to write that too",
+            )
 
     def render(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
         """Return a whole conversation as text.
@@ -100,9 +125,7 @@ class ChatTemplate:
         """
         if not self.marked:
             return self._derive(turns, place)
-        text, spans = self._render(turns, place, tracked=True)
-        found = tuple((start, end) for start, end in spans if end > start)
-        return Rendered(text, found)
+        return self._reach_prompt(*self._render(turns, place, tracked=True))
 
     def prompt(self, turns: Sequence[Turn], place: str = "a prompt") -> Rendered:
         """Return a conversation up to where the assistant begins to speak.
@@ -111,9 +134,20 @@ class ChatTemplate:
             UserError: the template refuses it.
         """
         text, spans = self._render(turns, place, prompt=True, tracked=self.marked)
-        if not self.marked and any(turn.role == ASSISTANT for turn in turns):
-            spans = list(self._derive(turns, place).spans)
-        return Rendered(text, tuple(spans))
+        if self.marked:
+            return self._reach_prompt(text, spans)
+        said = any(turn.role == ASSISTANT for turn in turns)
+        return Rendered(text, self._derive(turns, place).spans if said else ())
+
+    def _reach_prompt(self, text: str, spans: Sequence[tuple[int, int]]) -> Rendered:
+        """Return a rendering whose marked spans begin where that for generation ends."""
+        room = len(self._gap)
+        found = [
+            (start - room if text[:start].endswith(self._gap) else start, end)
+            for start, end in spans
+            if end > start
+        ]
+        return Rendered(text, tuple(found))
 
     def _derive(self, turns: Sequence[Turn], place: str) -> Rendered:
         whole = self._render(turns, place)[0]
@@ -121,11 +155,10 @@ class ChatTemplate:
         for number, turn in enumerate(turns):
             if turn.role != ASSISTANT:
                 continue
-            bare = self._render(turns[:number], place)[0] if number else ""
             before = self._render(turns[:number], place, prompt=True)[0] if number else ""
             after = self._render(turns[: number + 1], place)[0]
             head, foot = self._around(turns, number, place)
-            start = len(before) if before != bare else len(head)
+            start = len(before) if number else len(head)
             if not (
                 after.startswith(before)
                 and after.startswith(head[:start])

@@ -27,12 +27,14 @@ class SFTDataset:
 
     Attributes:
         rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
+        notes: on the chat template.
     """
 
     section: SftSection
     sources: Sequence[EncodedSource]
     rows: Sequence[Sequence[tuple[int, int]]]
     collator: Collator = field(repr=False)
+    notes: Sequence[str] = ()
 
     @property
     def updates(self) -> int:
@@ -118,7 +120,8 @@ def prepare_dataset(
     rows += [[] for _ in range(-len(rows) % section.batch_size)]
     ends = (words.pad_token_id, words.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
-    return SFTDataset(section, sources, rows, Collator(filler, section.packing))
+    collator = Collator(filler, section.packing)
+    return SFTDataset(section, sources, rows, collator, encoder.template.notes)
 
 
 @torch.no_grad()

@@ -189,7 +189,7 @@ def tune(
             sources={one.name: one.tally for one in found.sources},
             curve=curve,
             folder=out,
-            notes=(*notes, *damaged),
+            notes=(*notes, *found.notes, *damaged),
         )
         if first:
             _save(done, words)

@@ -4,6 +4,7 @@ Whoever holds a model can put another activation into it, scale an adapter, or h
 what was kept of it before is then not its own.
 """
 
+import hashlib
 import inspect
 import uuid
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,10 @@ import torch
 from torch import nn
 
 from layerlab.loading.weights_hash import hash_tensors
-from layerlab.records.file_digests import hash_file
-from layerlab.system.python_file import hash_imports
+from layerlab.system.python_file import SHARED, hash_imports, read_imported
 
 # Their versions are said elsewhere; the code of others is known by its file.
-KNOWN = frozenset({"accelerate", "layerlab", "peft", "torch", "transformers"})
+KNOWN = SHARED | {"layerlab"}
 # Where a model came from, and what changes while it computes or is judged.
 NEUTRAL = frozenset(
     (
@@ -172,7 +172,8 @@ def _identify(kind: type) -> str:
     """Return the hash of the file that a class is written in, and of what that imports."""
     try:
         file = Path(inspect.getfile(kind))
-        return f"{hash_file(file)} {hash_imports(file.read_bytes(), kind.__module__)}"
+        source = read_imported(kind.__module__, file)
+        return f"{hashlib.sha256(source).hexdigest()} {hash_imports(source, kind.__module__)}"
     except (OSError, TypeError):  # it was typed, and lies in no file
         return _unknown()
 

@@ -132,8 +132,7 @@ class Reading:
                 self.rows.append((layer, None, measure, float(_pool(measure, values))))
 
     def _gradients(self, whole: float | None) -> None:
-        sizes = gradient_norms(self.model, self.stack)
-        found = sum(size**2 for size in sizes.values()) ** 0.5
+        sizes, found = gradient_norms(self.model, self.stack)
         # Clipping has scaled them all by one factor.
         factor = 1.0 if whole is None or found == 0 else whole / found
         for layer, size in sorted(sizes.items()):
@@ -165,14 +164,29 @@ def _exact(weight: Tensor) -> Tensor:
     return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
 
 
-def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> dict[int, float]:
-    """Return gradient norms by layer: EMBEDDING, the blocks from 0, then the rest."""
-    squares: dict[int, list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            layer = layer_of(name, stack.name, len(stack.blocks))
-            squares.setdefault(layer, []).append(_square(parameter.grad))
-    return {layer: float(torch.stack(each).sum().sqrt()) for layer, each in squares.items()}
+def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> tuple[dict[int, float], float]:
+    """Return gradient norms by layer, EMBEDDING, the blocks from 0, then the rest; and the whole.
+
+    A weight that blocks share counts in each of them, and once in the whole.
+    """
+    blocks = range(len(stack.blocks))
+    layers: dict[int, list[Tensor]] = {}
+    held: dict[int, set[int]] = {}
+    whole: dict[int, Tensor] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.grad is None:
+            continue
+        layer, own = layer_of(name, stack.name, len(blocks)), id(parameter)
+        seen = held.setdefault(own, set())
+        if layer in seen or (seen and layer not in blocks):  # as a head that is the embedding
+            continue
+        seen.add(layer)
+        if own not in whole:
+            whole[own] = _square(parameter.grad)
+        layers.setdefault(layer, []).append(whole[own])
+    norms = {layer: float(torch.stack(each).sum().sqrt()) for layer, each in layers.items()}
+    total = sum(float(one) for one in whole.values())
+    return norms, total**0.5
 
 
 def _square(gradient: Tensor) -> Tensor:

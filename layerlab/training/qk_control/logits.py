@@ -149,8 +149,8 @@ def _note(
     elif torch.compiler.is_compiling():
         # A graph has no branches: all scores are formed.
         group = query.shape[1] // key.shape[1]
-        scores = query @ key.repeat_interleave(group, 1).mT * factor
-        scores = scores.float().masked_fill(~_visible(mask, causal, scores), -torch.inf)
+        scores = (query @ key.repeat_interleave(group, 1).mT).float() * factor
+        scores = scores.masked_fill(~_visible(mask, causal, scores), -torch.inf)
         largest.copy_(torch.maximum(largest, scores.amax((0, 2, 3))))
     else:
         _note_above(largest, query, key, mask, factor, causal, limit)
@@ -167,7 +167,9 @@ def _note_above(
 ) -> None:
     """Note the largest scores of sequences and heads that may pass the limit."""
     group = query.shape[1] // key.shape[1]
-    lengths = [torch.linalg.vector_norm(one, dim=-1).amax(-1).float() for one in (query, key)]
+    # In float32: rounded down in their own type, the bound would be none.
+    wide = torch.float32
+    lengths = [torch.linalg.vector_norm(one, dim=-1, dtype=wide).amax(-1) for one in (query, key)]
     bound = lengths[0] * lengths[1].repeat_interleave(group, 1) * abs(factor)
     above = (bound > limit).nonzero()
     step = max(1, ELEMENTS // (query.shape[2] * key.shape[2]))

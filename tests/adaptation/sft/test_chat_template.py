@@ -144,14 +144,46 @@ def test_a_template_whose_answers_cannot_be_told_is_refused(template: str) -> No
     assert "\n" not in str(error.value)
 
 
-def test_a_template_without_a_prompt_is_read_by_the_answer_itself() -> None:
-    words = speaker(
-        "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + eos_token }}{% endfor %}"
-    )
-    found = Encoder(words).example(talk("a", "b", "c", "a"))
-    assert said(words, found) == ["b<|endoftext|>", "a<|endoftext|>"]
-    words.chat_template = words.chat_template.replace("m.content", "m.content | upper")
-    assert said(words, Encoder(words).example(talk("a", "b"))) == ["B<|endoftext|>"]
+# As Llama 2 and Mistral: no prompt on request, and a blank before an answer.
+BLANK = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content }}"
+    "{{ ' [/INST]' }}{% else %}{{ ' ' }}{% generation %}{{ m.content + ' ' + eos_token }}"
+    "{% endgeneration %}{% endif %}{% endfor %}"
+)
+HEADED = (
+    "{% for m in messages %}{{ '[' + m.role + '] ' }}{% if m.role == 'user' %}{{ m.content }}"
+    "{% else %}{% generation %}{{ m.content | upper + eos_token }}{% endgeneration %}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "before", "after"), [(BLANK, " ", " "), (HEADED, "[assistant] ", "")]
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_answer_begins_where_a_prompt_ends_whatever_a_template_writes_there(
+    template: str, before: str, after: str, marked: bool
+) -> None:
+    words = speaker(template if marked else unmarked(template))
+    encoder, given = Encoder(words), talk("A", "B B", "A <|im_end|>", "C C")
+    whole, end = encoder.example(given), f"{after}<|endoftext|>"
+    assert said(words, whole) == [f"{before}B B{end}", f"{before}C C{end}"]
+    for turns in (given.turns[:1], given.turns[:3]):
+        prompt = encoder.prompt(turns)
+        assert whole.ids[: len(prompt)].tolist() == prompt
+        assert whole.answer[len(prompt)] and not whole.answer[len(prompt) - 1]
+    theirs = words.apply_chat_template(given.messages()[:1], add_generation_prompt=True)
+    assert encoder.prompt(given.turns[:1]) == theirs["input_ids"]
+    assert bool(encoder.template.notes) == bool(before.strip())
+    assert all("writes '[assistant] ' before" in note for note in encoder.template.notes)
+
+
+def test_a_prompt_that_no_answer_follows_in_the_rows_is_noted() -> None:
+    thinking = CHATML.replace("<|im_start|>assistant\n'", "<|im_start|>assistant\n<think>\n'")
+    template = Encoder(speaker(thinking)).template
+    (note,) = template.notes
+    assert "asks for an answer by another text than it writes before one" in note
+    assert "<think>" in note and not ENCODERS["chatml"].template.notes
 
 
 def test_a_row_that_a_template_refuses_is_named() -> None:

@@ -68,6 +68,21 @@ def test_gradients_are_those_of_the_parameters(model: Any) -> None:
     assert sum(parts) == pytest.approx(float(whole) ** 2, rel=1e-5)
 
 
+def test_a_weight_that_blocks_share_counts_in_each_of_them_and_once_in_the_whole() -> None:
+    model = ours("widenet")
+    monitor = Monitor(model)
+    loss_of(model, batch(9)).backward()
+    whole = nn.utils.clip_grad_norm_(model.parameters(), inf)
+    monitor.step()
+    found = values(monitor, "gradient")
+    names = [len(dict(one.named_parameters())) for one in model.model.layers]
+    assert len(set(names)) == 1, "each block has all of its parameters"
+    for place, block in enumerate(model.model.layers):
+        squares = [float(one.grad.double().square().sum()) for one in block.parameters()]
+        assert found[place, None] == pytest.approx(sum(squares) ** 0.5, rel=1e-5)
+    assert found[None, None] == pytest.approx(float(whole), rel=1e-5)
+
+
 def test_gradients_are_told_as_they_were_before_clipping() -> None:
     model = ours()
     monitor = Monitor(model)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.recipes.training_sections import ControlSection, EmulateSection
+from layerlab.training.qk_control import logits
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.training.step.emulated_rounding import emulation
 from tests.forked import python
@@ -48,6 +49,21 @@ def test_the_largest_score_is_heard(attention: str, tiny: Callable[..., PreTrain
         limit = float(exact.median())
         some = largest_scores(one, limit)
         assert torch.allclose(some[exact > limit], exact[exact > limit], atol=1e-6)
+
+
+def test_no_head_above_the_limit_is_passed_over_in_bfloat16() -> None:
+    # The key is the query: its score is the bound itself, |q|^2 times the factor.
+    found = 0
+    for seed in range(20):
+        drawn = torch.randn(1, 1, 1, 64, generator=torch.Generator().manual_seed(seed))
+        query = drawn.bfloat16()
+        score = float(query.float().square().sum())
+        # Rounded down in bfloat16, the length would promise less than the score.
+        found += float(query.norm(dim=-1)) ** 2 < 0.999 * score
+        largest = torch.full((1,), -math.inf)
+        logits._note(largest, query, query, None, 1.0, True, 0.999 * score)
+        assert float(largest) == pytest.approx(score, rel=2**-8)
+    assert found
 
 
 def test_masks_of_documents_hide_scores() -> None:
@@ -114,6 +130,7 @@ def test_what_cannot_be_heard_is_said(tiny: Callable[..., PreTrainedModel]) -> N
 
 PROGRAM = """
 import json, torch
+from layerlab.training.qk_control import logits
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.recipes.training_sections import ControlSection
 from tests.training.controlled import model, words
