@@ -51,7 +51,7 @@ class Trained:
         """Return the trained model, as transformers loads it.
 
         Raises:
-            UserError: the recipe kept none.
+            UserError: the recipe kept none, or its weights are not those that were saved.
         """
         from layerlab.loading.weights import load_saved
 

@@ -26,7 +26,7 @@ from transformers.core_model_loading import (
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
 from layerlab.loading.weightless import Outline, empty
-from layerlab.loading.weights import check_plain, configuration
+from layerlab.loading.weights import check_plain, configuration, refuse_tied
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm
 from layerlab.observe.architecture.structure import (
@@ -120,7 +120,7 @@ def skeleton(folder: Path) -> Any:
 
     Raises:
         UserError: the folder has no config.json, or one that is not that of the weights, or they
-            are quantised, or hold one weight twice.
+            are quantised, or hold one weight twice, or a tied one in two that differ.
     """
     check_weights(folder)
     config = configuration(folder)
@@ -128,6 +128,7 @@ def skeleton(folder: Path) -> Any:
     outlines = read_outlines(folder)
     bare = empty(config, str(folder), outlines)
     check_stored_once(bare, folder, outlines)
+    check_stored_tied(bare, folder, outlines)
     return bare
 
 
@@ -181,34 +182,76 @@ def check_stored_once(bare: Any, folder: Path, stored: Mapping[str, Outline]) ->
         )
 
 
+def check_stored_tied(bare: Any, folder: Path, stored: Mapping[str, Outline]) -> None:
+    """Refuse two stored weights that differ where the configuration says that they are one.
+
+    Args:
+        bare: the model without weights, on the meta device.
+
+    Raises:
+        UserError: there are some.
+    """
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    held = {target: name for name, target, part in _find_targets(bare, stored) if part is None}
+    for one, other in bare.get_expanded_tied_weights_keys(all_submodels=True).items():
+        both = one in held and other in held
+        if both and not _is_equal(held[one], held[other], places):
+            raise refuse_tied(one, other, str(folder))
+
+
 def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield names of stored tensors that transformers puts into one place of a model.
 
     Several of them may be joined to one weight, as those of experts are: each has its place in it.
     """
+    whole: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    joined: dict[str, str] = {}
+    for name, target, part in _find_targets(bare, stored):
+        taken, place = (whole, target) if part is None else (parts, part)
+        if part is not None:
+            joined.setdefault(target, name)
+        if place in taken:
+            yield taken[place], name
+        taken.setdefault(place, name)
+    yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
+
+
+def _find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield names of stored tensors with those of the weights that transformers makes of them.
+
+    The third is the place in that weight, where it is joined of several; else None.
+    """
     changes = get_model_conversion_mapping(bare)
     renamings = [one for one in changes if isinstance(one, WeightRenaming)]
     converters = [one for one in changes if isinstance(one, WeightConverter)]
     own, prefix = bare.state_dict(), bare.base_model_prefix
-    whole: dict[str, str] = {}
-    parts: dict[str, str] = {}
-    joined: dict[str, str] = {}
     for name in sorted(stored, key=dot_natural_key):
         target, pattern = rename_source_key(name, renamings, converters, prefix, own)
         if target not in own and name in own:
             target, pattern = rename_source_key(name, [], [], prefix, own)
         if target not in own:
             continue
-        taken, place = whole, target
-        if pattern is not None:
-            joined.setdefault(target, name)
-            taken, place = parts, apply_renamings(name, renamings)
-            while prefix and place.startswith(f"{prefix}."):
-                place = place.removeprefix(f"{prefix}.")
-        if place in taken:
-            yield taken[place], name
-        taken.setdefault(place, name)
-    yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
+        if pattern is None:
+            yield name, target, None
+            continue
+        place = apply_renamings(name, renamings)
+        while prefix and place.startswith(f"{prefix}."):
+            place = place.removeprefix(f"{prefix}.")
+        yield name, target, place
+
+
+def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
+    """Tell whether two stored tensors hold the same numbers, in the narrower of their precisions.
+
+    transformers brings both to one precision before it compares them.
+    """
+    found = []
+    for name in (one, other):
+        with _open(places[name]) as store:
+            found.append(store.get_tensor(name))
+    narrow = min((tensor.dtype for tensor in found), key=lambda kind: kind.itemsize)
+    return torch.equal(*(tensor.to(narrow) for tensor in found))
 
 
 def _is_same(one: str, other: str, places: Mapping[str, Path]) -> bool:

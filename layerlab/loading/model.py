@@ -24,7 +24,7 @@ from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import check_stored_once, read_outlines
+from layerlab.loading.layer_weights import check_stored_once, check_stored_tied, read_outlines
 from layerlab.loading.options import check_dtype
 from layerlab.loading.weightless import check_causal, check_kinds, empty
 from layerlab.loading.weights import (
@@ -353,6 +353,9 @@ def _load_by_name(
             check_plain(config, place)
             check_stored(bare, place, outlines)
         model = bare if stored else weights(place, config, device, kind, room)
+        # transformers does not compare weights that stay on the disk.
+        if not quantised and (stored or is_offloaded(model)):
+            check_stored_tied(bare, folder, outlines)
         if not stored and not check_call(bare, place):
             check_real_call(model, place)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)

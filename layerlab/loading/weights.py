@@ -251,15 +251,15 @@ def check_plain(config: Any, place: str) -> None:
 
 
 def load_saved(folder: Path) -> PreTrainedModel:
-    """Return a model that was saved in a folder, as transformers loads it.
+    """Return a model that was saved in a folder, in the precision that it was saved in.
 
     Raises:
-        UserError: it has no weights that are safe to read.
+        UserError: it has no weights that are safe to read, or they are damaged, incomplete, or of
+            another model.
     """
     check_weights(folder)
     with quiet_libraries():
-        model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, folder, use_safetensors=True)
-    return model
+        return weights(str(folder), configuration(folder), None, "auto", room=True)
 
 
 def check_finite(model: PreTrainedModel) -> None:
@@ -307,11 +307,16 @@ def _check_tied(model: PreTrainedModel, place: str) -> None:
     """Refuse two stored weights that differ where the configuration says that they are one."""
     left = model.get_expanded_tied_weights_keys(all_submodels=True)
     for name in left.keys() - model.all_tied_weights_keys.keys():
-        raise UserError(
-            f"{name} and {left[name]} are one weight in config.json of {place!r} and two that "
-            "differ among its weights; expected both to say the same: write tie_word_embeddings = "
-            "false to use both as they are stored, or take the first out of the file"
-        )
+        raise refuse_tied(name, left[name], place)
+
+
+def refuse_tied(one: str, other: str, place: str) -> UserError:
+    """Return the refusal of two stored weights that are one in the configuration."""
+    return UserError(
+        f"{one} and {other} are one weight in config.json of {place!r} and two that "
+        "differ among its weights; expected both to say the same: write tie_word_embeddings = "
+        "false to use both as they are stored, or take the first out of the file"
+    )
 
 
 def _scratch() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 
 from layerlab.loading.layer_weights import list_files
+from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import digest_of
 from layerlab.system.files import check_regular
+from layerlab.system.logs import quiet_libraries
 
 PIECE = 1 << 22
 # Entries of a configuration that say where a model came from, or what its tensors say already.
@@ -99,7 +102,7 @@ def hash_settings(config: Any) -> str:
 def hash_tokenizer(words: Any) -> str:
     """Return a hash of the rules of a tokenizer, without those that each call sets."""
     backend = getattr(words, "backend_tokenizer", None)
-    rules = {"vocabulary": words.get_vocab()} if backend is None else json.loads(backend.to_str())
+    rules = describe_rules(words) if backend is None else json.loads(backend.to_str())
     return digest_of(
         {
             **{
@@ -111,3 +114,30 @@ def hash_tokenizer(words: Any) -> str:
             "template": words.chat_template,
         }
     )
+
+
+def describe_rules(words: Any) -> dict[str, Any]:
+    """Return the rules of a tokenizer that is written in Python.
+
+    They are its class, its vocabulary, the hashes of the files that it saves, as of merges or a
+    model of SentencePiece, and the options that it was made with.
+    """
+    kind = type(words)
+    own = {"name_or_path", "tokenizer_file", *getattr(words, "vocab_files_names", ())}
+    given = getattr(words, "init_kwargs", {})
+    return {
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "vocabulary": getattr(words, "get_vocab", dict)(),
+        "files": _hash_vocabulary(words),
+        "options": {name: str(given[name]) for name in sorted(given) if name not in own},
+    }
+
+
+def _hash_vocabulary(words: Any) -> dict[str, str]:
+    """Return hashes of the files in which a tokenizer saves its vocabulary, where it saves any."""
+    with TemporaryDirectory() as folder, quiet_libraries():
+        try:
+            saved = words.save_vocabulary(folder)
+        except (AttributeError, NotImplementedError):  # one of a user's own may save none
+            return {}
+        return {Path(one).name: hash_file(Path(one)) for one in saved}

@@ -67,6 +67,8 @@ class GivenModel:
     def state(self) -> list[str | None]:
         """Return what a study's numbers depend on: weights and all else that tells models apart."""
         # Late: the list of studies needs no torch.
+        from layerlab.evaluation.harness.cache import describe_settings, hash_code
+        from layerlab.evaluation.harness.model_state import describe_state
         from layerlab.loading.weights_hash import hash_settings, hash_tokenizer, weights_hash
 
         one = self.subject
@@ -74,9 +76,16 @@ class GivenModel:
             weights_hash(one.folder, one.model),
             hash_settings(one.model.config),
             hash_tokenizer(one.tokenizer),
+            describe_settings(one.tokenizer),
             self.text.hash,
             self.device,
-            *([] if self.dtype is None else [self.dtype]),
+            # The files of a model may be read in another precision than the last time.
+            str(one.model.dtype),
+            one.model.config._attn_implementation,
+            hash_code(type(one.model)),
+            hash_code(type(one.tokenizer)),
+            # Whoever holds a model may have changed it.
+            *(describe_state(one.model) if one.folder is None else []),
         ]
 
 

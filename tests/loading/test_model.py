@@ -1,7 +1,9 @@
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     BertConfig,
@@ -14,7 +16,9 @@ from transformers import (
 
 import layerlab
 from layerlab import UserError
+from layerlab.loading.layer_weights import read_layers
 from layerlab.loading.model import check_named, label, subject
+from layerlab.loading.weights import load_saved
 from tests.refused import refuses
 
 
@@ -116,6 +120,9 @@ def broken(folder, kind, tiny):
     elif kind == "more layers":
         config = tiny("llama", num_hidden_layers=3).config
         config.save_pretrained(folder)
+    elif kind == "fewer layers":
+        config = tiny("llama", num_hidden_layers=1).config
+        config.save_pretrained(folder)
     elif kind == "tied, but two":
         config = tiny("llama").config
         config.tie_word_embeddings = True
@@ -144,6 +151,40 @@ def broken(folder, kind, tiny):
 )
 def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, message):
     refuses(message, subject, broken(saved, kind, tiny))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("truncated", "the weights of .* are damaged"),
+        ("other shape", "the weights of .* do not fit its config.json"),
+        ("more layers", "lack 9 tensors of LlamaForCausalLM"),
+        ("fewer layers", "hold 9 tensors that its config.json has no place for"),
+        ("tied, but two", "lm_head.weight and model.embed_tokens.weight are one weight in config"),
+    ],
+)
+def test_a_model_that_was_trained_is_checked_as_any_other(saved, tiny, kind, message):
+    with pytest.raises(UserError, match=message):
+        load_saved(Path(broken(saved, kind, tiny)))
+
+
+@pytest.mark.parametrize("reader", [read_layers, subject])
+def test_a_head_that_differs_from_the_tied_embedding_is_refused_on_the_disk(saved, tiny, reader):
+    folder = broken(saved, "tied, but two", tiny)
+    options = {} if reader is read_layers else {"unloaded": True}
+    with pytest.raises(UserError, match=r"lm_head.weight and .* are one weight in config.json"):
+        list(reader(folder, **options))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_head_that_says_the_same_as_the_tied_embedding_is_read_from_the_disk(saved, tiny, kind):
+    folder = Path(broken(saved, "tied, but two", tiny))
+    weights = load_file(folder / "model.safetensors")
+    table = weights["model.embed_tokens.weight"].bfloat16()
+    weights |= {"model.embed_tokens.weight": table.float(), "lm_head.weight": table.to(kind)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert subject(str(folder), unloaded=True).stored
+    assert load_saved(folder).lm_head.weight.equal(table.float())
 
 
 @pytest.mark.parametrize(

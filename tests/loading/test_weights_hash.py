@@ -1,15 +1,18 @@
 import hashlib
+import json
 import threading
 import time
 
 import pytest
 import torch
+from transformers import CTRLTokenizer
 
 import layerlab
 from layerlab import UserError
+from layerlab.evaluation.harness.cache import describe_tokenizer
 from layerlab.loading import weights_hash as module
 from layerlab.loading.model import subject
-from layerlab.loading.weights_hash import hashing, weights_hash
+from layerlab.loading.weights_hash import hash_tokenizer, hashing, weights_hash
 
 
 @pytest.fixture
@@ -105,3 +108,24 @@ def test_a_report_names_the_hash_of_the_folder(saved):
     )
     (card,) = report.models
     assert card["weights_hash"] == weights_hash(saved, subject(str(saved)).model)
+
+
+def ctrl(folder, *merges, **options):
+    vocabulary = ["<unk>", "a", "b", "c", "a@@", "b@@", "ab@@", "bc", "abc", "c@@", "ab"]
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps({one: n for n, one in enumerate(vocabulary)}))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return CTRLTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), **options)
+
+
+def test_the_hash_of_a_tokenizer_in_python_follows_its_merges_and_options(tmp_path):
+    joined = ctrl(tmp_path / "one", "a b", "ab c</w>")
+    other = ctrl(tmp_path / "two", "b c</w>")
+    assert joined.get_vocab() == other.get_vocab()
+    assert joined.tokenize("abc") != other.tokenize("abc")
+    apart = ctrl(tmp_path / "one", "a b", "ab c</w>", split_special_tokens=True)
+    assert len({hash_tokenizer(one) for one in (joined, other, apart)}) == 3
+    assert len({describe_tokenizer(one) for one in (joined, other, apart)}) == 3
+    again = ctrl(tmp_path / "three", "a b", "ab c</w>")
+    again.tokenize("abc")
+    assert hash_tokenizer(again) == hash_tokenizer(joined)

@@ -39,8 +39,9 @@ class AdaptationResult:
             arm: which; the first if left out.
 
         Raises:
-            UserError: there is no such arm.
+            UserError: there is no such arm, or its weights are not those that were saved.
         """
+        from layerlab.loading.folders import find_folder
         from layerlab.loading.weights import load_saved
 
         name = next(iter(self.models)) if arm is None else arm
@@ -48,7 +49,7 @@ class AdaptationResult:
             raise UserError(
                 f"there is no arm {short_repr(name)}; expected {', '.join(self.models)}"
             )
-        return load_saved(Path(self.models[name]))
+        return load_saved(find_folder(self.models[name], whole=True))
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
         """Return one table of the result.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.loading.weights_hash import describe_rules
 from layerlab.records.parse import json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
 
@@ -84,13 +85,17 @@ def hash_code(kind: type) -> str:
     return digest.hexdigest()
 
 
+def describe_settings(words: Any) -> str:
+    """Return what a tokenizer does beside its rules."""
+    return str({name: getattr(words, name, None) for name in SETTINGS})
+
+
 def describe_tokenizer(words: Any) -> str:
-    """Return all that a tokenizer is known by: its rules, or its class and vocabulary."""
-    settings = str({name: getattr(words, name, None) for name in SETTINGS})
+    """Return all that a tokenizer is known by: its settings and its rules."""
+    settings = describe_settings(words)
     if (backend := getattr(words, "backend_tokenizer", None)) is not None:
         return settings + str(backend.to_str())
-    vocabulary: dict[str, int] = getattr(words, "get_vocab", dict)()
-    return f"{settings} {words!r} {json.dumps(vocabulary, sort_keys=True)}"
+    return f"{settings} {words!r} {json.dumps(describe_rules(words), sort_keys=True)}"
 
 
 class ResultCache:

@@ -1,8 +1,9 @@
 """What a model makes of a stream: of the last by final norm and head, of an earlier one by blocks.
 
 Nothing here knows a family. The model's own forward runs with blocks that pass on what they are
-given, so whatever stands behind them is the model's own code; where more than the stream reaches
-the logits, the readout of the last layer is not what the model gave, and it is refused.
+given, so whatever stands behind them is the model's own code. What blocks hand on beside the stream
+is emptied, so that no later layer speaks in the readout of an earlier one; where it reaches the
+logits, the readout of the last layer is not what the model gave, and it is refused.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
@@ -109,14 +111,16 @@ def reading_out(
         stream[:] = [last[None]]
         return _logits(model, given.tokens[None], given.places)[0]
 
-    with _passing(anatomy.blocks, given.outputs, stream):
+    # The carry of the finished pass holds what later layers made.
+    emptied = [_empty_carry(output) for output in given.outputs]
+    with _passing(anatomy.blocks, emptied, stream):
         some = spread(len(given.places), _CHECKED)
         with torch.no_grad():
             stream[:] = [given.streams[-1][None]]
             again = _logits(model, given.tokens[None], given.places[some])[0]
             missed = again - given.logits[some]
         allowed = _ROUNDINGS * torch.finfo(missed.dtype).eps * float(given.logits.abs().max())
-        if float(missed.abs().max()) > allowed:
+        if not float(missed.abs().max()) <= allowed:
             raise NotApplicable("more than the stream behind its last block reaches its logits")
         yield readout
 
@@ -164,6 +168,16 @@ def _logits(
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise NotApplicable("it gives no logits for every token")
     return found if found.shape[1] == len(places) else found[:, places]
+
+
+def _empty_carry(output: Any) -> Any:
+    """Return a block's output with zeros in place of the numbers beside the stream."""
+
+    def empty(value: Any) -> Any:
+        numbers = isinstance(value, Tensor) and value.is_floating_point()
+        return torch.zeros_like(value) if numbers else value
+
+    return with_first(tree_map(empty, output), first_tensor(output))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.adaptation.pipeline.summary import Tally, _placeless
 from layerlab.cli.adapt.embeddings import _table
+from layerlab.errors import UserError
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
 from tests.report.passed import passed
@@ -97,3 +98,10 @@ def test_ways_to_begin_are_named_below_the_table() -> None:
     assert max(map(len, lines)) <= 80
     assert "2: input mean-resizing, head mean-resizing" in [line.strip() for line in lines]
     assert {line.split()[0] for line in lines if line.strip()} >= {"start", "before", "1", "4"}
+
+
+def test_the_model_of_an_arm_may_be_one_that_was_only_named() -> None:
+    found = AdaptationResult({}, Path("x"), {"plain": "llama"}).model()
+    assert found.config.model_type == "llama"
+    with pytest.raises(UserError, match="there is no arm 'other'; expected plain"):
+        AdaptationResult({}, Path("x"), {"plain": "llama"}).model("other")

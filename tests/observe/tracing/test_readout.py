@@ -1,6 +1,7 @@
 """A stream read out is what the model makes of it: held against each family written out."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import PreTrainedModel
 
 from layerlab import build
 from layerlab.errors import NotApplicable
+from layerlab.known_names import VARIANTS
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.readout import Answer, answer, reading_out
 from tests.families.recipe import FAMILIES, UNBUILT
@@ -108,6 +110,58 @@ def test_what_is_made_of_more_than_the_last_stream_is_refused(
     model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] + torch.rand(()),))
     with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
         read(model, 0)
+
+
+def shaken(name: str, **options: Any) -> PreTrainedModel:
+    """Return a variant whose every part matters, as after training."""
+    model = build(name, width=16, layers=4, heads=2, vocab=64, context=64, **options).eval()
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=draw) / 5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("denseformer", {}),
+        ("attention-residuals", {}),
+        ("attention-residuals-block", {"blocks": 2}),
+        ("mhc", {"collapse": "head"}),
+    ],
+)
+def test_logits_made_of_what_earlier_blocks_handed_on_are_refused(
+    name: str, options: dict[str, Any]
+) -> None:
+    """The end of the finished pass reads what later blocks made: no lens of an earlier layer."""
+    with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
+        read(shaken(name, **options), 0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_no_later_block_speaks_in_an_earlier_readout(name: str) -> None:
+    model = shaken(name)
+    try:
+        before = read(model, 1)
+    except NotApplicable:
+        return
+    first, *_, last = anatomy(model).blocks
+    with torch.no_grad():
+        for parameter in {*last.parameters()} - {*first.parameters()}:  # some share between blocks
+            parameter.mul_(2)
+    assert torch.equal(read(model, 1), before)
+
+
+def test_logits_that_are_no_numbers_the_second_time_are_refused(
+    tiny: Callable[..., PreTrainedModel],
+) -> None:
+    model = tiny("llama")
+    given = answered(model)
+    model.model.norm.register_forward_hook(lambda module, args, output: output * torch.nan)
+    with pytest.raises(NotApplicable, match="more than"), reading_out(model, anatomy(model), given):
+        pass
 
 
 REFUSED = {
