@@ -51,6 +51,7 @@ _BROKEN = (
     EOFError,
     RuntimeError,  # of zipfile: a member is encrypted, or packed in a way it does not know
     ValueError,
+    gzip.BadGzipFile,
 )
 
 
@@ -85,14 +86,12 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             before = name
             with stream:
                 yield name, allowance.read(stream)
-    except _BROKEN as error:
+    except (*_BROKEN, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, and not of bz2
+            raise UserError(f"cannot read {path}: {error.strerror}; name another file") from None
         message = " ".join(str(error).split())[:200] or "it ends too early"
         raise UserError(
             f"cannot read the archive {path}: {message}; copy it anew, whole and without a password"
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror or error}; name another file"
         ) from None
 
 
@@ -243,10 +242,32 @@ def _of_tar(
     with unpacked(path, "rb") as stream:
         counted: Any = _Counted(stream, allowance)
         with tarfile.open(fileobj=counted, mode="r:") as archive:
-            for one in sorted(archive.getmembers(), key=lambda one: one.name):
+            members = sorted(archive.getmembers(), key=lambda one: one.name)
+            stream.seek(archive.offset)
+            _check_end(stream, allowance)
+            for one in members:
                 link = not one.isfile()
                 if not one.isdir() and wanted(one.name) and _inside(path, one.name, link):
                     yield one.name, archive.extractfile(one)
+
+
+def _check_end(stream: IO[bytes], allowance: "Allowance") -> None:
+    """Read a tar from the end of its last member on, which also compares the sums of what packs it.
+
+    Python takes a header that is damaged for the end, and what packs a tar says only at its own end
+    that it was damaged.
+
+    Raises:
+        TarError: it does not end there, in two blocks of zeros or more.
+    """
+    place, size = stream.tell(), 0
+    while block := stream.read(tarfile.RECORDSIZE):
+        size += len(block)
+        allowance.reach(place + size)
+        if block.strip(b"\0"):
+            raise tarfile.ReadError(f"what stands at byte {place:,} is neither a file nor its end")
+    if size < 2 * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(f"it ends too early, at byte {place + size:,}")
 
 
 def _inside(path: Path, name: str, link: bool) -> bool:

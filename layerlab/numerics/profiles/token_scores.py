@@ -15,7 +15,7 @@ from layerlab.numerics.profiles.classify import OperationIndex, OperationResult
 from layerlab.numerics.profiles.expert_choices import ExpertChoices
 from layerlab.numerics.profiles.lane_values import change_each
 from layerlab.numerics.profiles.lanes import Lane, SideBySide
-from layerlab.numerics.profiles.profile import NumericsProfile
+from layerlab.numerics.profiles.profile import NumericsProfile, differences
 from layerlab.numerics.profiles.rules import find_carrier
 from layerlab.system.hooks import replacing_forward, temporary_hooks
 
@@ -130,7 +130,32 @@ class TokenScores:
         """
         return self._read(lanes, lanes, look, None)
 
-    def read_alone(self, lane: Lane, look: LookAtLogits) -> Tensor:
+    def read_each(
+        self, profiles: Sequence[NumericsProfile], look: LookAtLogits | None = None
+    ) -> list[Tensor]:
+        """Return the log-probabilities under each profile, which finds its own experts.
+
+        Profiles that round alike are read once.
+
+        Args:
+            look: as `read` takes it.
+
+        Raises:
+            UserError: as `read`.
+        """
+        found = self.read([Lane(profile=one) for one in profiles], look)
+        if not self.choices.total:
+            return found
+        known = [(profiles[0], found[0])]
+        for profile in profiles[1:]:
+            if all(differences(one, profile) for one, _ in known):
+                known.append((profile, self.read_alone(Lane(profile=profile))))
+        return [
+            next(values for one, values in known if not differences(one, profile))
+            for profile in profiles
+        ]
+
+    def read_alone(self, lane: Lane, look: LookAtLogits | None = None) -> Tensor:
         """Return log-probabilities of a run that finds its own experts.
 
         Args:

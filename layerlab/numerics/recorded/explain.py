@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import nan
 from typing import Any
 
@@ -13,7 +12,7 @@ from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, load_profile
 from layerlab.numerics.profiles.token_differences import compare_tokens, rms
 from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
-from layerlab.numerics.recorded.held_record import EXACT, SAME, HeldRecord, run_all
+from layerlab.numerics.recorded.held_record import EXACT, SAME, HeldRecord
 from layerlab.numerics.recorded.logit_mistakes import LogitSample, try_logits
 from layerlab.numerics.recorded.mistakes import (
     RecordedTexts,
@@ -88,25 +87,25 @@ def explain_record(
         sample.add(targets, logits)
         slopes.add(targets, logits)
 
-    lanes = [Lane(profile=one) for one in (EXACT, a, *candidates, load_profile(USUAL))]
-    exact, mine, *emulated, usual = scores.read(lanes, look)
-    whole = torch.cat(recorded)
-    every = ~whole.isnan()
-    limits = find_limits([(one - exact)[every] for one in (*emulated, usual)], whole[every])
-    outliers = limits.find_outliers(whole - exact)
-    whole = whole.masked_fill(outliers, nan)
-    difference = compare_tokens(mine[every], torch.cat(recorded)[every])
+    profiles = (EXACT, a, *candidates, load_profile(USUAL))
+    exact, mine, *emulated, usual = scores.read_each(profiles, look)
+    given = torch.cat(recorded)
+    every = ~given.isnan()
+    limits = find_limits([(one - exact)[every] for one in (*emulated, usual)], given[every])
+    outliers = limits.find_outliers(given - exact)
+    held = HeldRecord(scores, candidates, given.masked_fill(outliers, nan), exact)
+    starts = [one.start for one in records] if real else []
+    starts = starts if rms(held.error) <= FAR * limits.rms else []
+    rows = held.fit(emulated, starts)
+    made = outliers & held.find_made(given, MULTIPLE * limits.largest)
+    if bool(made.any()):
+        outliers = outliers & ~made
+        held = replace(held, whole=given.masked_fill(outliers, nan))
+        rows = held.fit(emulated, starts)
+    whole, error = held.whole, held.error
+    difference = compare_tokens(mine[every], given[every])
     far = _list_outliers(records, recorded, exact, outliers)
     recorded = list(whole.split(list(map(len, recorded))))
-    held = HeldRecord(scores, candidates, whole, exact, ~whole.isnan())
-    error = held.error
-    rows = [
-        ProfileFit(name=profile.name, emulated=held.explain(read), rms=held.measure(read - exact))
-        for profile, read in zip(candidates, emulated, strict=True)
-    ]
-    starts = [one.start for one in records] if real and rms(error) <= FAR * limits.rms else []
-    if starts:
-        rows = run_all(rows, candidates, partial(held.run, starts=starts))
     rows.sort(key=lambda one: (not _may_be(one, rms(error), limits.floor), -one.share))
     best = max(one.share for one in rows)
     is_beyond = limits.are_passed(error) and best < FITTING

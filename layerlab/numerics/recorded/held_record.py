@@ -1,13 +1,12 @@
 """A record beside runs of its model: what each explains, emulated and by torch itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import KEPT, NumericsProfile
 from layerlab.numerics.profiles.real_runs import read_real
 from layerlab.numerics.profiles.token_differences import rms
@@ -34,14 +33,19 @@ class HeldRecord:
         candidates: these profiles.
         whole: what was recorded of each token; NaN where nothing was.
         exact: log-probabilities in float32.
-        known: tokens that are compared.
+        runs: log-probabilities of the runs that torch itself has done, by their kind.
     """
 
     scores: TokenScores
     candidates: Sequence[NumericsProfile]
     whole: Tensor
     exact: Tensor
-    known: Tensor
+    runs: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Tensor:
+        """Return which tokens are compared."""
+        return ~self.whole.isnan()
 
     @property
     def error(self) -> Tensor:
@@ -58,15 +62,43 @@ class HeldRecord:
         left = float((self.whole - read)[self.known].square().sum())
         return 1 - left / whole if whole else float(not left)
 
-    def run(self, profile: NumericsProfile, starts: Sequence[int]) -> float:
-        """Return the share that a run by torch itself explains.
+    def fit(self, emulated: Sequence[Tensor], starts: Sequence[int]) -> list[ProfileFit]:
+        """Return what each profile explains, emulated and run for real.
 
-        Raises:
-            NotApplicable: there is none.
+        Args:
+            emulated: log-probabilities under each profile.
+            starts: of what was recorded; none if nothing is run for real.
         """
+
+        def run(profile: NumericsProfile) -> float:
+            if profile.runs not in self.runs:
+                self.runs[profile.runs] = self._run(profile, starts)
+            return self.explain(self.runs[profile.runs])
+
+        rows = [
+            ProfileFit(
+                name=profile.name,
+                emulated=self.explain(read),
+                rms=self.measure(read - self.exact),
+            )
+            for profile, read in zip(self.candidates, emulated, strict=True)
+        ]
+        return _run_all(rows, self.candidates, run) if starts else rows
+
+    def find_made(self, given: Tensor, most: float) -> Tensor:
+        """Return which tokens some run by torch itself has made.
+
+        Args:
+            given: all that was recorded.
+            most: that a token may differ from such a run.
+        """
+        made = [(given - one).abs() <= most for one in self.runs.values()]
+        return torch.stack([torch.zeros_like(self.known), *made]).any(0)
+
+    def _run(self, profile: NumericsProfile, starts: Sequence[int]) -> Tensor:
         scores = self.scores
         scores.step(f"{profile.name} by torch itself")
-        return self.explain(read_real(scores.model, scores.pieces, profile, scores.call, starts))
+        return read_real(scores.model, scores.pieces, profile, scores.call, starts)
 
     def try_rounded(
         self, best: float, profiles: Sequence[Tensor], starts: Sequence[int]
@@ -81,17 +113,19 @@ class HeldRecord:
         name, buffers = find_rounded(self.scores.model)
         if not buffers or int(self.known.sum()) < LEAST:
             return []
-        lanes = [Lane(profile=one) for one in (EXACT, *self.candidates)]
         with changing(buffers, round_down):
-            wrong, *emulated = self.scores.read(lanes)
+            wrong, *emulated = self.scores.read_each((EXACT, *self.candidates))
             rows = [
                 ProfileFit(name=one.name, emulated=self.explain(read), rms=0.0)
                 for one, read in zip(self.candidates, emulated, strict=True)
             ]
-            run = partial(self.run, starts=starts)
             nearest = sorted(zip(rows, self.candidates, strict=True), key=lambda one: -one[0].share)
             tried = [(row, one) for row, one in nearest if starts and one.runs in CAST][:CLOSEST]
-            rows += run_all([row for row, _ in tried], [one for _, one in tried], run)
+            rows += _run_all(
+                [row for row, _ in tried],
+                [one for _, one in tried],
+                lambda profile: self.explain(self._run(profile, starts)),
+            )
         whole, left = (
             (1 - one) ** 0.5 * rms(self.error) for one in (best, max(one.share for one in rows))
         )
@@ -106,7 +140,7 @@ class HeldRecord:
         return [Cause(name=name, left=left, whole=rms(self.error), sure=True)]
 
 
-def run_all(
+def _run_all(
     rows: Sequence[ProfileFit],
     profiles: Sequence[NumericsProfile],
     run: Callable[[NumericsProfile], float],

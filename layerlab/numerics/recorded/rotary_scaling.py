@@ -37,6 +37,8 @@ def scale_rotations(model: nn.Module) -> Iterator[str]:
         if given["rope_type"] == own["rope_type"]:
             continue
         scaled = copy.deepcopy(config)
+        if getattr(scaled, "head_dim", 0) is None:  # as Mixtral has it where all heads share alike
+            scaled.head_dim = scaled.hidden_size // scaled.num_attention_heads
         scaled.rope_parameters = {
             **{key: own[key] for key in ("rope_theta", "partial_rotary_factor") if key in own},
             **given,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from layerlab.numerics.recorded.rotary_scaling import SCALINGS, scale_rotations
 from tests.numerics.recorded.recording import CANDIDATES, find, record
@@ -67,6 +67,19 @@ def test_a_scaling_on_one_side_alone_is_named(
 
 def test_what_does_not_rotate_is_not_scaled() -> None:
     assert list(scale_rotations(torch.nn.Linear(2, 2))) == []
+
+
+def test_heads_whose_width_is_not_told_are_scaled_as_others() -> None:
+    """Mixtral's configuration says by default nothing of it, and means an equal share."""
+    sizes = {**SIZES, "num_local_experts": 2, "num_key_value_heads": 2, "rope_parameters": PLAIN}
+    found = []
+    for width in (None, 32):
+        model = MixtralForCausalLM(MixtralConfig(**sizes, head_dim=width))
+        assert model.config.head_dim == width
+        read = {name: model.model.rotary_emb.inv_freq.clone() for name in scale_rotations(model)}
+        assert list(read) == [f"rotations {one}" for one in SCALINGS]
+        found.append(read)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_the_token_of_the_beginning_twice_is_named() -> None:
