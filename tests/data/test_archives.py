@@ -261,11 +261,7 @@ def test_a_name_that_stands_twice_is_refused(ending: str, tmp_path: Path) -> Non
                 entry = tarfile.TarInfo("a.md")
                 entry.size = len(content)
                 packed.addfile(entry, io.BytesIO(content))
-<<<<<<< HEAD
     refuses(r"holds 'a\.md' twice, and programs differ in which", list, read_documents(path))
-=======
-    with pytest.raises(UserError, match=r"holds 'a\.md' twice, and programs differ in which"):
-        list(read_documents(path))
 
 
 TARS = [one for one in ENDINGS if one != ".zip"]
@@ -350,4 +346,3 @@ def test_of_a_packed_tar_no_flipped_bit_is_believed(ending: str, tmp_path: Path)
             assert str(error).startswith("cannot read the archive")
             refused += 1
     assert refused > 30
->>>>>>> w-mend20_7
