@@ -1,29 +1,30 @@
-"""Inputs for a reader until it has had enough; each time the same, so that a change is at fault."""
+"""Inputs for a reader until its time is over; each time the same, so that a change is at fault."""
 
 import functools
 import inspect
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-SECONDS, INPUTS = 60, 5_000  # for each reader, whichever is over first
+SECONDS = 60  # for each reader
 ROUND = settings(
     max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
 def fuzz(**inputs: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test on drawn inputs, for a minute at most; whatever else it takes are fixtures."""
+    """Run a test on drawn inputs for a minute; whatever else it takes are fixtures."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
             end = time.monotonic() + SECONDS
-            for number in range(INPUTS // ROUND.max_examples):
+            for number in count():
                 ROUND(seed(number)(given(**inputs)(test)))(**fixtures)
                 if time.monotonic() > end:
                     return
