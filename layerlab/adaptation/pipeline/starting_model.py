@@ -10,6 +10,7 @@ from layerlab.adaptation.pipeline.amounts import find_words
 from layerlab.adaptation.pipeline.overhead import BaseFiles, find_files
 from layerlab.adaptation.pipeline.plan import is_shape
 from layerlab.adaptation.trainer.arguments import block_of, check_entries
+from layerlab.adaptation.trainer.lora import check_mergeable
 from layerlab.errors import UserError
 from layerlab.loading.folders import find_folder
 from layerlab.loading.weightless import empty
@@ -46,11 +47,12 @@ def base_files(recipe: AdaptationRecipe) -> BaseFiles | None:
 def check_base(recipe: AdaptationRecipe) -> None:
     """Refuse a base that is to learn what it cannot read: tokens without a row, or rows too long.
 
-    What is not here, or is made by an earlier stage, is left to the stages.
+    Nor may it be given adapters that cannot be merged into it. What is not here, or is made by an
+    earlier stage, is left to the stages.
 
     Raises:
-        UserError: the tokenizer has more entries than the model embeds, or rows are longer than its
-            context.
+        UserError: the tokenizer has more entries than the model embeds, rows are longer than its
+            context, or several of its modules hold a weight that is to have an adapter.
     """
     for own in recipe.arms().values():
         sections = [one for one in (own.pretrain, own.sft) if one is not None]
@@ -60,10 +62,12 @@ def check_base(recipe: AdaptationRecipe) -> None:
         text = config.get_text_config()
         # The model decides; it takes seconds to put it together, and the numbers mostly suffice.
         context = getattr(text, "max_position_embeddings", None) or inf
-        if any((one.block_size or 0) > context for one in sections):
+        if any(one.lora or (one.block_size or 0) > context for one in sections):
             model = empty(config, str(own.base.model))
             for one in sections:
                 block_of(model, one)
+                if one.lora:
+                    check_mergeable(model, one.lora)
         if own.vocabulary is None and _count_entries(own) > getattr(text, "vocab_size", inf):
             check_entries(empty(config, str(own.base.model)), find_words(own))
 

@@ -13,7 +13,9 @@ from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.trainer.lora import add_adapters, check_mergeable, merge_adapters
+from layerlab.api.adapt import plan_adaptation
 from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection
+from tests.adaptation.lessons import recipe
 from tests.adaptation.small import LAW, words, written
 
 SIZE = {"width": 32, "layers": 3, "heads": 4, "vocab": 300, "context": 32}
@@ -98,3 +100,12 @@ def test_no_stage_begins_with_adapters_that_it_could_not_merge(tmp_path: Path) -
     with pytest.raises(UserError, match=REFUSED):
         pretrain(model, words(), reading, section=section, merge=True, out=out, use_cpu=True)
     assert not out.exists()
+
+
+def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path: Path) -> None:
+    content = recipe(tmp_path, vocabulary=None, embedding=None, pretrain=None)
+    content["base"]["recipe"]["model"] |= {"variant": "widenet", "layers": 2}
+    plan_adaptation(content, tmp_path / "out")
+    content["sft"]["lora"] = {"r": 4}
+    with pytest.raises(UserError, match=REFUSED):
+        plan_adaptation(content, tmp_path / "out")
