@@ -26,7 +26,7 @@ from layerlab.evaluation.harness.model_checks import (
 )
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
-from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
+from layerlab.evaluation.harness.settle import APART, close_rows, is_close, trim_row, unit_roundoff
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
 from layerlab.evaluation.metrics.mark import marked_length
 from layerlab.loading.batching import Side
@@ -200,7 +200,7 @@ class HarnessModel(HFLM):
         """Judge whether rounding could turn which option, or which text, is the likeliest."""
         if len(requests) > 1:
             return is_close(sums, [one.args[1] for one in requests], self._apart)
-        return self._close is None or _row(self._tokens(requests[0])) in self._close
+        return self._close is None or trim_row(self._tokens(requests[0])) in self._close
 
     def _tokens(self, request: Any) -> list[int]:
         """Return what the model reads of a request: all but its last token."""
@@ -318,7 +318,7 @@ class HarnessModel(HFLM):
         if self._close is not None and len(inps) > 1:
             rows = close_rows(found, self._apart).tolist()
             self._close |= {
-                _row(one) for one, near in zip(inps.tolist(), rows, strict=True) if near
+                trim_row(one) for one, near in zip(inps.tolist(), rows, strict=True) if near
             }
         self.step(len(inps))
         return found
@@ -371,14 +371,6 @@ def _first_rows(subject: LoadedModel, share: bool) -> int:
     if not share:
         return ROWS_EMULATED
     return ROWS_ON_CPU if subject.model.device.type == "cpu" else ROWS
-
-
-def _row(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens of a row without the zeros that it may be padded with."""
-    length = len(tokens)
-    while length and not tokens[length - 1]:
-        length -= 1
-    return tuple(tokens[:length])
 
 
 def load_tasks(

@@ -64,3 +64,11 @@ def close_rows(logits: Tensor, apart: float) -> Tensor:
     best = logits.detach().float().topk(2, dim=-1).values
     close = best[..., 0] - best[..., 1] <= apart * (1 + best[..., 0].abs())
     return close if close.dim() == 1 else close.any(dim=-1)
+
+
+def trim_row(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of a row without the zeros that it may be padded with."""
+    length = len(tokens)
+    while length and not tokens[length - 1]:
+        length -= 1
+    return tuple(tokens[:length])

@@ -15,7 +15,7 @@ ALONE = "alone"
 # Of ours alone too: 1 where a question was left without an answer.
 ABSTAINED = "abstained"
 # Names of the metric that says what a question is worth, the first that a task has.
-WORTHS = ("score", "acc", ALONE)
+WORTHS = ("score", "acc")
 # Where the tasks of our benchmarks mark their questions: only of those the columns are known.
 OURS = "layerlab.evaluation."
 CHOICES = "multiple_choice"

@@ -289,7 +289,7 @@ def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]
 def _rank_metric(name: str) -> tuple[bool, bool, str]:
     """Rank a metric: that no answer was given says least."""
     bare = name.partition(",")[0]
-    return bare == ABSTAINED, bare not in WORTHS, name
+    return bare == ABSTAINED, bare not in (*WORTHS, ALONE), name
 
 
 def _find_metric(task: str, known: Sequence[str], wanted: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
-from layerlab.evaluation.results.question_remarks import BY_SENTENCE
+from layerlab.evaluation.results.question_remarks import describe_sentences
 from layerlab.experiments.statistics.differences import Level
 from layerlab.records.json_values import Record
 
@@ -48,8 +48,8 @@ def _say_verdict(row: Record, level: Level) -> str:
     if word == "identical":
         return f"{arm} and {baseline} have the same score at every question"
     if word == "no verdict" and row["units"] < 2:
-        one = _name_unit(row)
-        return f"no verdict on {arm} against {baseline}: {one} tells nothing of chance"
+        unit = _name_unit(row)
+        return f"no verdict on {arm} against {baseline}: {unit} tells nothing of chance"
     unit = "percentage points" if row["share"] else "units of the metric"
     if word == "no verdict":
         size = format_size(row, row["difference"], sign=True)
@@ -102,7 +102,7 @@ def _describe(
                 f"{list_names(alike)}"
             )
     for task in dict.fromkeys(one.task for one in pairs if one.metric == ALONE):
-        yield f"{task}: {BY_SENTENCE}"
+        yield describe_sentences(task)
     for one in models:
         if one.again:
             tasks = list_names(one.again)

@@ -8,10 +8,6 @@ from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.metrics.mark import MARKED, MARKED_PER_TOKEN
 from layerlab.records.json_values import Record
 
-BY_SENTENCE = (
-    "compared by the mean of the F of each sentence; its score is one F of all edits together, "
-    "which no single sentence has"
-)
 TaskNames = tuple[str, ...]
 
 
@@ -36,7 +32,15 @@ def title_of(record: Record) -> str:
 def sentence_remarks(records: Iterable[Record]) -> list[str]:
     """Say which tasks are compared by their sentences, and are scored by one F of all edits."""
     tasks = dict.fromkeys(str(one["task"]) for one in records if one.get("worth") == ALONE)
-    return [f"{task}: {BY_SENTENCE}" for task in tasks]
+    return [describe_sentences(task) for task in tasks]
+
+
+def describe_sentences(task: str) -> str:
+    """Say of a task of corrections what it is compared by."""
+    return (
+        f"{task}: compared by the mean of the F of each sentence; its score is one F of all edits "
+        "together, which no single sentence has"
+    )
 
 
 def question_remarks(records: Iterable[Record]) -> list[str]:

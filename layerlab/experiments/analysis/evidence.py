@@ -235,8 +235,8 @@ def without_unlike(
     for measure in section.scored:
         known = parse_measure(measure)
         key = known.key
-        found, told = _drop_other_files(known, found)
-        remarks += [f"{measure}: {remark}" for remark in told]
+        found, files = _drop_other_files(known, found)
+        remarks += [f"{measure}: {remark}" for remark in files]
         # What a suite asks now nobody knows without its files; a command is in the recipe.
         head = section.commands[known.name].digest if known.kind == COMMAND else ""
         scores = {one.name: one.scores[key] for one in found if key in one.scores}
