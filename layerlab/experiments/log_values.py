@@ -179,8 +179,8 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
         at = next(place for place, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
         raise UserError(
             f"the last {judged.last} readings of {windows[least].name} are of other steps than "
-            f"those of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike steps "
-            "are not comparable; leave --last out, or keep readings of the same steps"
+            f"those of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike "
+            "steps are not comparable; leave --last out, or keep readings of the same steps"
         )
 
 
