@@ -122,11 +122,11 @@ def expand_home(given: str | os.PathLike[str]) -> Path:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Return words as a shell reads them, what nobody sees in them, as colours, by its code.
+    r"""Return words as a shell reads them, what nobody sees in them, as colours, by its code.
 
     Example:
         >>> print(join_words(["a b", "red" + chr(27)]))
-        'a b' $'red\\x1b'
+        'a b' $'red\x1b'
     """
     return " ".join(
         shlex.quote(one) if one.isprintable() else f"$'{''.join(map(_escape, one))}'"

@@ -178,9 +178,9 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
         least, most = min(windows), max(windows)
         at = next(place for place, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
         raise UserError(
-            f"the last {judged.last} readings of {windows[least].name} are of other steps than those "
-            f"of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike steps "
-            "are not comparable; leave --last out, or keep readings of the same steps"
+            f"the last {judged.last} readings of {windows[least].name} are of other steps than "
+            f"those of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike "
+            "steps are not comparable; leave --last out, or keep readings of the same steps"
         )
 
 

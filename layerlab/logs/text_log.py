@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
 from layerlab.logs.run_names import compile_groups
@@ -40,6 +40,7 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
     """
     every = read_whole(path).decode("utf-8", "replace").splitlines()
     lines = [one for one in every if len(one) <= LONGEST]
+    rows: list[dict[str, Any]]
     if line is None:
         rows = [row for one in lines if len(row := dict(_find_losses(one, path))) > 1]
     else:

@@ -103,25 +103,6 @@ def test_mlflow_gives_a_row_to_each_metric(tmp_path: Path) -> None:
         check(log, arm, None)
 
 
-@pytest.mark.parametrize(
-    ("lines", "line"),
-    [
-        ([f"step {r['step']}: train loss 9.9, val loss {r['loss']}" for r in ROWS], None),
-        ([f"step:{r['step']}/99 val_loss:{r['loss']} time:3ms" for r in ROWS], None),
-        ([f"iter {r['step']}: loss {r['loss']}, time 3ms" for r in ROWS], None),
-        (
-            [f"[{r['step']}] L={r['loss']}" for r in ROWS],
-            r"\[(?P<step>\d+)\] L=(?P<loss>\S+)",
-        ),
-    ],
-)
-def test_lines_of_text(lines: list[str], line: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "plain-s1.log"
-    path.write_text("\n".join(["starting", *lines, "done"]))
-    (found,) = read(path, **({} if line is None else {"line": line}))
-    check(found, "plain", "1")
-
-
 def test_a_run_of_ours_is_read_without_its_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("A text of some words and more.\n\n" * 200)
@@ -136,62 +117,6 @@ def test_a_run_of_ours_is_read_without_its_text(tmp_path: Path) -> None:
     (found,) = read(tmp_path / "runs")
     assert found.losses[-1] == made.result["nats"] and found.steps[-1] == 2
     assert found.config["train.max_steps"] == 2
-
-
-def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
-    rows = [ROWS[0], {"step": 20, "loss": 9.0}, {"step": 30, "loss": 9.0}, *ROWS[1:]]
-    (found,) = read(write_csv(tmp_path / "resumed-s1.csv", rows))
-    check(found, "resumed", "1")
-    assert found.again == 2
-
-
-@pytest.mark.parametrize(
-    ("losses", "again"),
-    [
-        ("10,9\n10,8\n20,7\n30,6\n", 1),  # it failed behind its first reading
-        ("10,9\n10,8\n20,7\n30,9\n20,6\n30,5\n", 3),
-        ("10,9\n10,9\n", 1),
-        ("10,nan\n10,nan\n", 1),
-        ("10,9\n20,7\n30,9\n30,9\n", 1),
-    ],
-)
-def test_a_reading_that_is_written_twice_is_of_one_run(
-    tmp_path: Path, losses: str, again: int
-) -> None:
-    (found,) = read(put(tmp_path / "a-s1.csv", f"step,loss\n{losses}"))
-    assert found.again == again
-
-
-TWICE = {
-    "two trainings": "step,loss\n1,9\n2,8\n1,7\n2,6\n",
-    "one that got less far": "step,loss\n1,9\n2,8\n3,8\n1,7\n",
-    "two scores of a step": "step,loss\n1,9\n1,7\n2,8\n2,6\n",
-    "the same beginning": "step,loss\n1,9\n1,9\n2,8\n2,6\n",
-    "one step": "step,loss\n1,9\n1,7\n",
-}
-
-
-@pytest.mark.parametrize("text", TWICE.values(), ids=TWICE)
-def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UserError, match="several readings of 'a' with seed 1 at its first step, 1"):
-        read(put(tmp_path / "a-s1.csv", text))
-    lines = [f"step {one.replace(',', ': val loss ')}" for one in text.splitlines()[1:]]
-    with pytest.raises(UserError, match="several readings of 'a' with seed 1 at its first step, 1"):
-        read(put(tmp_path / "a-s1.log", "\n".join(lines)))
-
-
-@pytest.mark.parametrize("name", ["dataset", "task", "Domain", "type", "kind", "event"])
-def test_several_texts_in_one_file_are_refused_whatever_they_are_called(
-    tmp_path: Path, name: str
-) -> None:
-    rows = [{"step": n, name: text, "loss": 3 + n} for n in (1, 2) for text in ("wiki", "code")]
-    path = write_csv(tmp_path / "a-s1.csv", rows)
-    with pytest.raises(UserError, match=f"column '{name}' of .* holds 'code', 'wiki', whose loss"):
-        read(path)
-    # One text behind the other, as of a curriculum, is one run, though it was resumed.
-    rows = [{"step": n, name: "wiki" if n < 4 else "code", "loss": n} for n in (1, 2, 3, 3, 4, 5)]
-    (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))
-    assert found.again == 1
 
 
 def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
@@ -265,13 +190,6 @@ def test_a_table_of_wandb_may_have_several_steps(tmp_path: Path) -> None:
         assert (found.arm, found.seed, found.steps.tolist()) == ("wide", "1", [10])
 
 
-def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path) -> None:
-    (held,) = read(put(tmp_path / "a.log", "step 900: val loss 3.6\nstep 1,000: val loss 3.5\n"))
-    assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
-    (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
-    assert train.loss_name == "loss"
-
-
 @pytest.mark.parametrize("name", [None, r"(?P<arm>[a-z]+)_r(?P<seed>\d)\."])
 def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(
     tmp_path: Path, name: str | None
@@ -309,56 +227,6 @@ def test_a_configuration_beside_several_arms_is_of_none(tmp_path: Path) -> None:
     assert [dict(one.config) for one in read(own)] == [{"lr": 0.1}] * 4
     assert layerlab.judge(own, strict=True).rows
     assert [dict(one.config) for one in read(*logs[:2])] == [{"lr": 0.1}] * 2
-
-
-KINDS = {
-    "aux loss 1.01 | loss {} | lr 1e-3": "loss",
-    "loss {} | z-loss 0.5 | aux2_loss: 1.5": "loss",
-    "best val loss 2.5, val loss {}": "val_loss",
-    "train/loss 2.5 val/loss {}": "val_loss",
-    "train loss 2.5, test loss {}": "test_loss",
-    "dt 3ms loss {} (loss explodes)": "loss",
-    "lm loss: {}": "lm_loss",
-    "loss {}, mean loss info, loss {}": "loss",
-}
-
-
-@pytest.mark.parametrize(("line", "name"), KINDS.items())
-def test_of_several_losses_in_a_line_one_has_the_name_that_is_judged(
-    tmp_path: Path, line: str, name: str
-) -> None:
-    lines = [f"step {r['step']}/30 | {line.format(*[r['loss']] * 2)}" for r in ROWS]
-    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
-    check(found, "plain", "1")
-    assert found.loss_name == name
-
-
-def test_losses_of_unlike_lines_are_told_apart(tmp_path: Path) -> None:
-    lines = []
-    for row in ROWS:
-        lines += [f"[train] step {row['step'] - n}: loss 9.{n}" for n in range(9, 0, -1)]
-        lines += [f"[eval] step {row['step']}: loss {row['loss']}"]
-    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
-    (found,) = read(path)
-    check(found, "plain", "1")
-    (train,) = read(path, loss="train_loss")
-    assert len(train.losses) == 27 and (train.losses >= 9).all()
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("loss 2.5, loss 2.7", r"two losses of one name, loss, 2\.5 and 2\.7: 'step 5: loss"),
-        ("val loss 3,21", "the group loss is '3,21' in a line of .*; expected a number, as 3.2"),
-        ("loss 1,003.5", r"the group loss is '1,003\.5' in a line of"),
-        ("aux loss 2.5, mtp loss 2.7", "--loss COLUMN, one of 'step', 'aux_loss', 'mtp_loss'"),
-    ],
-)
-def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(
-    tmp_path: Path, line: str, said: str
-) -> None:
-    with pytest.raises(UserError, match=said):
-        read(put(tmp_path / "a-s1.log", f"step 5: {line}"))
 
 
 def test_a_day_in_jsonl_is_a_name(tmp_path: Path) -> None:

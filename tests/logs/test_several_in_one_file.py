@@ -1,0 +1,64 @@
+"""Several runs or texts in one file, and one run that logged steps again."""
+
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from tests.logs.written import ROWS, check, put, read, write_csv
+
+
+def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
+    rows = [ROWS[0], {"step": 20, "loss": 9.0}, {"step": 30, "loss": 9.0}, *ROWS[1:]]
+    (found,) = read(write_csv(tmp_path / "resumed-s1.csv", rows))
+    check(found, "resumed", "1")
+    assert found.again == 2
+
+
+@pytest.mark.parametrize(
+    ("losses", "again"),
+    [
+        ("10,9\n10,8\n20,7\n30,6\n", 1),  # it failed behind its first reading
+        ("10,9\n10,8\n20,7\n30,9\n20,6\n30,5\n", 3),
+        ("10,9\n10,9\n", 1),
+        ("10,nan\n10,nan\n", 1),
+        ("10,9\n20,7\n30,9\n30,9\n", 1),
+    ],
+)
+def test_a_reading_that_is_written_twice_is_of_one_run(
+    tmp_path: Path, losses: str, again: int
+) -> None:
+    (found,) = read(put(tmp_path / "a-s1.csv", f"step,loss\n{losses}"))
+    assert found.again == again
+
+
+TWICE = {
+    "two trainings": "step,loss\n1,9\n2,8\n1,7\n2,6\n",
+    "one that got less far": "step,loss\n1,9\n2,8\n3,8\n1,7\n",
+    "two scores of a step": "step,loss\n1,9\n1,7\n2,8\n2,6\n",
+    "the same beginning": "step,loss\n1,9\n1,9\n2,8\n2,6\n",
+    "one step": "step,loss\n1,9\n1,7\n",
+}
+
+
+@pytest.mark.parametrize("text", TWICE.values(), ids=TWICE)
+def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="several readings of 'a' with seed 1 at its first step, 1"):
+        read(put(tmp_path / "a-s1.csv", text))
+    lines = [f"step {one.replace(',', ': val loss ')}" for one in text.splitlines()[1:]]
+    with pytest.raises(UserError, match="several readings of 'a' with seed 1 at its first step, 1"):
+        read(put(tmp_path / "a-s1.log", "\n".join(lines)))
+
+
+@pytest.mark.parametrize("name", ["dataset", "task", "Domain", "type", "kind", "event"])
+def test_several_texts_in_one_file_are_refused_whatever_they_are_called(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [{"step": n, name: text, "loss": 3 + n} for n in (1, 2) for text in ("wiki", "code")]
+    path = write_csv(tmp_path / "a-s1.csv", rows)
+    with pytest.raises(UserError, match=f"column '{name}' of .* holds 'code', 'wiki', whose loss"):
+        read(path)
+    # One text behind the other, as of a curriculum, is one run, though it was resumed.
+    rows = [{"step": n, name: "wiki" if n < 4 else "code", "loss": n} for n in (1, 2, 3, 3, 4, 5)]
+    (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))
+    assert found.again == 1
