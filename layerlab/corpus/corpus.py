@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from layerlab.corpus.stored import (
     SCHEMA,
     TOKENIZER,
     lock_in_turn,
+    open_tokenizer,
     read_contents,
     write_contents,
 )
@@ -100,11 +100,7 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Return the tokenizer that made the tokens, with the settings that it has where it is."""
-        if self.named is None:
-            return _open_tokenizer(self.folder / TOKENIZER)
-        with TemporaryDirectory() as folder:
-            self.named.save_pretrained(folder)
-            return _open_tokenizer(Path(folder))
+        return open_tokenizer(self.folder, self.named)
 
 
 def prepare(
@@ -237,12 +233,6 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
     ]
     content = json.dumps([TOKENS, sources, made, data.validation_fraction])
     return blake2b(content.encode(), digest_size=16).hexdigest()
-
-
-def _open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Open a tokenizer that was saved, of whatever class, as its tokenizer.json says."""
-    found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
-    return found
 
 
 def _hash(words: PreTrainedTokenizerFast) -> str:

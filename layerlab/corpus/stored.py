@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b, file_digest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import Timeout
+from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
 from layerlab.records.file_digests import hash_folder
@@ -60,6 +62,20 @@ def read_contents(folder: Path) -> dict[str, Any]:
             for name, (size, digest) in (one[side]["files"] | one[side]["beside"]).items():
                 _check(folder / name, size, digest)
     return content
+
+
+def open_tokenizer(folder: Path, named: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast:
+    """Open the tokenizer of a corpus, of whatever class, as its tokenizer.json says.
+
+    Args:
+        named: that the corpus was asked for with, whose settings may be others than are kept.
+    """
+    with TemporaryDirectory() as fresh:
+        if named is not None:
+            named.save_pretrained(fresh)
+        kept = folder / TOKENIZER if named is None else fresh
+        found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(kept)
+        return found
 
 
 def _check(file: Path, size: int, digest: str) -> None:

@@ -1,0 +1,86 @@
+"""A file that is loaded again runs with what it imports as that is now, and is known by it."""
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.plugins import load
+from layerlab.variants import registry
+from tests.model.test_outside import forgotten, written
+
+__all__ = ["forgotten"]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that modules are imported from, which are gone after a test."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def scale_of(file: Path) -> tuple[float, str]:
+    """What a file has imported, and what its code beside it is said to be."""
+    load(file)
+    (found,) = (one for one in registry.origins() if one.path == file.resolve())
+    module = sys.modules[found.module]
+    assert isinstance(module.SCALE, float)
+    return module.SCALE, found.helpers["scale"]
+
+
+@pytest.mark.parametrize("line", ["from scale import SCALE", "from kit.inner import SCALE"])
+def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(
+    line: str, beside: Path
+) -> None:
+    file = written(beside / "scaled.py")
+    file.write_text(f"{line}\n{file.read_text('utf-8')}", "utf-8")
+    (beside / "kit").mkdir()
+    (beside / "kit" / "__init__.py").write_text("from . import inner\n")
+    (beside / "kit" / "inner.py").write_text("from scale import SCALE\n")
+    found = []
+    for value in (1.0, 2.0, 2.0, 3.0):
+        (beside / "scale.py").write_text(f"SCALE = {value}\n")
+        found.append((*scale_of(file), sys.modules["scale"]))
+    assert [one[:2] for one in found] == [
+        (value, hashlib.sha256(f"SCALE = {value}\n".encode()).hexdigest())
+        for value in (1.0, 2.0, 2.0, 3.0)
+    ]
+    assert found[1][2] is found[2][2], "what stays as it was is not imported anew"
+
+
+@pytest.mark.parametrize("line", ["from scale import SCALE", "from outer import SCALE"])
+def test_a_module_that_was_imported_and_changed_before_is_imported_anew(
+    line: str, beside: Path
+) -> None:
+    file = written(beside / "scaled.py")
+    file.write_text(f"{line}\n{file.read_text('utf-8')}", "utf-8")
+    (beside / "outer.py").write_text("from scale import SCALE\n")
+    (beside / "scale.py").write_text("SCALE = 1.0\n")
+    importlib.import_module("scale")
+    (beside / "scale.py").write_text("SCALE = 1.5 + 0.5\n")
+    if "outer" in line:
+        with pytest.raises(UserError, match="scale was changed after Python had imported it; load"):
+            load(file)
+    digest = hashlib.sha256(b"SCALE = 1.5 + 0.5\n").hexdigest()
+    assert scale_of(file) == (2.0, digest)
+
+
+def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
+    beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (beside / "peft").mkdir()
+    (beside / "peft" / "__init__.py").write_text("SCALE = 1\n")
+    file = written(beside / "scaled.py")
+    file.write_text(f"from peft import SCALE\n{file.read_text('utf-8')}", "utf-8")
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    load(file)
+    (beside / "peft" / "__init__.py").write_text("SCALE = 2\n")
+    with pytest.raises(UserError, match="peft was changed while Python was running, and layerlab"):
+        load(file)
