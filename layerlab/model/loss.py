@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.blocks.operations.derivative import is_unwatched
+from layerlab.errors import UserError
 
 IGNORED = -100
 ROWS = 64  # that many rows of a large vocabulary stay in the processor's cache
@@ -31,6 +32,9 @@ def causal_loss(
         num_items_in_batch: divides the sum instead of the number of labels, where one update spans
             several batches.
         shift_labels: labels that are shifted already.
+
+    Raises:
+        UserError: a label is no entry of the vocabulary; where the loss is torch's own, it says so.
     """
     if shift_labels is None:
         shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
@@ -45,6 +49,7 @@ def causal_loss(
             reduction="sum",
         )
         return total / count
+    _check_labels(targets, vocab_size, ignore_index)
     if rows.dtype == torch.float16:  # too narrow for a gradient that a scaler has yet to enlarge
         rows = rows.float()
     mean: Tensor = _CrossEntropy.apply(rows, targets, ignore_index, count)[0]
@@ -64,6 +69,17 @@ def _worthwhile(logits: Tensor) -> bool:
     )
 
 
+def _check_labels(targets: Tensor, vocab_size: int, ignored: int) -> None:
+    """Refuse labels that stand for no token."""
+    wrong = ((targets < 0) | (targets >= vocab_size)) & (targets != ignored)
+    if bool(wrong.any()):
+        label = int(targets[wrong][0])
+        raise UserError(
+            f"a label is {label}; expected 0 to {vocab_size - 1}, or {ignored} where no loss is "
+            f"wanted: type labels[labels == {label}] = {ignored}"
+        )
+
+
 class _CrossEntropy(torch.autograd.Function):
     """Log-sum-exp minus the label's logit, summed and divided by a count.
 
@@ -81,7 +97,8 @@ class _CrossEntropy(torch.autograd.Function):
             rows = slice(start, start + ROWS)
             part, wanted = logits[rows].float(), targets[rows, None]
             slope = torch.softmax(part, dim=-1)
-            kept, place = wanted != ignored, wanted.clamp(min=0)
+            kept = wanted != ignored
+            place = wanted.where(kept, 0)
             largest = part.amax(-1, keepdim=True)
             loss = largest - slope.amax(-1, keepdim=True).log() - part.gather(1, place)
             total += (loss * kept).sum()

@@ -36,3 +36,14 @@ def test_a_report_has_the_numbers_of_a_processor(tiny, family):
                 assert (math.isnan(one) and math.isnan(two)) or two == pytest.approx(
                     one, rel=loose, abs=1e-5
                 ), (name, column)
+
+
+def test_frequent_tokens_are_shown_where_a_processor_shows_them(tiny):
+    ids = [[number % 7 for number in range(48)]]
+    asked = {"input_ids": ids, "measures": "features", "features": True, "progress": False}
+    processor = layerlab.inspect(tiny("llama"), **asked).frame("features")
+    other = layerlab.inspect(tiny("llama").cuda(), **asked).frame("features")
+    for column in processor.select_dtypes("number"):
+        assert other[column].tolist() == pytest.approx(
+            processor[column].tolist(), rel=1e-3, abs=1e-5, nan_ok=True
+        )

@@ -5,6 +5,7 @@ import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 import layerlab
+from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 
 VOCAB = 301
@@ -41,6 +42,25 @@ def test_labels_that_are_shifted_already() -> None:
     shifted = torch.nn.functional.pad(labels(), (0, 1), value=-100)[:, 1:]
     found = causal_loss(logits(), labels(), VOCAB, shift_labels=shifted)
     assert found.item() == causal_loss(logits(), labels(), VOCAB).item()
+
+
+@pytest.mark.parametrize("label", [-1, -101, VOCAB])
+def test_a_label_that_is_no_token_is_refused(label: int) -> None:
+    wrong = labels()
+    wrong[1, 3] = label
+    with pytest.raises(UserError, match=rf"a label is {label}; expected 0 to 300, or -100"):
+        causal_loss(logits(), wrong, VOCAB)
+
+
+@pytest.mark.parametrize("ignored", [-1, VOCAB + 4])
+def test_the_label_without_a_loss_may_be_another(ignored: int) -> None:
+    x, y = logits(), logits()
+    other = labels().masked_fill(labels() == -100, ignored)
+    found = causal_loss(x, other, VOCAB, ignore_index=ignored)
+    expected = causal_loss(y, labels(), VOCAB)
+    found.backward()
+    expected.backward()
+    assert torch.equal(found, expected) and torch.equal(x.grad, y.grad)
 
 
 def test_backward_twice_gives_twice_the_gradient() -> None:

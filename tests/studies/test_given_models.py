@@ -1,6 +1,5 @@
 """Studies on models and texts that a user names: numbers by hand, words, keys, and refusals."""
 
-import copy
 import json
 import re
 import shlex
@@ -193,42 +192,6 @@ def test_a_kept_result_is_of_this_configuration_and_this_tokenizer(folder, tmp_p
     third = study(name, model=str(one), **plain).to_dict()
     assert len({one["key"] for one in (first, second, third)}) == 3
     assert first["frames"] != second["frames"] != third["frames"]
-
-
-def key_of(**given):
-    name, plain = "layernorm-against-rmsnorm", {"draws": 4, "progress": False, "threads": 1}
-    return study(name, **plain, **given).to_dict()["key"]
-
-
-def test_keys_hang_on_the_precision_in_which_the_files_are_read(folder):
-    one = Path(folder("llama", "read in two"))
-    first = key_of(model=str(one))
-    change_json(one / "config.json", dtype="bfloat16")  # of the same files
-    assert key_of(model=str(one)) != first
-
-
-def test_keys_hang_on_what_a_model_in_memory_computes_beside_its_weights():
-    model, words = made("llama"), patient("llama").tokenizer
-    first = key_of(model=model, tokenizer=words)
-    assert key_of(model=model, tokenizer=words) == first
-    for layer in model.model.layers:
-        layer.self_attn.scaling *= 3
-    second = key_of(model=model, tokenizer=words)
-    model.set_attn_implementation("eager")
-    third = key_of(model=model, tokenizer=words)
-    assert len({first, second, third}) == 3
-
-
-def test_keys_hang_on_how_a_tokenizer_writes_tokens():
-    model, words = made("llama"), copy.deepcopy(patient("llama").tokenizer)
-    first = key_of(model=model, tokenizer=words)
-    words.clean_up_tokenization_spaces = not words.clean_up_tokenization_spaces
-    assert key_of(model=model, tokenizer=words) != first
-
-
-def test_a_random_model_has_one_key_however_often_it_is_named():
-    one, other = (given_of("attention-lambda", model="llama:")["random llama"] for _ in range(2))
-    assert one.state == other.state
 
 
 def test_roles_are_those_that_were_typed_whatever_the_checkpoints_are_called(folder, tmp_path):

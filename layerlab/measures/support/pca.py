@@ -56,7 +56,7 @@ def components(pool: Pool) -> Components:
     that the same features give the same picture.
     Unit: the square of that of the features (variances).
     """
-    mean, moments = pool.second_moments()
+    mean, moments = (one.cpu() for one in pool.second_moments())
     width, freedom = len(mean), max(pool.tokens - 1, 1)
     count = min(COMPONENTS, width)
     directions, variances = mean.new_zeros(COMPONENTS, width), mean.new_zeros(COMPONENTS)

@@ -220,11 +220,12 @@ def _scaling(attention: nn.Module, config: Any, width: int) -> float:
     """Return the module's own factor on q . k; some families store the factor, some its inverse."""
     for name in ("scaling", "softmax_scale", "inv_norm_factor", "scale"):
         value = getattr(attention, name, None)
-        if isinstance(value, float):
-            return value
+        # A configuration may write a whole number; the first GPT says only whether there is one.
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
     for name in ("scale_attn", "norm_factor"):
         inverse: Any = getattr(attention, name, None)
-        if isinstance(inverse, float | Tensor):
+        if isinstance(inverse, int | float | Tensor) and not isinstance(inverse, bool):
             return 1 / float(inverse)
     if (
         "GPTNeoSelfAttention" in type(attention).__name__

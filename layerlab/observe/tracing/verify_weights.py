@@ -19,8 +19,8 @@ from layerlab.shapes import Hidden
 DISCRIMINATOR = 2.0**-4
 """A wrong cut errs by the size of the vector; rounding, even of bfloat16, stays far below this."""
 
-ROWS = 64
-"""Rows of scores that are read for what they attain."""
+ENTRIES = 2**20
+"""Scores that are held at once while it is read what they attain."""
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "query": ("query", "query_bias"),
@@ -65,24 +65,40 @@ def verify_weights(
 def _find_attained(
     weights: HeadWeights, attended: AttentionRecord, entered: Hidden
 ) -> Tensor | None:
-    """Return the largest |q_i . k_j| / (|z_i| |z_j|) of each head, over keys that it may use.
+    """Return the largest |q_i . k_j| / (|z_i| |z_j|) of each head, over all rows.
 
-    None where q and k are not the weights' alone: behind biases, norms, a clip, or in a score.
+    Keys are those that a row may use. A token without features attains nothing. None where q and k
+    are not the weights' alone: behind biases, norms, a clip, or in a score.
     """
     added = (weights.query_bias, weights.key_bias, weights.query_norm, weights.clip)
     if any(one is not None for one in added) or weights.refused.get("scores"):
         return None
     if weights.query is None or weights.key is None:
         return None
-    rows = slice(0, attended.tokens, -(-attended.tokens // ROWS))
-    sizes = entered.float().norm(dim=-1)
-    scales = (sizes[rows, None] * sizes).to(attended.device) * abs(weights.scaling)
+    shares = _share_sizes(attended, entered)
+    count = max(1, ENTRIES // attended.keys)
     found = []
-    for head in range(attended.heads):
-        one = slice(head, head + 1)
-        scores = attended.logits(one, rows).abs() / scales
-        found.append(scores.masked_fill(~attended.allowed_keys(one, rows), 0.0).amax())
-    return torch.stack(found)
+    for start in range(0, attended.tokens, count):
+        rows = slice(start, start + count)
+        forbidden = ~attended.allowed_keys(rows=rows)
+        for head in range(attended.heads):
+            scores = shares.logits(slice(head, head + 1), rows)
+            scores.masked_fill_(
+                forbidden[head : head + 1] if len(forbidden) > 1 else forbidden, 0.0
+            )
+            found.append(torch.stack(scores.aminmax()).abs().amax())
+    largest = torch.stack(found).view(-1, attended.heads).amax(0)
+    return largest / abs(weights.scaling)
+
+
+def _share_sizes(attended: AttentionRecord, entered: Hidden) -> AttentionRecord:
+    """Return a record whose scores are those of a layer's input at norm 1."""
+    sizes = entered.float().norm(dim=-1).to(attended.device)
+    sizes = sizes.masked_fill(sizes == 0, torch.inf)[:, None]
+    if attended.scores is not None:
+        return replace(attended, scores=attended.scores.float() / sizes / sizes.T)
+    assert attended.query is not None and attended.key is not None
+    return replace(attended, query=attended.query / sizes, key=attended.key / sizes)
 
 
 def faults(

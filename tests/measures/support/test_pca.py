@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from layerlab.measures.support.centring import Pool
 from layerlab.measures.support.pca import apartness, components, coordinates
+from tests.host_reads import counted
 
 
 def cloud(seed, tokens, width, mean=0.0):
@@ -86,3 +87,10 @@ def test_apartness_is_a_share_that_no_rotation_changes(seed, words):
     assert -1e-12 <= share <= 1 + 1e-12
     assert float(apartness(4 * points @ turn + 1, marks)) == pytest.approx(share, abs=1e-9)
     assert float(apartness(points, torch.arange(20))) == pytest.approx(1)
+
+
+def test_the_host_decomposes_what_lies_on_a_device():
+    pool = pooled(cloud(0, 40, 6), 7)
+    with counted() as found:
+        coordinates(cloud(1, 5, 6), components(pool))
+    assert found.reads["cpu"] and not found.reads["numpy"], "SciPy reads no tensor of a GPU"

@@ -154,6 +154,17 @@ def test_an_added_bias_leaves_no_bound_on_the_scores() -> None:
     assert found.refused == {"scores": "a bias is added to the scores"}
 
 
+@pytest.mark.parametrize("name", ["granite", "granitemoe", "granitemoeshared"])
+def test_a_factor_on_scores_may_be_written_as_a_whole_number(name: str) -> None:
+    config = recipe.build(name).config
+    config.attention_multiplier = 1
+    found = layers(AutoModelForCausalLM.from_config(config).eval())
+    assert found
+    for weights, attended, entered, left in found:
+        assert weights.scaling == attended.scaling == 1
+        assert not faults(weights, attended, entered, left)
+
+
 def test_rotary_factor_is_that_of_the_models_own_tables() -> None:
     model = built("llama yarn")
     for weights, *_ in layers(model):
