@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,9 @@ def read_real(
     if profile.runs == "compile" and not any(map(shutil.which, COMPILERS)):
         raise NotApplicable("there is no C++ compiler to compile the model with")
     found = []
-    with evaluation_mode(model), torch.no_grad():
+    # What a compiler says of the code of a model is nothing that its user can mend.
+    quiet = warnings.catch_warnings(action="ignore")
+    with quiet, evaluation_mode(model), torch.no_grad():
         # Compiled for each length, many of them would take minutes.
         own = prepare_model(model, profile.runs, many=len(set(map(len, pieces))) > 1)
         for ids, prompt in zip(pieces, prompts or [1] * len(pieces), strict=True):

@@ -129,7 +129,11 @@ class HeldRecord:
         whole, left = (
             (1 - one) ** 0.5 * rms(self.error) for one in (best, max(one.share for one in rows))
         )
-        if left <= HALF * whole:
+        # Of a few tokens that find other experts most of a difference is made, by chance also half.
+        most = (
+            HALF * whole if not self.scores.choices.total else (1 - SAME) ** 0.5 * rms(self.error)
+        )
+        if left <= most:
             return [Cause(name=name, left=left, whole=whole, sure=True)]
         direction = (wrong - self.exact)[self.known]
         part, strays = estimate(self.error, direction)

@@ -1,15 +1,23 @@
 """Records of mixtures of experts: a token that rounding sends to another expert is no bug."""
 
+import shutil
+import warnings
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import Tensor, nn
 from transformers import MixtralConfig, MixtralForCausalLM
 
+from layerlab.api.gap import run_model
 from layerlab.numerics.profiles.profile import load_profile
-from layerlab.numerics.profiles.real_runs import prepare_model
+from layerlab.numerics.profiles.real_runs import COMPILERS, prepare_model, read_real
+from layerlab.numerics.profiles.token_scores import TokenScores
+from layerlab.numerics.recorded.held_record import EXACT, HeldRecord
+from layerlab.numerics.recorded.mistakes import changing, find_rounded, round_down
 from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.recorded_gap import HALF
 from tests.numerics.recorded.recording import EAGER, find, record
 
 SIZES: dict[str, Any] = {
@@ -24,6 +32,7 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.05,
 }
 TEXTS, TOKENS = 3, 150
+FEW = 3
 VLLM = load_profile("vllm")
 
 
@@ -53,7 +62,6 @@ def test_tokens_of_other_experts_are_no_bug(
     model: nn.Module, logits: list[tuple[Tensor, Tensor]], real: bool
 ) -> None:
     found = find(model, recorded(logits), [EAGER, VLLM, load_profile("torch-sdpa")], real)
-    print(found)
     assert not found.is_bug and not found.outliers and found.excess == 0
     if real:
         assert found.best[0].name == "torch-sdpa" and found.candidates[0].share > 0.99
@@ -75,6 +83,32 @@ def test_a_mistake_is_named_though_experts_change(
     model: nn.Module, logits: list[tuple[Tensor, Tensor]]
 ) -> None:
     found = find(model, recorded(logits, 0.8), [EAGER, VLLM])
-    print(found)
     assert found.cause is not None and found.cause.name.startswith("temperature 0.")
     assert "none that was tried" not in str(found)
+
+
+def test_experts_that_agree_by_chance_are_no_cast_of_the_model(
+    model: nn.Module, logits: list[tuple[Tensor, Tensor]]
+) -> None:
+    """A few tokens make most of a difference, and a cast model may send these where others do."""
+    scores = TokenScores(model, [ids for ids, _ in logits], run_model)
+    exact, whole = scores.read_each((EXACT, VLLM))
+    with changing(find_rounded(model)[1], round_down):
+        _, cast = scores.read_each((EXACT, VLLM))
+    alike = (cast - exact).abs().topk(FEW).indices
+    record = whole.clone()
+    record[alike] = cast[alike]
+    held = HeldRecord(scores, [VLLM], record, exact)
+    assert held.explain(cast) > 1 - HALF**2  # of the squared difference
+    assert held.try_rounded(0.0, [whole], []) == []
+    assert len(HeldRecord(scores, [VLLM], cast, exact).try_rounded(0.0, [whole], [])) == 1
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C++ compiler")
+def test_what_a_compiler_says_of_routers_reaches_nobody(model: nn.Module) -> None:
+    torch._dynamo.utils.warn_once_cache.clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read_real(model, [torch.arange(3, 9)], load_profile("torch-compile"), run_model)
+    assert not said
