@@ -192,7 +192,7 @@ def check_stored_tied(bare: Any, folder: Path, stored: Mapping[str, Outline]) ->
         UserError: there are some.
     """
     places = {name: file for file, names in _inventory(folder).items() for name in names}
-    held = {target: name for name, target, part in _find_targets(bare, stored) if part is None}
+    held = {target: name for name, target, part in find_targets(bare, stored) if part is None}
     for one, other in bare.get_expanded_tied_weights_keys(all_submodels=True).items():
         both = one in held and other in held
         if both and not _is_equal(held[one], held[other], places):
@@ -207,7 +207,7 @@ def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
     whole: dict[str, str] = {}
     parts: dict[str, str] = {}
     joined: dict[str, str] = {}
-    for name, target, part in _find_targets(bare, stored):
+    for name, target, part in find_targets(bare, stored):
         taken, place = (whole, target) if part is None else (parts, part)
         if part is not None:
             joined.setdefault(target, name)
@@ -217,7 +217,7 @@ def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
     yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
 
 
-def _find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:
+def find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:
     """Yield names of stored tensors with those of the weights that transformers makes of them.
 
     The third is the place in that weight, where it is joined of several; else None.

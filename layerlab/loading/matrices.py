@@ -1,12 +1,11 @@
 """Looks through the weights of a model, in memory or in its files: matrices, what is not finite."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from layerlab.loading.layer_weights import read_stored_tensors
+from layerlab.loading.layer_weights import find_targets, read_outlines, read_stored_tensors
 from layerlab.loading.model import LoadedModel
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix
@@ -26,13 +25,19 @@ def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:
 def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Tensor]]:
     if subject.stored:
         assert subject.folder is not None
-        yield from read_stored_tensors(Path(subject.folder), names.key)
+        # Files call some otherwise; those that are joined while loaded have no own name.
+        found = find_targets(subject.model, read_outlines(subject.folder))
+        own = {name: target for name, target, place in found if place is None}
+        for name, tensor in read_stored_tensors(
+            subject.folder, lambda name: names.key(own.get(name, name))
+        ):
+            yield own.get(name, name), tensor
         return
-    found = effective_weights(subject.model)
-    for name in sorted(found, key=names.key):
-        tensor = found[name]()
-        if tensor is not None and tensor.device.type != "meta":
-            yield name, tensor
+    weights = effective_weights(subject.model)
+    for name in sorted(weights, key=names.key):
+        held = weights[name]()
+        if held is not None and held.device.type != "meta":
+            yield name, held
 
 
 def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.loading.weights_hash import describe_rules
 from layerlab.records.parse import json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
 
@@ -95,6 +94,8 @@ def describe_tokenizer(words: Any) -> str:
     settings = describe_settings(words)
     if (backend := getattr(words, "backend_tokenizer", None)) is not None:
         return settings + str(backend.to_str())
+    from layerlab.loading.weights_hash import describe_rules  # late: it takes torch
+
     return f"{settings} {words!r} {json.dumps(describe_rules(words), sort_keys=True)}"
 
 

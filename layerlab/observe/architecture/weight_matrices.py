@@ -12,8 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming, apply_renamings
 
 from layerlab.errors import NotApplicable
 from layerlab.numerics.formats.weight_layout import has_inputs_first
@@ -50,8 +48,6 @@ class MatrixNames:
         self.prefix = getattr(model, "base_model_prefix", "") + "."
         names = effective_weights(model, shared=True)
         self.order = {name: number for number, name in enumerate(names)}
-        changes = get_model_conversion_mapping(model)
-        self.renamings = [one for one in changes if isinstance(one, WeightRenaming)]
         self.stack, self.blocks, self.last = "", 0, -1
         try:
             found = anatomy(model)
@@ -72,7 +68,7 @@ class MatrixNames:
         numbered = _NUMBER.search(f".{inside}")
         expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
         label = _NUMBER.sub("", f".{inside}").strip(".").removesuffix(".weight")
-        if has_inputs_first(owner, tensor):
+        if has_inputs_first(owner, tensor) != _is_turned(tensor, owner, name):
             tensor = tensor.mT
         if tensor.ndim == 2 and min(tensor.shape) > 1:
             yield WeightMatrix(layer=layer, name=label, expert=expert, weight=tensor)
@@ -86,12 +82,9 @@ class MatrixNames:
         return self._place(name)[0], self.order.get(name, len(self.order))
 
     def _own(self, stored: str) -> str:
-        if stored in self.order or stored.startswith(self.stack or self.prefix):
-            return stored
-        # As GPT-NeoX's head, which has another name in its files.
-        renamed = apply_renamings(stored, self.renamings)
         longer = self.prefix + stored
-        return renamed if renamed in self.order else longer if self._has(longer) else stored
+        known = stored in self.order or stored.startswith(self.stack or self.prefix)
+        return stored if known or not self._has(longer) else longer
 
     def _has(self, name: str) -> bool:
         return name in self.order or (bool(self.stack) and name.startswith(self.stack))
@@ -110,3 +103,11 @@ class MatrixNames:
                 return int(number), inside
         behind = self.blocks and self.order.get(name, -1) > self.last
         return self.blocks if behind else EMBEDDING, name.removeprefix(self.prefix)
+
+
+def _is_turned(tensor: Tensor, owner: nn.Module | None, name: str) -> bool:
+    """Return whether a file holds a stack the other way round than the module it is loaded into."""
+    own = getattr(owner, name.rpartition(".")[2], None)
+    if tensor.ndim != 3 or not isinstance(own, Tensor) or own.shape == tensor.shape:
+        return False
+    return own.shape == tensor.mT.shape

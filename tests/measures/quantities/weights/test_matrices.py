@@ -26,6 +26,7 @@ from layerlab.measures.quantities.weights.matrices import (
     singular_values,
 )
 from layerlab.measures.runner import readings
+from layerlab.observe.architecture.weight_matrices import MatrixNames
 from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
 
@@ -229,16 +230,28 @@ def test_each_family_has_matrices(name: str) -> None:
     assert all(row["rank"] <= row["full_rank"] and row["norm"] >= 0 for row in read)
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "mixtral"])
-def test_rows_of_experts_are_their_outputs(name: str) -> None:
-    """GPT-OSS stores them the other way round."""
+@pytest.mark.parametrize("name", ["aria_text", "gpt_oss", "llama4_text", "mixtral"])
+def test_rows_of_experts_are_their_outputs(name: str, tmp_path: Path) -> None:
+    """All but Mixtral's are stored the other way round; files hold Mixtral's one by one."""
     model = family(name)
-    experts = model.model.layers[0].mlp.experts
-    turned = name == "gpt_oss"
-    outputs = experts.gate_up_proj.detach()[1].mT if turned else experts.gate_up_proj.detach()[1]
-    outputs[:5] = 0
-    read = rows(model).set_index(["layer", "matrix", "expert"])
-    row = read.loc[(0, "mlp.experts.gate_up_proj", 1)]
-    assert (row["rows"], row["columns"]) == outputs.shape
-    assert (row.dead_rows, row.dead_columns) == (5, 0)
-    assert not any(one.endswith("bias") for _, one, _ in read.index)
+    width, inner = model.config.hidden_size, model.config.intermediate_size
+    assert width not in (inner, 2 * inner)
+    experts = next(one for one in model.modules() if hasattr(one, "gate_up_proj"))
+    dead = experts.gate_up_proj.detach()[1]
+    (dead.mT if len(dead) == width else dead)[:5] = 0
+    model.save_pretrained(tmp_path)
+    for source in [model] if name == "mixtral" else [model, str(tmp_path)]:
+        read = rows(source)
+        one = read[(read.expert == 1) & read.matrix.str.endswith("gate_up_proj")].iloc[0]
+        assert (one["rows"], one["columns"]) == (2 * inner, width)
+        assert (one.dead_rows, one.dead_columns) == (5, 0)
+        assert not read.matrix.str.endswith("bias").any()
+
+
+def test_a_stack_that_a_file_holds_the_other_way_round_is_turned() -> None:
+    """As files of Qwen3-VL's mixtures do."""
+    model = family("mixtral")
+    path = "model.layers.0.mlp.experts.down_proj"
+    stack = model.get_parameter(path).detach()
+    first, *_ = MatrixNames(model).cut(path, stack.mT.contiguous())
+    assert torch.equal(first.weight, stack[0])
