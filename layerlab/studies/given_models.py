@@ -82,8 +82,8 @@ class GivenModel:
             # The files of a model may be read in another precision than the last time.
             str(one.model.dtype),
             one.model.config._attn_implementation,
-            hash_code(type(one.model)),
-            hash_code(type(one.tokenizer)),
+            hash_code(one.model),
+            hash_code(one.tokenizer),
             # Whoever holds a model may have changed it.
             *(describe_state(one.model) if one.folder is None else []),
         ]

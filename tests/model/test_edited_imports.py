@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
+from layerlab.evaluation.harness.cache import hash_code
+from layerlab.loading.weights import load_saved
+from layerlab.model.build import build
 from layerlab.plugins import load
 from layerlab.variants import registry
-from tests.model.test_outside import forgotten, written
+from tests.model.test_outside import SIZES, forgotten, written
 
 __all__ = ["forgotten"]
 
@@ -84,3 +87,17 @@ def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
     (beside / "peft" / "__init__.py").write_text("SCALE = 2\n")
     with pytest.raises(UserError, match="peft was changed while Python was running, and layerlab"):
         load(file)
+
+
+def test_scores_of_a_saved_model_are_known_by_what_its_file_imports(beside: Path) -> None:
+    file = written(beside / "scaled.py")
+    file.write_text(f"from scale import SCALE\n{file.read_text('utf-8')}", "utf-8")
+    found = []
+    for value in (1.0, 2.0, 1.0):
+        (beside / "scale.py").write_text(f"SCALE = {value}\n")
+        load(file)
+        if not (beside / "saved").exists():
+            build("mine", **SIZES).save_pretrained(beside / "saved")
+        found.append(hash_code(load_saved(beside / "saved")))
+    assert found[0] == found[2] != found[1] and all(found)
+    assert hash_code(build("llama", **SIZES)) == ""

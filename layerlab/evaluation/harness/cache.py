@@ -68,12 +68,19 @@ def scorer(folder: Path = Path(__file__).parents[1]) -> str:
     return f"{digest.hexdigest()} {SEGMENTER} {words}"
 
 
-def hash_code(kind: type) -> str:
+def hash_code(one: Any) -> str:
     """Return a hash of the Python that a model or tokenizer brings along; empty where none is.
 
     transformers keeps what it imports of a folder or of the Hub in a folder of its own, file beside
-    file: whatever lies there may take part.
+    file: whatever lies there may take part. A model of ours may be made of parts whose files import
+    others.
     """
+    kind = type(one)
+    if parse := getattr(getattr(one, "config", None), "parse_spec", None):
+        from layerlab.variants.registry import code_beside  # late: it takes torch
+
+        beside = code_beside(parse())
+        return json.dumps(beside, sort_keys=True) if beside else ""
     if kind.__module__.partition(".")[0] != _BROUGHT:
         return ""
     digest = hashlib.blake2b(digest_size=12)

@@ -210,7 +210,7 @@ class EvaluationRun:
             "generation": special_ids(model),
             "template": getattr(words, "chat_template", None),
             "special": getattr(words, "special_tokens_map", None),
-            "code": [hash_code(type(model)), hash_code(type(words))],
+            "code": [hash_code(model), hash_code(words)],
             "attention": model.config._attn_implementation,
             "device": self.subject.device.type,
         }

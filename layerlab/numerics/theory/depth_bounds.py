@@ -54,7 +54,9 @@ class LayerFactors:
 
     def after(self, error: float) -> float:
         """Return rho_c behind the layer, from rho_c in front of it."""
-        attended = self.attention * (self.norm * error + self.norm_own) + self.attention_own
+        # An exact input has no error, however steep the norm is.
+        grown = self.norm * error if error else 0.0
+        attended = self.attention * (grown + self.norm_own) + self.attention_own
         middle = self.middle * max(error, attended) + self.added
         normed = self.middle_norm * middle + self.middle_norm_own
         left = self.feedforward * normed + self.feedforward_own

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import layerlab
 from layerlab import UserError, builtin
@@ -259,6 +260,22 @@ def test_other_tokens_than_the_tokenizer_makes_are_refused(
     row = {"logprobs": {"tokens": list("house"), "token_logprobs": [None, *[-1.0] * 4]}}
     with pytest.raises(UserError, match="5 tokens whose text the model's tokenizer cuts into"):
         read_records(write(tmp_path, row), len(tokenizer), tokenizer)
+
+
+def test_as_many_other_tokens_are_refused_too(tmp_path: Path) -> None:
+    """A model may write "ab" and "c" where its tokenizer cuts "a" and "bc"."""
+    words = {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4}
+    engine = Tokenizer(models.BPE(vocab=words, merges=[("b", "c"), ("a", "b")]))
+    engine.decoder = decoders.Fuse()
+    cutting = PreTrainedTokenizerFast(tokenizer_object=engine)
+
+    def path(*pieces: str) -> Path:
+        named = {"tokens": ["a", *pieces], "token_logprobs": [None, -1.0, -1.0]}
+        return write(tmp_path, {"logprobs": named})
+
+    (found,) = read_records(path("a", "bc"), 5, cutting)
+    assert found.token_ids == (0, 0, 3)
+    refuses("cuts into 3 others; ask the engine", read_records, path("ab", "c"), 5, cutting)
 
 
 @pytest.mark.parametrize(
