@@ -33,6 +33,20 @@ def test_of_texts_of_unequal_length_every_position_counts_alike():
     assert "17 % of the positions" in sentence and "KL 0.17 nats" in sentence
 
 
+def test_samples_that_overflow_are_what_is_said_of_a_format():
+    """Their divergence is no number; of the rest bf16 would seem to be the worse one."""
+    given, tables = content(), frames()
+    broken = {"format": "fp16", "mode": "as-run", "sequence": 0}
+    tables = change(tables, "logits", {"mode": "as-run"}, changed=0.02)
+    tables = change(tables, "logits", broken, changed=0.06, kl=np.nan, loss_change=np.nan)
+    for card in given["models"]:
+        card["tokens"] = [10] * 9
+    found = next(one for one in find(given, tables) if one.id.startswith("answers"))
+    assert found.severity == "warning" and found.sentence.startswith("In fp16 another token")
+    assert "bf16 2 %" in found.sentence
+    assert found.sentence.endswith("KL and loss are not finite")
+
+
 @pytest.mark.parametrize("small", [0.0, np.inf, np.nan])
 def test_nothing_is_an_infinite_multiple(small: float):
     """Errors of 0 (an all-zero model) or none at all give no factor to speak of."""

@@ -23,21 +23,22 @@ TWICE = 2.0  # Own: the predictor's promise
 
 
 def _change(readings: RuleData) -> Iterator[RuleHit]:
-    rows = readings.rows("logits", "changed", "kl", "loss_change")
+    rows = readings.rows("logits", "changed")
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
         return
     means = _means(rows, readings)
-    worst = means.sort_values("changed").iloc[-1]
+    worst = means.sort_values(["kl", "changed"], key=_rank).iloc[-1]
     if not worst["changed"] > NOTABLE:
         return
+    severe = worst["changed"] > CHANGED or np.isinf(worst["kl"])
     others = [
         f"{name} {percent(row['changed'])}"
         for name, row in means.drop(index=str(worst.name)).iterrows()
     ]
     beside = f" (beside it {', '.join(others)})" if others else ""
     yield RuleHit(
-        severity="warning" if worst["changed"] > CHANGED else "info",
+        severity="warning" if severe else "info",
         sentence=f"in {worst.name} another token becomes the likeliest at "
         f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst)}",
         advice=_advice(str(worst.name)),
@@ -46,12 +47,19 @@ def _change(readings: RuleData) -> Iterator[RuleHit]:
     )
 
 
+def _rank(values: pd.Series) -> pd.Series:
+    """Rank formats that overflow behind all others, and those by what they change."""
+    return np.isinf(values) if values.name == "kl" else values
+
+
 def _means(rows: pd.DataFrame, readings: RuleData) -> pd.DataFrame:
     """Return the means of each format over all positions; a longer text has more of them."""
     # Where lengths are not known all are taken as alike, and the last token has no next one.
     counts = rows["sequence"].map(readings.tokens).fillna(2)
     weights = pd.DataFrame({"changed": counts, "kl": counts, "loss_change": counts - 1})
-    sums = (rows[list(weights)] * weights).groupby(rows["format"], sort=False).sum()
+    # What overflowed has no divergence; it is not left out, as the worst that a format does.
+    values = rows[list(weights)].fillna(np.inf).where(weights > 0, 0.0)
+    sums = (values * weights).groupby(rows["format"], sort=False).sum()
     return sums / weights.groupby(rows["format"], sort=False).sum()
 
 
