@@ -23,11 +23,12 @@ from layerlab.system.python_file import SHARED, hash_imports, read_imported
 
 # Their versions are said elsewhere; the code of others is known by its file.
 KNOWN = SHARED | {"layerlab"}
-# Where a model came from, and what changes while it computes or is judged.
+# Where a model came from, what changes while it computes or is judged, and how it would write; what
+# of that is used is told elsewhere.
 NEUTRAL = frozenset(
     (
         *("name_or_path", "_name_or_path", "_commit_hash", "training", "warnings_issued"),
-        *("_is_hf_initialized", "_hf_hook", "_old_forward"),
+        *("_is_hf_initialized", "_hf_hook", "_old_forward", "generation_config"),
     )
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
