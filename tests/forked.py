@@ -176,10 +176,8 @@ def _become(arguments: list[str], settings: dict[str, str]) -> None:
     # Those of pytest are files of its own.
     sys.stdout, sys.stderr = (open(one, "w", 1, "utf-8", closefd=False) for one in (1, 2))
     for sign in signal.valid_signals():
-        # A background job of a shell ignores Ctrl-C, and so would what is tested on it.
-        if callable(signal.getsignal(sign)) or sign == signal.SIGINT:
-            usual = signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL
-            signal.signal(sign, usual)
+        if callable(signal.getsignal(sign)):
+            signal.signal(sign, signal.SIG_DFL)
     given = (arguments, str(Path.cwd()), settings)
     os._exit(
         multiprocessing.get_context("fork").Process(target=_interpret, args=given)._bootstrap()
@@ -196,6 +194,8 @@ def _interpret(
     """The other side: become the interpreter that was asked for, in a session of its own or not."""
     if own:
         os.setsid()
+    # A background job of a shell ignores Ctrl-C, and so would what is tested on it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     modes = (os.O_RDONLY, *2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND])
     for number, (name, mode) in enumerate(zip(streams, modes, strict=False)):
         os.dup2(os.open(name, mode), number)
