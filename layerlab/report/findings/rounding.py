@@ -78,8 +78,8 @@ def _advice(name: str) -> str:
         return (
             f"This is no verdict on inference in {name}: every result is rounded to it, the "
             "residual stream too, and without a scale, while real inference rounds scaled factors "
-            "of products only. For that, type --formats mxfp8_e4m3 (or int8): only factors are "
-            "rounded, and results stay bf16."
+            "of products only. For that, type --formats mxfp8_e4m3 (or int8): parameters and "
+            "factors of products are rounded, and results stay bf16."
         )
     return (
         "Greedy answers will differ from those of float32. Keep in higher precision what "

@@ -207,7 +207,8 @@ MEASURES = (
         ),
         per=("layer", "component"),
         columns={
-            "componentwise": "the median token's, in closed form; attention's is an upper bound",
+            "componentwise": "the median token's, in closed form; an upper bound of attention, "
+            "scores, feed-forward and LayerNorm",
             "worst": "the worst token's componentwise number",
             "normwise": "median token's; of attention over the whole sequence; none of scores",
             "mixed": "the median of a few tokens; none of attention, scores and very wide layers",
