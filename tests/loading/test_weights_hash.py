@@ -129,3 +129,19 @@ def test_the_hash_of_a_tokenizer_in_python_follows_its_merges_and_options(tmp_pa
     again = ctrl(tmp_path / "three", "a b", "ab c</w>")
     again.tokenize("abc")
     assert hash_tokenizer(again) == hash_tokenizer(joined)
+
+
+class Wordless(CTRLTokenizer):
+    def save_vocabulary(self, save_directory, filename_prefix=None):
+        raise self.fault
+
+
+def test_a_tokenizer_that_saves_nothing_is_known_by_the_rest_and_a_fault_is_told(tmp_path):
+    ctrl(tmp_path / "one", "a b")
+    given = [str(tmp_path / "one" / name) for name in ("vocab.json", "merges.txt")]
+    saving, silent = Wordless(*given), Wordless(*given, split_special_tokens=True)
+    saving.fault = silent.fault = NotImplementedError()
+    assert hash_tokenizer(saving) != hash_tokenizer(silent)
+    saving.fault = AttributeError("of its own")
+    with pytest.raises(AttributeError, match="of its own"):
+        hash_tokenizer(saving)

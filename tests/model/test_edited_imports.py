@@ -29,6 +29,13 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+def importing(folder: Path, line: str) -> Path:
+    """A file of a part that begins with a line."""
+    file = written(folder / "scaled.py")
+    file.write_text(f"{line}\n{file.read_text('utf-8')}", "utf-8")
+    return file
+
+
 def scale_of(file: Path) -> tuple[float, str]:
     """What a file has imported, and what its code beside it is said to be."""
     load(file)
@@ -42,8 +49,7 @@ def scale_of(file: Path) -> tuple[float, str]:
 def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(
     line: str, beside: Path
 ) -> None:
-    file = written(beside / "scaled.py")
-    file.write_text(f"{line}\n{file.read_text('utf-8')}", "utf-8")
+    file = importing(beside, line)
     (beside / "kit").mkdir()
     (beside / "kit" / "__init__.py").write_text("from . import inner\n")
     (beside / "kit" / "inner.py").write_text("from scale import SCALE\n")
@@ -62,8 +68,7 @@ def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(
 def test_a_module_that_was_imported_and_changed_before_is_imported_anew(
     line: str, beside: Path
 ) -> None:
-    file = written(beside / "scaled.py")
-    file.write_text(f"{line}\n{file.read_text('utf-8')}", "utf-8")
+    file = importing(beside, line)
     (beside / "outer.py").write_text("from scale import SCALE\n")
     (beside / "scale.py").write_text("SCALE = 1.0\n")
     importlib.import_module("scale")
@@ -80,8 +85,7 @@ def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
 ) -> None:
     (beside / "peft").mkdir()
     (beside / "peft" / "__init__.py").write_text("SCALE = 1\n")
-    file = written(beside / "scaled.py")
-    file.write_text(f"from peft import SCALE\n{file.read_text('utf-8')}", "utf-8")
+    file = importing(beside, "from peft import SCALE")
     monkeypatch.delitem(sys.modules, "peft", raising=False)
     load(file)
     (beside / "peft" / "__init__.py").write_text("SCALE = 2\n")
@@ -90,8 +94,7 @@ def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
 
 
 def test_scores_of_a_saved_model_are_known_by_what_its_file_imports(beside: Path) -> None:
-    file = written(beside / "scaled.py")
-    file.write_text(f"from scale import SCALE\n{file.read_text('utf-8')}", "utf-8")
+    file = importing(beside, "from scale import SCALE")
     found = []
     for value in (1.0, 2.0, 1.0):
         (beside / "scale.py").write_text(f"SCALE = {value}\n")
