@@ -7,6 +7,7 @@ tensors; every storage is counted while it is alive, every matrix product by its
 import time
 import warnings
 import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -204,11 +205,21 @@ class _Ledger(TorchDispatchMode):
 def _count_flops(func: Any, args: Any, kwargs: Any, found: Any) -> int:
     packet = func._overloadpacket
     if packet is _ATTENTION:
-        return int(sdpa_flop_count(*(one.shape for one in args[:3])))
+        return int(sdpa_flop_count(*_repeat_heads(*args[:3])))
     if packet is _ATTENTION_BACKWARD:
-        return int(sdpa_backward_flop_count(*(one.shape for one in args[:4])))
+        return int(sdpa_backward_flop_count(args[0].shape, *_repeat_heads(*args[1:4])))
     count = flop_registry.get(packet)
     return 0 if count is None else int(count(*args, **kwargs, out_val=found))
+
+
+def _repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> Iterator[torch.Size]:
+    """Return the shapes of an attention whose heads have keys of their own.
+
+    As it computes when several share one, which torch counts since 2.13 only.
+    """
+    for one in (query, key, value):
+        batch, _, *rest = one.shape
+        yield torch.Size((batch, query.shape[1], *rest))
 
 
 def _fill(model: nn.Module) -> None:
