@@ -120,12 +120,12 @@ def residual_by_dose(draw: Sampler, name: str) -> dict[str, Tensor]:
     ids = excerpts(draw, name, PASSAGE)
     subject = patient(name, draw.given)
     with ALONE, torch.no_grad():
-        blocks = _find_feedforwards(subject, ids[:1])
-        rows = [_dose(subject, blocks, ids, dose) for dose in TRAINED_DOSES]
+        blocks = find_feedforwards(subject, ids[:1])
+        rows = [residual_at(subject, blocks, ids, dose) for dose in TRAINED_DOSES]
     return {"residual": torch.stack(rows, 1)}
 
 
-def _find_feedforwards(subject: "LoadedModel", ids: Tensor) -> list["BlockParts"]:
+def find_feedforwards(subject: "LoadedModel", ids: Tensor) -> list["BlockParts"]:
     """Return the parts of all blocks, each with a feed-forward that is seen to join the stream.
 
     Raises:
@@ -150,7 +150,7 @@ def _find_feedforwards(subject: "LoadedModel", ids: Tensor) -> list["BlockParts"
     return list(found.values())
 
 
-def _dose(
+def residual_at(
     subject: "LoadedModel", blocks: Sequence["BlockParts"], ids: Tensor, dose: float
 ) -> Tensor:
     """Return the relative residual with what each feed-forward adds to the stream scaled."""
