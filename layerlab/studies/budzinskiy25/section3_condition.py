@@ -59,9 +59,9 @@ ROWS = (
 )
 # The rows of each part of a block, of which it has one.
 PARTS = {
-    "A norm": ("RMS norm", "layer norm"),
-    "Attention": ("attention",),
-    "The feed-forward": ("perceptron", "SwiGLU"),
+    "norms": ("RMS norm", "layer norm"),
+    "attention": ("attention",),
+    "feed-forward": ("perceptron", "SwiGLU"),
 }
 NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
@@ -255,7 +255,7 @@ def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
         read = np.isfinite(every[:, :, [ROWS.index(row) for row in rows], FORM]).any(2).all(0)
         gone = [name for name, whole in zip(work.models, read, strict=True) if not whole]
         if gone:
-            told.append(f"{part} was not read, being none of the source's, in: {', '.join(gone)}.")
+            told.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
     return told
 
 
@@ -343,12 +343,13 @@ def judge_usual(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerd
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
     numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
+    numbers = numbers or "of none"
     return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),
         number=found[least].value,
         said=f"random signs, median passage: {found[least]} of the closed form ({least[1]}, "
-        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {numbers or 'of none'}",
+        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {numbers}",
         source="Own",
     )
 

@@ -104,7 +104,8 @@ def test_every_part_that_was_not_read_is_named():
         given={"a": 1},
     )
     told = describe_parts(every, work)
-    assert [one.partition(" was")[0] for one in told] == ["A norm", "Attention", "The feed-forward"]
-    assert all(one.endswith(": b.") for one in told)
+    assert [one.split(": ")[1] for one in told] == [
+        f"{part}, in b." for part in ("norms", "attention", "feed-forward")
+    ]
     found = medians(every, WORST, FORM, work.models, 0)
     assert found["b", "perceptron"].value == 1 and "nan" not in judge_usual(every, "ab", 0).said
