@@ -58,7 +58,7 @@ REFUSED = {
     "bound-depth": THEORY,
     "pangu-theorems": THEORY,
     "path-length": {**THEORY, **dict.fromkeys(("gpt2", "qwen2"), "its biases are no part")},
-    "mlp-lipschitz": {"mamba": "no feed-forward that is called mlp"},
+    "mlp-lipschitz": {"mamba": "feed-forward of layer 0 cannot be scaled alone"},
     "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
     "block-anatomy": dict.fromkeys(("gptj", "openai-gpt"), "hands over no values"),

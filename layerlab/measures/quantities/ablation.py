@@ -95,6 +95,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
     room = Room()
     changes: dict[tuple[int, Removal], list[float]] = {}
+    handing = set[int]()
     for number, tokens in enumerate(texts):
         # The last token has no next one.
         places = spread(len(tokens) - 1, run.options["samples"]).to(tokens.device)
@@ -104,10 +105,12 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
         for parts in blocks:
             whole.step(f"text {number}: layer {parts.block}")
             rows = _removals(parts)
-            kept = heads.get(parts.block)
+            if number == 0 and not _repeats(whole, given, parts, heads.get(parts.block)):
+                # Its attention may hand on more than its output, such as values to later layers.
+                handing.add(parts.block)
+                _check(whole, given, parts)
+            kept = None if parts.block in handing else heads.get(parts.block)
             found = _without(whole, given, parts, rows, means, kept, room)
-            if number == 0:
-                _check(whole, given, parts, kept)
             for one, loss in zip(rows, found, strict=True):
                 changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
     return [_row(block, one, values) for (block, one), values in changes.items()]
@@ -183,22 +186,29 @@ def _most_rows(given: Answer) -> int:
     return max(1, most)
 
 
-def _check(whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None) -> None:
+def _check(whole: ModelContext, given: Answer, parts: BlockParts) -> None:
     """Refuse a model that more than the stream leads on from block to block.
 
     Raises:
         NotApplicable: with nothing taken out, the later blocks do not give the model's own logits.
     """
+    if not _repeats(whole, given, parts, None):
+        raise NotApplicable(
+            f"with nothing taken out, layer {parts.block} and those behind it do not give its own "
+            "logits again: more than the stream reaches them"
+        )
+
+
+def _repeats(
+    whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None
+) -> bool:
+    """Return whether the later blocks give the model's own logits with nothing taken out."""
     model, stack = whole.subject.model, whole.subject.stack
     rows = min(2, _most_rows(given))  # what is not repeated is seen where there are several
     with removing(stack, parts, [None] * rows, heads=heads):
         again = resume(model, stack, given, parts.block, rows)
     allowed = sqrt(torch.finfo(again.dtype).eps) * float(given.logits.abs().max())
-    if not float((again - given.logits).abs().max()) <= allowed:
-        raise NotApplicable(
-            f"with nothing taken out, layer {parts.block} and those behind it do not give its own "
-            "logits again: more than the stream reaches them"
-        )
+    return float((again - given.logits).abs().max()) <= allowed
 
 
 def _row(block: int, one: Removal, changes: Sequence[float]) -> Row:

@@ -52,6 +52,8 @@ class Theory:
     @property
     def block(self) -> TheoryBlock | None:
         """Return the whole block, where every part is known and it is a pre-norm block."""
+        if "block" in self.refused:
+            return None
         parts = (self.attention_norm, self.attention, self.feedforward_norm, self.feedforward)
         if any(part is None for part in parts) or self.middle is None or self.left is None:
             return None
@@ -87,6 +89,10 @@ def theory(layer: Layer, model: nn.Module) -> Theory | None:
     for name in ("attention_norm", "attention", "feedforward_norm", "feedforward"):
         if found.get(name) is None:
             refused.setdefault(name, _reason(name, found))
+    for name, sublayer in layer.sublayers.items():
+        if sublayer.branch is not None and not _same(sublayer.branch, sublayer.left):
+            part = "feed-forward" if name == "ffn" else name
+            refused["block"] = f"its {part} is scaled or normed before it joins the stream"
     return Theory(entered=entered, refused=refused, **found)
 
 

@@ -184,6 +184,9 @@ class Tracker:
             return OpSite(module, "softmax")
         if self._stage[-1] == MIXED and name == "div":
             return OpSite(module, "softmax")
+        # Scaled, capped, biased or masked, they are the scores still.
+        if self._stage[-1] == SCORED:
+            return OpSite(module, "scores")
         return OpSite(module, SAME.get(name, name.lstrip("_")))
 
     def _may_attend(self, name: str) -> bool:

@@ -256,7 +256,7 @@ def _reach(attended: AttentionRecord) -> tuple[Tensor, ...]:
         allowed = attended.allowed_keys(ALL, rows)
         ahead.append((allowed & ~past).any())
         last = past & (column > row - window)
-        bare.append((allowed == last).all() & _adds_nothing(attended, rows, allowed))
+        bare.append((allowed == last).all() & adds_nothing(attended, rows, allowed))
     return torch.stack(ahead).any().long(), torch.stack(bare).all() * window
 
 
@@ -283,7 +283,7 @@ def cut(
     )
 
 
-def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> Tensor:
+def adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> Tensor:
     """Return whether a mask is zero wherever it forbids nothing."""
     if attended.bias is None or attended.bias.dtype == torch.bool:
         return torch.ones((), dtype=torch.bool, device=attended.device)

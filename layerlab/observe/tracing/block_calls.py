@@ -152,7 +152,9 @@ def _sublayer(
     for call in visit.calls:
         reads = call.entered is current and call.module is not end.module
         if reads and end.residual is None:
-            branch, current, joins = call.kept, call.left, call.module
+            branch, current = call.kept, call.left
+            # It changes nothing here, and a block may have one dropout for all of its branches.
+            joins = joins if isinstance(call.module, nn.Dropout) else call.module
     branch = _flat(branch)
     scale = None if stream is None else _factor(visit, branch, stream)
     nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())

@@ -54,6 +54,9 @@ def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
 
 def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
     """Return what each norm of the stream reads of a passage, token x width, in float64."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.observe.architecture.norms import norm
+
     found: dict[str, Tensor] = {}
     width = subject.config.hidden_size
     handles = [
@@ -61,12 +64,17 @@ def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
             lambda _, given, name=name: found.__setitem__(name, given[0][0].double().cpu())
         )
         for name, module in subject.model.named_modules()
-        if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+        if next(module.children(), None) is None and not _has_matrix(module)
+        if norm(module, width) is not None
     ]
     with temporary_hooks(handles), torch.no_grad():
         subject.model(ids[None].to(subject.device), use_cache=False)
     # Norms of queries and keys read heads, and other branches read a width of their own.
     return {name: rows for name, rows in found.items() if rows.shape == (len(ids), width)}
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in module.parameters())
 
 
 def run(work: StudyContext) -> Outcome:

@@ -57,6 +57,12 @@ ROWS = (
     "rotary positions",
     "residual sum",
 )
+# The rows of each part of a block, of which it has one.
+PARTS = {
+    "norms": ("RMS norm", "layer norm"),
+    "attention": ("attention",),
+    "feed-forward": ("perceptron", "SwiGLU"),
+}
 NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 
@@ -244,11 +250,13 @@ def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
             "attention has four heads, biases or rotary positions and an output matrix: of these "
             "the source does not speak, and the forms are derived here in its way."
         ]
-    names = work.models
-    row = ROWS.index("attention")
-    gone = [n for place, n in enumerate(names) if np.isnan(every[:, place, row, FORM]).any()]
-    told = f"Attention was not read, being another map than the source's, in: {', '.join(gone)}."
-    return [told] if gone else []
+    told = []
+    for part, rows in PARTS.items():
+        read = np.isfinite(every[:, :, [ROWS.index(row) for row in rows], FORM]).any(2).all(0)
+        gone = [name for name, whole in zip(work.models, read, strict=True) if not whole]
+        if gone:
+            told.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
+    return told
 
 
 def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
@@ -259,16 +267,13 @@ def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
 def medians(
     every: np.ndarray, above: int, below: int, names: Sequence[str], seed: int
 ) -> dict[tuple[str, str], Interval]:
-    """Return the median quotient of each module of each model that has both quantities.
-
-    The intervals hold together.
-    """
+    """Return the median quotient of each module that has both; the intervals hold together."""
     found = share(every, above, below)
     there = {
-        (model, name): found[:, place, row]
+        (model, name): kept
         for place, model in enumerate(names)
         for row, name in enumerate(ROWS)
-        if np.isfinite(found[:, place, row]).any()
+        if len(kept := found[np.isfinite(found[:, place, row]), place, row])
     }
     return bootstrap_each(there, np.median, seed)
 
@@ -338,6 +343,7 @@ def judge_usual(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerd
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
     numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
+    numbers = numbers or "of none"
     return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each, within
-from layerlab.studies.support.passages import NONE, PASSAGES, excerpts, overlap
+from layerlab.studies.support.passages import ALONE, NONE, PASSAGES, excerpts, overlap
 from layerlab.system.offload import running_device
 
 # Tokens of a text, as the source has them: its padded batches are as long as the longest.
@@ -29,8 +28,6 @@ HUB = "layerlab study gpt-curves --model gpt2 --model openai-gpt"
 # Of a norm between 1 and 4: what is nearer to nothing no figure would show.
 EFFECT = 0.01
 ArraysByCase = Mapping[tuple[str, str], Arrays]
-# A model of a user computes its matrices for one batch at a time.
-_ALONE = Lock()
 
 
 def norms(draw: Sampler, name: str, texts: str) -> dict[str, Tensor]:
@@ -70,37 +67,58 @@ def eager(name: str) -> Any:
 
 
 @contextmanager
-def as_matrices(name: str, given: GivenModels) -> Iterator[Any]:
-    """Hold a model while its attention returns its matrices; one of a user is left as it was."""
-    if name not in given:
-        yield eager(name)
-        return
-    model = given[name].subject.model
-    with _ALONE:
-        before = model.config._attn_implementation
-        model.set_attn_implementation("eager")
-        try:
-            yield model
-        finally:
-            model.set_attn_implementation(before)
+def returning_matrices(model: Any) -> Iterator[None]:
+    """Have a model compute its attention so that it returns its matrices, for a while."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def matrices(name: str, ids: Tensor, lengths: Tensor, given: GivenModels = NONE) -> list[Tensor]:
     """Return the attention of every layer on texts padded at their end, as the script has it.
 
     A causal mask keeps padding from the rows of the text, which are what they are without it.
+
+    Raises:
+        NotApplicable: the code does not return its attention, or returns that of another model.
     """
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
     padded = torch.where(mask.bool(), ids, PAD)
-    with as_matrices(name, given) as model, torch.no_grad():
-        place = running_device(model)
-        found = model(
-            padded.to(place),
-            attention_mask=mask.to(place),
-            output_attentions=True,
-            use_cache=False,
-        ).attentions
-    return check_matrices(found, name)
+    if name not in given:
+        return check_matrices(_run(eager(name), padded, mask).attentions, name)
+    model = given[name].subject.model
+    with ALONE:
+        own = _run(model, padded[:1], mask[:1], returned=False)[0]
+        with returning_matrices(model):
+            found = _run(model, padded, mask)
+    check_outputs(found[0][:1, : lengths[0]], own[:, : lengths[0]], name)
+    return check_matrices(found.attentions, name)
+
+
+@torch.no_grad()
+def _run(model: Any, ids: Tensor, mask: Tensor, returned: bool = True) -> Any:
+    place = running_device(model)
+    return model(
+        ids.to(place), attention_mask=mask.to(place), output_attentions=returned, use_cache=False
+    )
+
+
+def check_outputs(found: Tensor, own: Tensor, name: str) -> None:
+    """Check that a model whose attention returns its matrices is the model itself.
+
+    Asked for its matrices, transformers' Falcon adds its mask as ones and zeros, or ALiBi twice.
+
+    Raises:
+        NotApplicable: its outputs are others.
+    """
+    allowed = torch.finfo(own.dtype).eps ** 0.5 * float(own.abs().max())
+    if not float((found - own).abs().max()) <= allowed:
+        raise NotApplicable(
+            f"the attention that the code of {name} returns is not the one that it runs with"
+        )
 
 
 def check_matrices(found: Sequence[Tensor | None] | None, name: str) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """The Lipschitz constant of the feed-forward against rank collapse: dose and response."""
 
-from collections.abc import Mapping
-from threading import Lock
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,14 +9,27 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.studies.support.passages import (
+    ALONE,
+    PASSAGES,
+    excerpts,
+    for_each_layer,
+    overlap,
+    patient,
+)
 from layerlab.system.hooks import temporary_hooks
+
+if TYPE_CHECKING:
+    from layerlab.loading.model import LoadedModel
+    from layerlab.observe.tracing.ablation import BlockParts
+    from layerlab.observe.tracing.records import Layer
 
 TOKENS, WIDTH, INNER = 32, 16, 64
 # Without a mask nothing is left to compare after more layers.
@@ -37,8 +49,6 @@ ROUNDING = 1e-9
 # Of float64: tokens this near to each other cannot be told apart.
 FLOOR = 1e-16
 SHOWN = 1e-6
-# A trained model's feed-forward is scaled for one pass at a time.
-_ALONE = Lock()
 
 
 def stack(draw: Sampler, kind: str, causal: bool) -> dict[str, Tensor]:
@@ -109,29 +119,58 @@ def residual_by_dose(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the relative residual behind the last block, by dose, for one batch."""
     ids = excerpts(draw, name, PASSAGE)
     subject = patient(name, draw.given)
-    return {"residual": torch.stack([_dose(subject, ids, dose) for dose in TRAINED_DOSES], 1)}
+    with ALONE, torch.no_grad():
+        blocks = find_feedforwards(subject, ids[:1])
+        rows = [residual_at(subject, blocks, ids, dose) for dose in TRAINED_DOSES]
+    return {"residual": torch.stack(rows, 1)}
 
 
-def _dose(subject: Any, ids: Tensor, dose: float) -> Tensor:
+def find_feedforwards(subject: "LoadedModel", ids: Tensor) -> list["BlockParts"]:
+    """Return the parts of all blocks, each with a feed-forward that is seen to join the stream.
+
+    Raises:
+        NotApplicable: some block has none.
+    """
+    from layerlab.observe.tracing.ablation import find_parts
+
+    assert not isinstance(subject.stack, str), subject.stack
+    stack = subject.stack
+    found: dict[int, BlockParts] = {}
+
+    def read(layer: "Layer") -> None:
+        if layer.layer != EMBEDDING:
+            found[layer.layer] = find_parts(stack, layer)
+
+    for_each_layer(subject, ids, read)
+    for block in range(len(stack.blocks)):
+        parts = found.get(block)
+        if parts is None or "ffn" in parts.refused:
+            why = "it passes on no features" if parts is None else parts.refused["ffn"]
+            raise NotApplicable(f"the feed-forward of layer {block} cannot be scaled alone: {why}")
+    return list(found.values())
+
+
+def residual_at(
+    subject: "LoadedModel", blocks: Sequence["BlockParts"], ids: Tensor, dose: float
+) -> Tensor:
+    """Return the relative residual with what each feed-forward adds to the stream scaled."""
     from layerlab.measures.quantities.diversity import relative_residual
     from layerlab.observe.architecture.structure import first_tensor
+    from layerlab.observe.tracing.ablation import touching
 
+    assert not isinstance(subject.stack, str), subject.stack
     kept: list[Tensor] = []
 
     def keep(module: Any, given: Any, output: Any) -> None:
         kept.append(first_tensor(output))
 
-    def scale(module: Any, given: Any, output: Any) -> Any:
-        return (dose * output[0], *output[1:]) if isinstance(output, tuple) else dose * output
+    def scale(block: int, component: str, added: Tensor) -> Sequence[int]:
+        added.mul_(dose)
+        return range(len(added))
 
-    feeding = [block.mlp for block in subject.stack.blocks if hasattr(block, "mlp")]
-    if len(feeding) < len(subject.stack.blocks):
-        raise NotApplicable("its blocks have no feed-forward that is called mlp")
-    with _ALONE, torch.no_grad():
-        hooks = [module.register_forward_hook(scale) for module in feeding]
-        hooks.append(subject.stack.blocks[-1].register_forward_hook(keep))
-        with temporary_hooks(hooks):
-            subject.model(ids.to(subject.device), use_cache=False)
+    hooks = [subject.stack.blocks[-1].register_forward_hook(keep)]
+    with temporary_hooks(hooks), touching(subject.stack, blocks, ["ffn"], scale, len(ids)):
+        subject.model(ids.to(subject.device), use_cache=False)
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 

@@ -63,6 +63,7 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
 
     def read(layer: Any) -> None:
         if layer.attention is not None:
+            check_scores(layer.attention)
             heads = range(layer.attention.heads)
             rows = [_head(layer.attention, head) for head in heads]
             found.append({key: torch.stack([row[key] for row in rows]) for key in rows[0]})
@@ -76,8 +77,6 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
 def _head(attended: Any, head: int) -> dict[str, Tensor]:
     from layerlab.measures.quantities.diversity import cosine
 
-    if attended.query is None or attended.key is None:
-        raise NotApplicable("its attention hands over neither queries nor keys")
     query, key = attended.query[head].double(), attended.key[attended.kv_head(head)].double()
     allowed = attended.allowed_keys()[0]
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
@@ -88,6 +87,22 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
         "keys": cosine(key),
         "score": scores[allowed].abs().max(),
     }
+
+
+def check_scores(attended: Any) -> None:
+    """Check that scores are products of queries and keys, and nothing else.
+
+    Raises:
+        NotApplicable: they are not handed over, or something is added, as ALiBi does.
+    """
+    from layerlab.observe.tracing.attention_tiles import ALL, adds_nothing
+
+    if attended.query is None or attended.key is None:
+        raise NotApplicable("its attention hands over neither queries nor keys")
+    if not adds_nothing(attended, ALL, attended.allowed_keys()):
+        raise NotApplicable(
+            "its attention adds a bias to scores, so that they are not those of queries and keys"
+        )
 
 
 def _cosines(query: Tensor, key: Tensor) -> Tensor:

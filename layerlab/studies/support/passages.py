@@ -4,7 +4,7 @@ A model is the built-in one of that name, unless the user has given one, with a 
 """
 
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Tokens of the built-in text, as the built-in models read it.
 WHOLE = 7526
-# A trace listens to one model, and batches are computed side by side.
-_ALONE = Lock()
+# A model is traced and changed by one at a time, and batches are computed side by side.
+ALONE = RLock()
 NONE: GivenModels = MappingProxyType({})
 
 
@@ -85,5 +85,5 @@ def for_each_layer(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"]
     from layerlab.observe.tracing.trace import trace
 
     assert not isinstance(subject.stack, str), subject.stack
-    with _ALONE:
+    with ALONE:
         trace(subject.model, subject.stack, list(ids.to(subject.device)), read)

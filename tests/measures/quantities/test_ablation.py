@@ -15,6 +15,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities import ablation
 from layerlab.measures.quantities.ablation import MEASURES, losses
 from layerlab.measures.runner import readings
+from layerlab.model.build import build
 from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
 from tests.families.recipe import build as family
 
@@ -75,6 +76,18 @@ def test_each_change_is_that_of_weights_set_to_zero(
         assert row["change"] == pytest.approx(float(changes.mean()), abs=1e-5)
         assert row["error"] == pytest.approx(float(changes.std()) / 3**0.5, abs=1e-5)
         assert row["texts"] == 3
+
+
+def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
+    """Later layers of value-residual read those of the first."""
+    model = build("value-residual", width=32, layers=3, heads=4, vocab=64, context=64, seed=0)
+    read = rows(model).set_index(["component", "layer"])["change"]
+    assert len(read) == 3 * (4 + 2)
+    for layer in range(3):
+        copy = deepcopy(model)
+        copy.model.layers[layer].attention.output.weight.data.zero_()
+        changes = torch.tensor(loss(copy)).double() - torch.tensor(loss(model)).double()
+        assert read["attention", layer] == pytest.approx(float(changes.mean()), abs=1e-5)
 
 
 def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ WEIGHTS = {
     "deepseek_v3": ("self_attn.o_proj", "mlp.down_proj"),
     "mixtral": ("self_attn.o_proj", "mlp.experts.down_proj"),
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
+    # One dropout stands behind both of its branches.
+    "phi": ("self_attn.dense", "mlp.fc2"),
     "gptj": ("attn.out_proj", "mlp.fc_out"),
     "codegen": ("attn.out_proj", "mlp.fc_out"),
     "bloom": ("self_attention.dense", "mlp.dense_4h_to_h"),

@@ -8,7 +8,14 @@ import torch
 
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryNorm
-from layerlab.studies.budzinskiy25.section3_condition import ROWS, judge_never, norm_modules
+from layerlab.studies.budzinskiy25.section3_condition import (
+    ROWS,
+    describe_parts,
+    judge_never,
+    judge_usual,
+    medians,
+    norm_modules,
+)
 from layerlab.studies.budzinskiy25.support.amplification import (
     COLUMNS,
     EXACT,
@@ -19,6 +26,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     Module,
     measure,
 )
+from layerlab.studies.engine.sampling import StudyContext
 
 
 def generator(seed=0):
@@ -77,3 +85,27 @@ def test_a_form_that_is_too_small_is_found():
         every = np.full((4, 1, len(ROWS), len(COLUMNS)), np.nan)
         every[:, 0, 0] = measure(replace(true, form=form), generator()).numpy()
         assert judge_never(every).word == word
+
+
+def test_every_part_that_was_not_read_is_named():
+    every = np.full((4, 2, len(ROWS), len(COLUMNS)), np.nan)
+    for name in ("RMS norm", "attention", "SwiGLU"):
+        every[:, 0, ROWS.index(name)] = 1.0
+    # Some blocks of the other have another feed-forward.
+    every[:2, 1, ROWS.index("perceptron")] = 2.0
+    work = StudyContext(
+        study="x",
+        draws=4,
+        seed=0,
+        options={},
+        threads=1,
+        code="",
+        models=("a", "b"),
+        given={"a": 1},
+    )
+    told = describe_parts(every, work)
+    assert [one.split(": ")[1] for one in told] == [
+        f"{part}, in b." for part in ("norms", "attention", "feed-forward")
+    ]
+    found = medians(every, WORST, FORM, work.models, 0)
+    assert found["b", "perceptron"].value == 1 and "nan" not in judge_usual(every, "ab", 0).said

@@ -1,9 +1,14 @@
 """Norms of texts and of padded batches: what a trace finds, planted gaps, the verdicts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from layerlab.errors import NotApplicable
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.gpt1_gpt2 import (
@@ -15,6 +20,9 @@ from layerlab.studies.spectral25.gpt1_gpt2 import (
     norms,
 )
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from tests.families.recipe import family_config
+
+TEXT = torch.arange(3, 21)[None]
 
 
 def draw(count=6):
@@ -35,6 +43,28 @@ def test_a_text_of_a_padded_batch_has_the_norms_that_it_has_alone(name):
         own = torch.linalg.matrix_norm(layer[0, :, :12, :12], 2)
         assert torch.allclose(own, alone, rtol=1e-5)
         assert (torch.linalg.matrix_norm(layer[0], 2) > own).all()
+
+
+def given(family, **changes):
+    config = family_config(family)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    whole = LoadedModel(name=family, source="memory", model=model, tokenizer=None)
+    return {family: SimpleNamespace(subject=whole)}
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_an_attention_that_the_model_does_not_run_with_is_refused(biased):
+    """Asked for its matrices, Falcon adds its mask as ones and zeros, or its ALiBi twice."""
+    with pytest.raises(NotApplicable, match="code of falcon returns is not the one"):
+        matrices("falcon", TEXT, torch.tensor([12]), given("falcon", alibi=biased))
+
+
+def test_a_model_that_returns_its_matrices_is_left_with_its_own_attention():
+    own = given("gpt_neox")
+    assert len(matrices("gpt_neox", TEXT, torch.tensor([12]), own)) == 2
+    assert own["gpt_neox"].subject.model.config._attn_implementation == "sdpa"
 
 
 def test_lengths_are_those_of_the_source_and_one_token_has_norm_one():

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.mlp_lipschitz import (
     BESIDE,
@@ -14,13 +15,19 @@ from layerlab.studies.spectral25.mlp_lipschitz import (
     PLAIN,
     attend,
     feed,
+    find_feedforwards,
     judge_slows,
     judge_trained,
+    residual_at,
     residual_by_dose,
     response,
     stack,
 )
 from layerlab.studies.support.passages import patient, tokens_of
+from tests.families.examination import subject
+from tests.families.recipe import build
+
+TEXT = torch.arange(3, 27)[None]
 
 
 def draw(count=3):
@@ -114,3 +121,37 @@ def test_a_trained_model_is_left_as_it_was(name):
         found = residual_by_dose(draw(2), name)["residual"]
         assert torch.equal(before, patient(name).model(ids).logits)
     assert found.shape == (2, 5) and len(found.unique()) == found.numel()
+
+
+# What gives each what its feed-forward adds to the stream: its own last weights, or a norm behind.
+LAST = {
+    "llama": ["mlp.down_proj.weight"],
+    "bloom": ["mlp.dense_4h_to_h.weight", "mlp.dense_4h_to_h.bias"],
+    "phi": ["mlp.fc2.weight", "mlp.fc2.bias"],
+    "opt": ["fc2.weight", "fc2.bias"],
+    "olmo2": ["post_feedforward_layernorm.weight"],
+    "gemma2": ["post_feedforward_layernorm.weight"],
+}
+
+
+@pytest.mark.parametrize("family", LAST)
+def test_a_dose_is_one_of_what_joins_the_stream(family):
+    ids, whole = TEXT.expand(2, -1), subject(build(family))
+    with torch.no_grad():
+        parts = find_feedforwards(whole, ids[:1])
+        found = residual_at(whole, parts, ids, 3.0)
+        usual = residual_at(whole, parts, ids, 1.0)
+        for block in whole.stack.blocks:
+            for name in LAST[family]:
+                weight = block.get_parameter(name)
+                # Gemma's norms multiply by 1 + weight.
+                weight.copy_(3 * weight + 2 if family == "gemma2" else 3 * weight)
+        hand = residual_at(whole, parts, ids, 1.0)
+    assert torch.allclose(found, hand, rtol=1e-4)
+    assert not torch.allclose(found, usual, rtol=1e-3)
+
+
+def test_a_feedforward_that_is_no_module_of_its_own_is_refused():
+    whole = subject(build("mamba"))
+    with pytest.raises(NotApplicable, match="of layer 0 cannot be scaled alone"):
+        find_feedforwards(whole, TEXT)

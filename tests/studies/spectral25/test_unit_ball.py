@@ -1,18 +1,25 @@
 """A head's map and angles: known maps, the model's own output, pictures that fit, the verdicts."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from layerlab.errors import NotApplicable
+from layerlab.loading.model import LoadedModel
 from layerlab.studies.engine.pictures import Curve, plane
 from layerlab.studies.spectral25.unit_ball import (
     axes,
     between,
+    check_scores,
     choose_head,
     maps,
     ratios,
     share_matched,
 )
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from tests.families.recipe import family_config
 
 TOKENS = 20
 SQUARE = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -60,6 +67,25 @@ def test_keys_of_one_length_are_matched_by_angle_and_long_ones_are_not():
     # It wins wherever its score is above 0, and is the nearest in few of these.
     assert share_matched(query, key, SQUARE).item() < 0.8
     assert between(key, -key, torch.eye(TOKENS, dtype=torch.bool)).item() == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    ("family", "biased"), [("falcon", True), ("falcon", False), ("bloom", True)]
+)
+def test_scores_with_a_bias_are_not_those_of_queries_and_keys(family, biased):
+    """Falcon hands both over either way, and its ALiBi as a part of the mask."""
+    config = family_config(family)
+    config.alibi = biased
+    model = AutoModelForCausalLM.from_config(config).eval()
+    whole = LoadedModel(name=family, source="memory", model=model, tokenizer=None)
+
+    def read(layer):
+        if layer.attention is not None:
+            check_scores(layer.attention)
+
+    refused = pytest.raises(NotApplicable, match=r"a bias to scores|neither queries nor keys")
+    with refused if biased else nullcontext():
+        for_each_layer(whole, torch.arange(3, 27)[None], read)
 
 
 def test_a_plane_has_one_unit_for_both_axes():

@@ -1,12 +1,14 @@
 """Passages side by side through a model in a low format, its components one by one."""
 
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
+from layerlab.studies.budzinskiy25.models.components import WEIGHTED
 from layerlab.studies.engine.sampling import GivenModels
 from layerlab.studies.support.passages import NONE, patient
 
@@ -14,37 +16,8 @@ if TYPE_CHECKING:
     from layerlab.numerics.emulation.emulate import Emulation
     from layerlab.numerics.emulation.op_site import OpSite
 
-# Kinds of places, as `SiteIndex` names them, and the component that they belong to; first fits.
-COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "weights": ("weights*",),
-    "residual stream": ("residual stream",),
-    "embedding + position": ("*transformer:add*",),
-    "rotary positions": ("*rotary_emb*", "self_attn:mul", "self_attn:add"),
-    "scores and softmax": ("*attn:[!c]*",),
-    "weighted sum": ("*attn:c*",),
-    "queries, keys, values": ("*attn.c_attn", "*.[qkv]_proj"),
-    "attention output": ("attn.c_proj", "*.o_proj", "*attn.out_proj"),
-    "norms": ("ln_*", "*layernorm", "*norm", "*.ln_f"),
-    "feed-forward": ("mlp*",),
-    "logits": ("lm_head",),
-}
-# What a model of a user has besides.
-OTHER = "other places"
 # An emulated model is changed while it runs, and batches are computed side by side.
 ALONE = Lock()
-
-
-def component(kind: str) -> str:
-    """Return the component that a kind of place belongs to.
-
-    Example:
-        >>> component("attn:softmax"), component("attn:context"), component("mlp.act_fn")
-        ('scores and softmax', 'weighted sum', 'feed-forward')
-    """
-    for name, patterns in COMPONENTS.items():
-        if any(fnmatchcase(kind, pattern) for pattern in patterns):
-            return name
-    raise ValueError(f"no component of a built-in model is {kind!r}")
 
 
 class Trials:
@@ -53,6 +26,9 @@ class Trials:
     Attributes:
         whole: squared relative error of the logits of each passage with every place rounded.
         places: those that round, by component.
+
+    Raises:
+        NotApplicable: the weighted sum of its attention, which rounds in every mode, is not found.
     """
 
     def __init__(
@@ -60,8 +36,8 @@ class Trials:
     ) -> None:
         # Late: the list of studies needs no transformers.
         from layerlab.numerics.emulation.arithmetic import exact, regime
-        from layerlab.numerics.emulation.attribution import SiteIndex
         from layerlab.numerics.emulation.emulate import Emulation
+        from layerlab.studies.budzinskiy25.models.model_components import ComponentIndex
 
         subject = patient(model, given)
         self.model: Any = subject.model
@@ -69,16 +45,15 @@ class Trials:
         self._run = Emulation(self.model, regime(format, mode))
         self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
         self.whole = self._error()
-        grouped = SiteIndex(self.model, self._run.roundings)
+        assert not isinstance(subject.stack, str), subject.stack
+        index = ComponentIndex(self.model, subject.stack, self._run.roundings)
         self.places: dict[str, set[OpSite]] = {}
-        for place in grouped.places:
-            try:
-                name = component(grouped.kind(place))
-            except ValueError:
-                if model not in given:
-                    raise
-                name = OTHER
-            self.places.setdefault(name, set()).add(place)
+        for place in index.places:
+            self.places.setdefault(index.find(place), set()).add(place)
+        if WEIGHTED not in self.places:
+            raise NotApplicable(
+                "no operation of its code is found to be the weighted sum of its attention"
+            )
 
     def _logits(self, run: "Emulation") -> Tensor:
         from layerlab.numerics.emulation.attribution import outputs
@@ -92,10 +67,19 @@ class Trials:
         return (seen - true).square().sum((1, 2)) / true.square().sum((1, 2))
 
     def rounding(self, names: Iterable[str]) -> Tensor:
-        """Return the error where only these components round, as far as the model has them."""
-        self._run.only({place for name in names for place in self.places.get(name, ())})
-        return self._error()
+        """Return the error where only these components round; NaN where no place is theirs."""
+        places = {place for name in names for place in self.places.get(name, ())}
+        if not places:
+            return torch.full_like(self.whole, torch.nan)
+        return self._round_only(places)
 
     def keeping(self, *names: str) -> Tensor:
-        """Return the error where all components round but these."""
-        return self.rounding(name for name in self.places if name not in names)
+        """Return the error where all components round but these; NaN where no place is theirs."""
+        if self.places.keys().isdisjoint(names):
+            return torch.full_like(self.whole, torch.nan)
+        kept = (places for name, places in self.places.items() if name not in names)
+        return self._round_only(set().union(*kept))
+
+    def _round_only(self, places: "set[OpSite]") -> Tensor:
+        self._run.only(places)
+        return self._error()

@@ -8,7 +8,14 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.known_options import study_options
-from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, OTHER, Trials
+from layerlab.studies.budzinskiy25.models.component_rounding import Trials
+from layerlab.studies.budzinskiy25.models.components import (
+    COMPONENTS,
+    OTHER,
+    SCORES,
+    WEIGHTED,
+    describe_missing,
+)
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
@@ -18,7 +25,7 @@ from layerlab.studies.engine.verdict import above, apart, decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 
 TOKENS = 32
-ATTENTION = ("scores and softmax", "weighted sum")
+ATTENTION = (SCORES, WEIGHTED)
 STEPWISE = "post-norm"
 ABOUT_FUSED = (
     "The pre-norm model and the llama ask for a fused attention, whose scores and softmax "
@@ -35,10 +42,7 @@ def one(draw: Sampler, model: str, format: str, mode: str) -> dict[str, Tensor]:
     The last column is of all components together.
     """
     trials = Trials(model, excerpts(draw, model, TOKENS), format, mode, draw.given)
-    alone = [
-        trials.rounding([name]) if name in trials.places else torch.full_like(trials.whole, 0.0)
-        for name in components(draw.given)
-    ]
+    alone = [trials.rounding([name]) for name in components(draw.given)]
     return {"errors": torch.stack([*alone, trials.whole], 1)}
 
 
@@ -59,7 +63,7 @@ def run(work: StudyContext) -> Outcome:
         (model, name): share_of(every, [name], parted, work)
         for model, every in errors.items()
         for name in parted
-        if every[:, parted.index(name)].any()
+        if errs(every[:, parted.index(name)])
     }
     rows = [
         summary(
@@ -72,8 +76,12 @@ def run(work: StudyContext) -> Outcome:
         )
         for model, every in errors.items()
         for place, name in enumerate((*parted, "everything"))
-        if every[:, place].any()
+        if errs(every[:, place])
     ]
+    missing = {
+        model: [one for one, column in zip(parted, every.T, strict=False) if np.isnan(column).all()]
+        for model, every in errors.items()
+    }
     format = work.options["format"]
     return Outcome(
         verdicts=(
@@ -94,18 +102,27 @@ def run(work: StudyContext) -> Outcome:
             "the error itself, which is the root.",
             LOOKED,
             overlap(TOKENS, work.given),
+            *(describe_missing(name, missing[name]) for name in work.given if missing[name]),
         ),
     )
+
+
+def errs(errors: np.ndarray) -> bool:
+    """Return whether a component is found, and makes some error."""
+    return bool(np.nan_to_num(errors).any())
 
 
 def share_of(
     errors: np.ndarray, names: Sequence[str], parted: Sequence[str], work: StudyContext
 ) -> Interval:
-    """Return the share of the squared error that some components give, each rounded alone."""
+    """Return the share of the squared error that some components give, each rounded alone.
+
+    What a model has no place of gives nothing.
+    """
     places = [parted.index(name) for name in names]
     return bootstrap(
         errors,
-        lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()),
+        lambda draws: float(np.nansum(draws[:, places]) / draws[:, -1].sum()),
         work.seed,
         comparisons=len(work.models),
     )
@@ -129,7 +146,7 @@ def judge_attention(errors: dict[str, np.ndarray], work: StudyContext, format: s
 def judge_stepwise(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
     """Judge the shares where no fused kernel keeps scores and softmax in float32."""
     own = {name: one for (model, name), one in found.items() if model == STEPWISE}
-    scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
+    scores = own.pop(SCORES, Interval(0.0, 0.0, 0.0))
     second = max(own, key=lambda name: own[name].value)
     return StudyVerdict(
         claim="Where attention is computed step by step in the format, scores and softmax are the "

@@ -9,6 +9,15 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
+from layerlab.studies.budzinskiy25.models.components import (
+    FEEDFORWARD,
+    LOGITS,
+    NORMS,
+    SCORES,
+    STORED,
+    STREAM,
+    describe_missing,
+)
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
@@ -18,17 +27,10 @@ from layerlab.studies.engine.verdict import apart, below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 
 TOKENS = 32
-SOFTMAX = "scores and softmax"
-STREAM = "residual stream"
 # What is kept in higher precision, with what a person calls it.
 KEPT: dict[str, tuple[str, ...]] = {
-    SOFTMAX: (SOFTMAX,),
-    "norms": ("norms",),
-    STREAM: (STREAM,),
-    "logits": ("logits",),
-    "weights": ("weights",),
-    "feed-forward": ("feed-forward",),
-    "scores, softmax, norms, stream": (SOFTMAX, "norms", STREAM),
+    **{name: (name,) for name in (SCORES, NORMS, STREAM, LOGITS, STORED, FEEDFORWARD)},
+    "scores, softmax, norms, stream": (SCORES, NORMS, STREAM),
 }
 ALL = "scores, softmax, norms, stream"
 AS_RUN = "as the code runs"
@@ -57,7 +59,8 @@ def run(work: StudyContext) -> Outcome:
     found = {
         (model, name): share_left(every, name, work.seed, len(names))
         for model, every in errors.items()
-        for name in NAMES[:-1]
+        for name, column in zip(NAMES[:-1], every.T, strict=False)
+        if not np.isnan(column).all()
     }
     rows = [
         summary(
@@ -70,7 +73,9 @@ def run(work: StudyContext) -> Outcome:
         )
         for model, every in errors.items()
         for place, name in enumerate(NAMES)
+        if name == "nothing" or (model, name) in found
     ]
+    missing = {model: [one for one in KEPT if (model, one) not in found] for model in names}
     format = work.options["format"]
     # Of a user's models none is known to compute attention step by step.
     fused = names if work.given else [name for name in names if name != STEPWISE]
@@ -97,6 +102,7 @@ def run(work: StudyContext) -> Outcome:
             "would change code for; a third is 18 % of the error.",
             LOOKED,
             overlap(TOKENS, work.given),
+            *(describe_missing(name, missing[name]) for name in work.given if missing[name]),
         ),
     )
 
@@ -125,7 +131,7 @@ def _describe(found: dict[str, Interval]) -> str:
 
 def judge_advised(found: KeptIntervals, format: str, fused: Sequence[str]) -> StudyVerdict:
     """Judge the source's advice on models whose attention is one fused call."""
-    kept = {model: one for model, one in _of(found, SOFTMAX).items() if model in fused}
+    kept = {model: one for model, one in _of(found, SCORES).items() if model in fused}
     least = max(kept.values(), key=lambda one: one.value)
     return StudyVerdict(
         claim=STUDY.claim,
@@ -139,7 +145,7 @@ def judge_advised(found: KeptIntervals, format: str, fused: Sequence[str]) -> St
 
 def judge_stepwise(found: KeptIntervals) -> StudyVerdict:
     """Judge the source's advice on the model whose scores are largest."""
-    kept = found[STEPWISE, SOFTMAX]
+    kept = found[STEPWISE, SCORES]
     return StudyVerdict(
         claim=f"They do in the {STEPWISE} model.",
         word=_lower({STEPWISE: kept}, 1 - WORTH),
@@ -155,9 +161,10 @@ def judge_most(found: KeptIntervals, models: Sequence[str]) -> StudyVerdict:
     """Judge whether the part that is advised is the one that helps most."""
     best, own = {}, {}
     for model in models:
-        others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
+        parts = [name for name in KEPT if name not in (SCORES, ALL)]
+        others = {name: found[model, name] for name in parts if (model, name) in found}
         name = min(others, key=lambda name: others[name].value)
-        best[model], own[model] = (name, others[name]), found[model, SOFTMAX]
+        best[model], own[model] = (name, others[name]), found[model, SCORES]
     numbers = "; ".join(
         f"{model}: {own[model]} with scores and softmax exact, {one} with {name}"
         for model, (name, one) in best.items()
@@ -213,7 +220,12 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
 
 def plot(found: KeptIntervals, format: str, models: Sequence[str]) -> Picture:
     """Plot the error that is left, part by part and model by model."""
-    shown = [gap(f"{model}: {name}", found[model, name]) for name in NAMES[:-1] for model in models]
+    shown = [
+        gap(f"{model}: {name}", found[model, name])
+        for name in NAMES[:-1]
+        for model in models
+        if (model, name) in found
+    ]
     return gaps(
         "left",
         f"Squared error left in {format} when a part is kept exact (95 % interval); left is better",

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from layerlab import builtin
-from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials, component
+from layerlab.studies.budzinskiy25.models.component_rounding import Trials
+from layerlab.studies.budzinskiy25.models.components import COMPONENTS
 from layerlab.studies.budzinskiy25.models.error_sources import (
     components,
+    errs,
     judge_adding,
     judge_attention,
     share_of,
@@ -28,9 +30,9 @@ def trials():
 
 def test_all_components_together_are_the_whole_and_none_is_nothing(trials):
     assert torch.equal(trials.rounding(COMPONENTS), trials.whole)
-    assert torch.equal(trials.keeping(), trials.whole)
-    # A llama adds no positions; what is left is that of float32, which holds the values.
-    assert (trials.rounding(["embedding + position"]) < 1e-12).all()
+    # A llama adds no positions: what is not there has no error, rather than one of 0.
+    assert trials.rounding(["embedding + position"]).isnan().all()
+    assert trials.keeping("embedding + position").isnan().all()
     assert (trials.whole > 0).all()
 
 
@@ -45,9 +47,13 @@ def test_rounding_the_logits_alone_errs_by_a_rounding(trials):
     assert (error < 2**-7 / 12**0.5).all() and (error > 2**-8 / 12**0.5).all()
 
 
-def test_what_is_no_component_is_told():
-    with pytest.raises(ValueError, match="no component"):
-        component("conv")
+def test_a_component_without_a_place_is_named_and_gives_no_share():
+    errors = planted(norms=0.5, logits=0.45)
+    for one in errors.values():
+        one[:, NAMES.index("feed-forward")] = np.nan
+    found = judge_adding(errors, WORK)
+    assert found.word == "holds" and "nan" not in found.said
+    assert not errs(errors["llama"][:, NAMES.index("feed-forward")])
 
 
 def planted(**shares):

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from layerlab import builtin
-from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
+from layerlab.studies.budzinskiy25.models.component_rounding import Trials
+from layerlab.studies.budzinskiy25.models.components import COMPONENTS, SCORES
 from layerlab.studies.budzinskiy25.models.precision_advice import (
     ALL,
     AS_RUN,
     KEPT,
     NAMES,
-    SOFTMAX,
     judge_advised,
     judge_islands,
     judge_most,
@@ -36,13 +36,13 @@ def planted(**shares):
     """What is left by name, everything else as if nothing had been kept."""
     errors = np.outer(np.linspace(1, 2, 6), np.ones(len(NAMES)))
     for name, share in shares.items():
-        errors[:, NAMES.index({"softmax": SOFTMAX, "code": AS_RUN}.get(name, name))] *= share
+        errors[:, NAMES.index({"softmax": SCORES, "code": AS_RUN}.get(name, name))] *= share
     found = {name: share_left(errors, name, 0, 3) for name in NAMES[:-1]}
     return {(model, name): one for model in builtin.NAMES for name, one in found.items()}
 
 
 def test_planted_shares_are_judged():
-    assert planted(softmax=0.4)["llama", SOFTMAX].value == pytest.approx(0.4)
+    assert planted(softmax=0.4)["llama", SCORES].value == pytest.approx(0.4)
     assert judge_advised(planted(softmax=0.4), "bf16", FUSED).word == "holds"
     assert judge_advised(planted(softmax=0.95), "bf16", FUSED).word == "fails"
     assert judge_most(planted(softmax=0.4, norms=0.8), builtin.NAMES).word == "holds"
