@@ -193,3 +193,15 @@ def bins(values: DrawTable, count: int = 40) -> tuple[list[float], list[int]]:
     counts, edges = np.histogram(logs, bins=count)
     middles = 10 ** ((edges[:-1] + edges[1:]) / 2)
     return [float(x) for x in middles], [int(n) for n in counts]
+
+
+def tau(one: DrawTable, two: DrawTable) -> DrawTable:
+    """Return Kendall's tau of rows of numbers: concordant less discordant pairs, as a share.
+
+    Example:
+        >>> round(float(tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))), 3)
+        0.333
+    """
+    first, second = np.triu_indices(one.shape[-1], k=1)
+    signs = [np.sign(rows[..., first] - rows[..., second]) for rows in (one, two)]
+    return np.asarray((signs[0] * signs[1]).mean(-1))
