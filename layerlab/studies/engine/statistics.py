@@ -205,3 +205,26 @@ def tau(one: DrawTable, two: DrawTable) -> DrawTable:
     first, second = np.triu_indices(one.shape[-1], k=1)
     signs = [np.sign(rows[..., first] - rows[..., second]) for rows in (one, two)]
     return np.asarray((signs[0] * signs[1]).mean(-1))
+
+
+def over_seeds(ours: DrawTable, theirs: DrawTable, comparisons: int = 1) -> Interval:
+    """Return the mean difference of two arms with its interval, paired by seed.
+
+    Args:
+        comparisons: that are to be right together.
+    """
+    from layerlab.experiments.statistics.differences import Level, paired_difference
+
+    level = Level(confidence=1 - 0.05 / comparisons)
+    found = paired_difference(ours.tolist(), theirs.tolist(), level)
+    assert found.mean is not None
+    # Seeds that agree to the last bit leave no spread.
+    low, high = (found.mean if end is None else end for end in (found.low, found.high))
+    return Interval(found.mean, low, high)
+
+
+def ratio_over_seeds(ours: DrawTable, theirs: DrawTable, comparisons: int = 1) -> Interval:
+    """Return the geometric mean of the quotients of two arms with its interval, paired by seed."""
+    found = over_seeds(np.log(ours), np.log(theirs), comparisons)
+    value, low, high = np.exp([found.value, found.low, found.high]).tolist()
+    return Interval(value, low, high)
