@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.known_options import study_options
+from layerlab.observe.architecture import norms
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
@@ -61,7 +62,7 @@ def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
             lambda _, given, name=name: found.__setitem__(name, given[0][0].double().cpu())
         )
         for name, module in subject.model.named_modules()
-        if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+        if norms.norm(module, width) is not None
     ]
     with temporary_hooks(handles), torch.no_grad():
         subject.model(ids[None].to(subject.device), use_cache=False)
