@@ -166,6 +166,14 @@ def mean_and_range(runs: Sequence[Json], found: Mapping[str, Any]) -> dict[str, 
     }
 
 
+def texts(recipe: TrainingRecipe) -> list[str]:
+    """Return the identities of a recipe's texts, of which the data folder may lack some."""
+    # Late: a list of studies needs nothing that reads.
+    from layerlab.data.sources import open_source
+
+    return [open_source(one).identity for one in recipe.data.sources]
+
+
 def results(name: str) -> Callable[[Path], str]:
     """Return a function that hashes what a recipe's runs left, and what was said of them before."""
 
@@ -210,7 +218,11 @@ def make_study(recipe: TrainingRecipe) -> Study:
         fixed=True,
         run=contest(recipe.name),
         # What is claimed, and on what terms, stands in no Python.
-        inputs=lambda runs: [recipe.model_dump(mode="json"), results(recipe.name)(runs)],
+        inputs=lambda runs: [
+            recipe.model_dump(mode="json"),
+            texts(recipe),
+            results(recipe.name)(runs),
+        ],
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
+from layerlab.recipes.paths import KEPT
 from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.records.result import LOSSES
 from layerlab.report.pages.study import render
@@ -60,6 +61,15 @@ def test_a_study_of_other_claims_is_not_the_one_that_was_kept(tmp_path):
     claims = [{**vars(claim), "margin": 0.5} for claim in small().compare.claims]
     changed = small().change({"compare.claims": claims})
     assert one == same != recipe_claims.make_study(changed).inputs(tmp_path)
+
+
+def test_a_study_of_a_text_that_came_later_is_not_the_one_that_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    one = studies()["eight-residuals-twin"]
+    before, place = one.inputs(tmp_path), tmp_path / KEPT["brown"]
+    place.parent.mkdir(parents=True)
+    place.write_text("A text.")
+    assert one.inputs(tmp_path) != before
 
 
 def test_every_recipe_with_claims_is_a_study_unless_it_needs_a_gpu():
