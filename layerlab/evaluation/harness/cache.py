@@ -12,6 +12,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
+from layerlab.system.python_file import hash_definition
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -102,7 +103,9 @@ def hash_code(one: Any) -> str:
         beside = code_beside(parse())
         return json.dumps(beside, sort_keys=True) if beside else ""
     if kind.__module__.partition(".")[0] != _BROUGHT:
-        return ""
+        # A class that its user has registered with transformers.
+        written = hash_definition(kind)
+        return json.dumps(written, sort_keys=True) if written else ""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(Path(inspect.getfile(kind)).parent.glob("*.py")):
         content = path.read_bytes()
