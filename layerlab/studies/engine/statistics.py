@@ -88,16 +88,21 @@ def bootstrap(
 ) -> Interval:
     """Return a statistic of draws (the first axis) with its bootstrap interval.
 
+    Where it is NaN so is the interval, which rounds without those draws would not tell.
+
     Args:
         comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
             and takes as many times the rounds, so that its ends rest on as many of them.
     """
+    value = float(number(values))
+    if np.isnan(value):
+        return Interval(value, value, value)
     generator = np.random.default_rng(seed)
     count = len(values)
     drawn = generator.integers(0, count, (rounds * comparisons, count))
     found = _each_round(values, number, drawn)
     low, high = np.nanpercentile(found, [LOW / comparisons, 100 - LOW / comparisons])
-    return Interval(float(number(values)), float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 
 def _each_round(values: DrawTable, number: Statistic, drawn: DrawTable) -> DrawTable:
