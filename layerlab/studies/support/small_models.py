@@ -256,7 +256,7 @@ def stored_readings(
     def one(job: ArmSeed) -> dict[str, Any] | None:
         found = read_kept(place(work.runs, reading.kind, *job, **sizes), check)
         if found is None or code is None:
-            fits = found is not None and _asked(found) == reading.asked(found)
+            fits = found is not None and _beside(found) == reading.asked(found)
         else:
             fits = (found.get("code"), found.get("text")) == (code, _source(reading, found))
         return found if fits else None
@@ -269,7 +269,7 @@ def _source(reading: ModelReading, found: Mapping[str, Any]) -> str:
     return f"{text_identity()} {reading.asked(found)}".strip()
 
 
-def _asked(found: Mapping[str, Any]) -> str:
+def _beside(found: Mapping[str, Any]) -> str:
     """Return what readings depend on besides the model, the text and the code."""
     return str(found.get("text")).partition(" ")[2]
 

@@ -100,7 +100,7 @@ def _reading(work: StudyContext) -> small_models.ModelReading:
             "shares": first[first.isfinite()].tolist(),
         }
 
-    def asked(found: Mapping[str, Any]) -> str:
+    def identify_texts(found: Mapping[str, Any]) -> str:
         # What lies there is judged whole, also where the fast mode draws fewer texts.
         count = len(found["quantities"]) if work.fast else work.draws
         return digest([STORIES, NAMES, work.seed, count])
@@ -109,7 +109,7 @@ def _reading(work: StudyContext) -> small_models.ModelReading:
         kind="saliency",
         read=read,
         shapes={"quantities": (None, 4), "shares": (None,)},
-        asked=asked,
+        asked=identify_texts,
     )
 
 
