@@ -8,6 +8,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.analysis.evidence import RecipeEvidence, look_at_recipe
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
 from layerlab.experiments.ladder.compare import compare_ladder
@@ -19,6 +20,7 @@ from layerlab.experiments.session import Given, PreparedRecipe, recipe_given
 from layerlab.experiments.stored_runs import (
     plan_again,
     plan_ladder_again,
+    records_in,
     runs_of_recipe,
     sort_by_size,
     sort_out,
@@ -71,6 +73,18 @@ def find_stored(
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)
     return PreparedRecipe(recipe=read, runs=tuple(runs), out=place)
+
+
+def look_at_stored(recipe: Given, out: Path) -> tuple[RecipeEvidence, list[str]]:
+    """Return the runs that are stored of a recipe with their tests, and remarks on the others.
+
+    Raises:
+        UserError: as `find_stored`; a run is damaged, or runs are not on equal terms.
+    """
+    task = find_stored(recipe, out)
+    records, left = _count(task, records_in(task.out / RUNS))
+    found = look_at_recipe(task.recipe, records)
+    return found, [*left, *found.left]
 
 
 def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison:

@@ -14,6 +14,9 @@ import pandas as pd
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.records.json_values import Json
 from layerlab.records.parquet.folded_runs import unfold_runs
+from layerlab.records.result import FILE, MANIFEST
+from layerlab.records.run_files import COMPARISON, RUNS
+from layerlab.records.scores import SCORES
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
@@ -23,7 +26,6 @@ from layerlab.studies.support import gradient_profile
 from layerlab.studies.support.training_facts import runs_in, settings_of
 from layerlab.system.files import read_whole
 
-RUNS = "runs"
 # Of rows: what is no plain value, and what is a range.
 NESTED = {"rates", "diverged", "missing", "differs"}
 RANGES = ("detectable", "seeds_needed")
@@ -45,8 +47,7 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
     """Train what is missing (nothing in the fast mode), and judge what is there."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.experiments import session
-    from layerlab.experiments.analysis.compare import compare_runs
-    from layerlab.experiments.judging import judge
+    from layerlab.experiments.judging import find_stored, judge
     from layerlab.report.pages.comparison import save_comparison
 
     recipe = load_recipe(name)
@@ -56,11 +57,11 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
         failed = [one for one in session.run(task, progress=shown) if one.result is None]
         found = judge(task, failed).content
         save_comparison(found, task.out)
-    elif folders := finished_runs(work.runs / name):
-        found = compare_runs(recipe, folders).content
+    elif finished_runs(work.runs / name):
+        found = judge(find_stored(recipe, work.runs)).content
     else:
         return undone(recipe, work.runs)
-    folders = finished_runs(work.runs / name)
+    folders = [work.runs / name / RUNS / one["run"] for one in found["runs"] if one["finished"]]
     work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
     return Outcome(
         verdicts=tuple(judge_claim(one, found) for one in found["claims"]),
@@ -77,7 +78,7 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
 def finished_runs(folder: Path) -> list[Path]:
     """Return the folders of the finished runs of a recipe, unfolded where they were folded."""
     unfold_runs(folder)
-    return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
+    return sorted(file.parent for file in (folder / RUNS).glob(f"*/{FILE}"))
 
 
 def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
@@ -165,12 +166,22 @@ def mean_and_range(runs: Sequence[Json], found: Mapping[str, Any]) -> dict[str, 
     }
 
 
+def texts(recipe: TrainingRecipe) -> list[str]:
+    """Return the identities of a recipe's texts, of which the data folder may lack some."""
+    # Late: a list of studies needs nothing that reads.
+    from layerlab.data.sources import open_source
+
+    return [open_source(one).identity for one in recipe.data.sources]
+
+
 def results(name: str) -> Callable[[Path], str]:
-    """Return a function that hashes all results of a recipe in a folder of runs."""
+    """Return a function that hashes what a recipe's runs left, and what was said of them before."""
 
     def hash_results(runs: Path) -> str:
-        texts = [_text(run / "result.json") for run in finished_runs(runs / name)]
-        return digest(texts)
+        files = [runs / name / COMPARISON]
+        for run in finished_runs(runs / name):
+            files += [run / one for one in (MANIFEST, FILE, SCORES)]
+        return digest([[str(one.relative_to(runs)), _text(one)] for one in files if one.exists()])
 
     return hash_results
 
@@ -207,7 +218,11 @@ def make_study(recipe: TrainingRecipe) -> Study:
         fixed=True,
         run=contest(recipe.name),
         # What is claimed, and on what terms, stands in no Python.
-        inputs=lambda runs: [recipe.model_dump(mode="json"), results(recipe.name)(runs)],
+        inputs=lambda runs: [
+            recipe.model_dump(mode="json"),
+            texts(recipe),
+            results(recipe.name)(runs),
+        ],
     )
 
 

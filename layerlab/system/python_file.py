@@ -187,6 +187,31 @@ def hash_definition(one: FunctionType | type) -> dict[str, str]:
     return own | hash_imports(source, one.__module__)
 
 
+def hash_beside(script: Path) -> dict[str, str]:
+    """Return the SHA-256 of the modules beside a script that it may import, by their names.
+
+    Python looks there first. What these modules import counts too, also in functions.
+    """
+    found: dict[str, str] = {}
+    pending = [script]
+    while pending:
+        try:
+            nodes = [*ast.walk(ast.parse(pending.pop().read_bytes()))]
+        except (SyntaxError, ValueError):
+            continue
+        names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        for name in {one.partition(".")[0] for one in names} - {""}:
+            package = script.parent / name
+            inside = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else []
+            for file in inside or [script.parent / f"{name}.py"]:
+                place = file.relative_to(script.parent).as_posix()
+                if place not in found and file.is_file():
+                    found[place] = hashlib.sha256(file.read_bytes()).hexdigest()
+                    pending.append(file)
+    return dict(sorted(found.items()))
+
+
 def _list_imports(source: bytes, module: str) -> Iterator[str]:
     """Yield the modules that a file may import, with those above them."""
     package = getattr(sys.modules.get(module), "__package__", None) or ""

@@ -1,5 +1,6 @@
 """Files of weights that are read as one model here and as another one there."""
 
+import importlib
 import json
 import re
 import shutil
@@ -194,6 +195,24 @@ def test_scores_of_code_that_has_changed_are_asked_anew(
             found.append(hash_code(subject(str(folder)).model))
     assert found[0] == found[2] != found[1] and all(found)
     assert hash_code(subject("llama").model) == ""
+
+
+def test_a_class_of_the_users_own_is_known_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.evaluation.harness.cache import hash_code
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for place, factor in enumerate((1, 2)):
+        (tmp_path / f"own_model_{place}.py").write_text(
+            "from transformers import LlamaForCausalLM\n"
+            "class Own(LlamaForCausalLM):\n"
+            f"    def forward(self, *given, **named):\n        return {factor} * 0\n"
+        )
+        kind = importlib.import_module(f"own_model_{place}").Own
+        found.append(hash_code(kind.__new__(kind)))
+    assert "" not in found and len(set(found)) == 2
 
 
 LAST, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"

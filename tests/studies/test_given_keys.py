@@ -1,15 +1,20 @@
 """What the numbers of a study on models of a user are kept of."""
 
 import copy
+import shutil
 
-from layerlab.studies.engine.runner import study
+from layerlab.studies.engine import code_hash
+from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.runner import StudyRequest, study
 from layerlab.studies.support.passages import patient
 from tests.studies.test_given_models import change_json, given_of, made
 
+NAME = "layernorm-against-rmsnorm"
+
 
 def key_of(**given):
-    name, plain = "layernorm-against-rmsnorm", {"draws": 4, "progress": False, "threads": 1}
-    return study(name, **plain, **given).to_dict()["key"]
+    plain = {"draws": 4, "progress": False, "threads": 1}
+    return study(NAME, **plain, **given).to_dict()["key"]
 
 
 def test_keys_hang_on_the_precision_in_which_the_files_are_read(tmp_path):
@@ -38,6 +43,24 @@ def test_keys_hang_on_how_a_tokenizer_writes_tokens():
     first = key_of(model=model, tokenizer=words)
     words.clean_up_tokenization_spaces = not words.clean_up_tokenization_spaces
     assert key_of(model=model, tokenizer=words) != first
+
+
+def test_keys_hang_on_the_code_that_builds_what_the_user_names(tmp_path, monkeypatch):
+    place = tmp_path / "layerlab"
+    shutil.copytree(
+        code_hash.ROOT, place, ignore=shutil.ignore_patterns("__pycache__", "builtin", "report")
+    )
+    monkeypatch.setattr(code_hash, "ROOT", place)
+    one, given, keys = studies()[NAME], given_of(NAME, model="llama:"), []
+    for text in ("", "# changed"):
+        with (place / "blocks" / "attention.py").open("a") as file:
+            file.write(f"\n{text}\n")
+        code_hash._import.cache_clear()
+        keys.append(
+            StudyRequest(study=one, draws=4, seed=0, threads=1, given=given, options={}).key
+        )
+    code_hash._import.cache_clear()
+    assert keys[0] != keys[1]
 
 
 def test_a_random_model_has_one_key_however_often_it_is_named():

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from layerlab import UserError
+from layerlab.recipes.paths import KEPT
 from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.records.result import LOSSES
 from layerlab.report.pages.study import render
@@ -61,6 +63,15 @@ def test_a_study_of_other_claims_is_not_the_one_that_was_kept(tmp_path):
     assert one == same != recipe_claims.make_study(changed).inputs(tmp_path)
 
 
+def test_a_study_of_a_text_that_came_later_is_not_the_one_that_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    one = studies()["eight-residuals-twin"]
+    before, place = one.inputs(tmp_path), tmp_path / KEPT["brown"]
+    place.parent.mkdir(parents=True)
+    place.write_text("A text.")
+    assert one.inputs(tmp_path) != before
+
+
 def test_every_recipe_with_claims_is_a_study_unless_it_needs_a_gpu():
     names = set(studies())
     assert {"eight-residuals-twin", "batch-confound", "norm-placement"} <= names
@@ -86,6 +97,35 @@ def test_stored_runs_are_judged_as_the_comparison_did():
     assert list(found.frame("gradients")["arm"]) == list(arms["arm"])
     assert len(gap["data"][0]["y"]) == arms["difference"].notna().sum()
     assert len({one["name"] for one in curve["data"] if "name" in one}) == len(arms)
+
+
+def change_rates(runs):
+    """Give runs a learning rate that the recipe does not have."""
+    for run in runs:
+        manifest = json.loads((run / "manifest.json").read_text("utf-8"))
+        manifest["recipe"]["train"]["rate"] = 5e-4
+        (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_fast_mode_judges_no_run_of_another_recipe(tmp_path):
+    shutil.copytree(RESULTS / NAME, tmp_path / NAME)
+    runs = recipe_claims.finished_runs(tmp_path / NAME)
+    change_rates(runs[:1])
+    found = study(NAME, runs=tmp_path, **QUIET).to_dict()
+    assert found["trainings"]["runs"] == len(runs) - 1
+    why = "left out, because train.learning_rate is 0.0005 there and 0.003 in the recipe"
+    assert f"{why}: {runs[0].name}" in found["remarks"]
+    change_rates(runs)
+    with pytest.raises(UserError, match=f"no run in .* is of the recipe '{NAME}': {why}"):
+        study(NAME, runs=tmp_path, **QUIET)
+
+
+def test_settings_are_told_under_their_names_of_today_and_of_0_1(tmp_path):
+    for name, train in (("new", {"batch_size": 8, "learning_rate": 0.1}), ("old", {"batch": 8})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"recipe": {"train": train}}))
+    told = settings_of([tmp_path / "new", tmp_path / "old"])
+    assert (told["sequences per update"], told["learning rate"]) == ("8", "0.1")
 
 
 def test_where_nothing_has_run_nothing_is_decided(tmp_path):

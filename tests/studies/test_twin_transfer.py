@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.studies import twin_transfer
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.engine.statistics import Interval, tau
 from layerlab.studies.twin_transfer import LONG, METHODS, PAIRS, PLAIN, SHORT, SOURCE, Size
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -39,9 +39,9 @@ def losses(means: list[float], noise: float, seeds: int = 3) -> Size:
 
 @given(NUMBERS, NUMBERS)
 def test_tau_is_scipys_and_of_a_reversed_order_its_negative(one: Any, two: Any) -> None:
-    found = float(twin_transfer.tau(torch.tensor(one), torch.tensor(two)))
+    found = float(tau(np.array(one), np.array(two)))
     assert found == pytest.approx(kendalltau(one, two).statistic)
-    back = float(twin_transfer.tau(torch.tensor(one), -torch.tensor(two)))
+    back = float(tau(np.array(one), -np.array(two)))
     assert back == pytest.approx(-found)
     assert -1 <= found <= 1
 
@@ -97,6 +97,46 @@ def test_the_stored_runs_say_two_pairs_are_reversed() -> None:
     assert found.to_dict()["recipe"]["text"] == "brown, corpus.txt"
 
 
+def copied(runs: Path) -> Path:
+    """The three recipes with their runs, in a folder where they may be changed."""
+    for name in (LONG, SHORT, SOURCE):
+        shutil.copytree(RESULTS / name, runs / name)
+        unfold_runs(runs / name)
+    return runs
+
+
+def change_run(folder: Path, name: str, nats: float, **train: Any) -> None:
+    """Make a run of another recipe of one, beside it."""
+    place = folder.with_name(name)
+    shutil.copytree(folder, place)
+    manifest = json.loads((place / "manifest.json").read_text("utf-8"))
+    manifest["recipe"]["train"] |= train
+    (place / "manifest.json").write_text(json.dumps({**manifest, "run": name}))
+    found = json.loads((place / "result.json").read_text("utf-8"))
+    (place / "result.json").write_text(json.dumps({**found, "run": name, "nats": nats}))
+    lines = (place / "events.jsonl").read_text("utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    last = max(at for at, one in enumerate(events) if one["kind"] == "evaluation")
+    events[last]["nats"] = nats
+    (place / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+
+
+def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path: Path) -> None:
+    runs = copied(tmp_path)
+    before = judged(runs, fast=True)
+    for name in (LONG, SOURCE):
+        for folder in sorted((runs / name / "runs").glob("llama-*")):
+            # At another rate, and after the other in the order of names.
+            change_run(folder, f"{folder.name}z", 9.0, rate=5e-4)
+    after = judged(runs, fast=True)
+    assert after.verdicts == before.verdicts
+    told = [one for one in after.to_dict()["remarks"] if one not in before.to_dict()["remarks"]]
+    assert len(told) == 2 and all("train.learning_rate is 0.0005 there" in one for one in told)
+    assert told[0].startswith(f"{LONG}: ") and told[1].startswith(f"{SOURCE}: ")
+    assert after.to_dict()["trainings"] == before.to_dict()["trainings"]
+    assert after.to_dict()["key"] != before.to_dict()["key"]
+
+
 def test_both_modes_say_the_same() -> None:
     assert judged(fast=True).verdicts == judged().verdicts
 
@@ -107,9 +147,7 @@ def test_where_runs_are_missing_nothing_is_decided_and_nothing_is_trained(tmp_pa
     said = found.verdicts[0]["said"]
     assert said.startswith(f"{LONG}, {SHORT}, {SOURCE}: no finished runs of all methods")
     assert "--runs docs/results" in said and not list(tmp_path.iterdir())
-    for name in (LONG, SHORT, SOURCE):
-        shutil.copytree(RESULTS / name, tmp_path / name)
-    unfold_runs(tmp_path / SOURCE)
+    copied(tmp_path)
     for file in (tmp_path / SOURCE / "runs").glob("history-7-s[12]*/result.json"):
         file.unlink()
     assert judged(tmp_path).verdicts[0]["said"].startswith(f"{SOURCE}: no finished runs")

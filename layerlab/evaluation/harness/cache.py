@@ -12,6 +12,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
+from layerlab.system.python_file import hash_definition
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -24,6 +25,10 @@ SCORERS = (
     ),
     *("../loading/generation.py", "../tokenization/round_trip.py", "../data/normal_form.py"),
 )
+# All that computes a model of ours, and all that emulates a number format.
+BUILDERS = ("../blocks/**/*.py", "../variants/**/*.py", "../model/**/*.py")
+ROUNDERS = ("../numerics/emulation/*.py", "../numerics/formats/*.py", "../numerics/formats/*.cpp")
+_FOLDER = Path(__file__).parents[1]
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"
 # What a tokenizer does beside its rules.
@@ -46,7 +51,7 @@ def key(**parts: str) -> str:
 
 
 @cache
-def scorer(folder: Path = Path(__file__).parents[1]) -> str:
+def scorer(folder: Path = _FOLDER) -> str:
     """Return a hash of the code that scores, since other code would be another measure.
 
     Args:
@@ -56,16 +61,32 @@ def scorer(folder: Path = Path(__file__).parents[1]) -> str:
         >>> scorer() == scorer()
         True
     """
-    digest = hashlib.blake2b(digest_size=12)
-    for path in sorted(one for pattern in SCORERS for one in folder.glob(pattern)):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
-        digest.update(content)
     try:
         words = version(SEGMENTER)
     except PackageNotFoundError:
         words = "none"
-    return f"{digest.hexdigest()} {SEGMENTER} {words}"
+    return f"{_hash_files(folder, SCORERS)} {SEGMENTER} {words}"
+
+
+@cache
+def builder(folder: Path = _FOLDER) -> str:
+    """Return a hash of the code that computes models of ours, whose weights do not tell of it."""
+    return _hash_files(folder, BUILDERS)
+
+
+@cache
+def rounder(folder: Path = _FOLDER) -> str:
+    """Return a hash of the code that emulates number formats."""
+    return _hash_files(folder, ROUNDERS)
+
+
+def _hash_files(folder: Path, patterns: Iterable[str]) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(one for pattern in patterns for one in folder.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def hash_code(one: Any) -> str:
@@ -82,7 +103,9 @@ def hash_code(one: Any) -> str:
         beside = code_beside(parse())
         return json.dumps(beside, sort_keys=True) if beside else ""
     if kind.__module__.partition(".")[0] != _BROUGHT:
-        return ""
+        # A class that its user has registered with transformers.
+        written = hash_definition(kind)
+        return json.dumps(written, sort_keys=True) if written else ""
     digest = hashlib.blake2b(digest_size=12)
     for path in sorted(Path(inspect.getfile(kind)).parent.glob("*.py")):
         content = path.read_bytes()

@@ -13,9 +13,11 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import (
     SAMPLES,
     ResultCache,
+    builder,
     describe_tokenizer,
     hash_code,
     key,
+    rounder,
     scorer,
 )
 from layerlab.evaluation.harness.kept_task import rebuild_result
@@ -210,7 +212,7 @@ class EvaluationRun:
             "generation": special_ids(model),
             "template": getattr(words, "chat_template", None),
             "special": getattr(words, "special_tokens_map", None),
-            "code": [hash_code(model), hash_code(words)],
+            "code": [hash_code(model), hash_code(words), *[builder()] * _is_ours(model)],
             "attention": model.config._attn_implementation,
             "device": self.subject.device.type,
         }
@@ -227,7 +229,7 @@ class EvaluationRun:
         parts = {
             "model": model,
             "context": str(max_length(self.subject)),
-            "arithmetic": self.arithmetic.key,
+            "arithmetic": self.arithmetic.key + (rounder() if self.arithmetic.format else ""),
             "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
@@ -235,3 +237,8 @@ class EvaluationRun:
             "versions": f"{ENGINE} layerlab {VERSION} {scorer()} {versions()}",
         }
         return f"{leaf.stem}-{key(**parts)}"
+
+
+def _is_ours(model: Any) -> bool:
+    """Return whether a model is built of our parts."""
+    return hasattr(model.config, "parse_spec")

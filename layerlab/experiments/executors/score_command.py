@@ -23,6 +23,7 @@ from layerlab.recipes.paths import is_there
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of
 from layerlab.records.scores import LARGEST, ModelScore, TaskPart
+from layerlab.system.python_file import hash_beside
 from layerlab.system.trust import check_command
 from layerlab.validation import short_repr
 
@@ -34,14 +35,20 @@ LONGEST = 1 << 24  # bytes of the last line
 def hash_command(command: Command) -> str:
     """Return a digest of a command and of the files that it names, wherever they lie.
 
+    With a script counts what it imports of its own folder.
+
     Raises:
         UserError: a file cannot be read.
     """
     try:
-        found = [
-            [file.name, hash_file(file)] if is_there(file) and file.is_file() else word
-            for word, file in ((word, Path(word)) for word in command.run)
+        files = {word: Path(word) for word in command.run if is_there(Path(word))}
+        files = {word: file for word, file in files.items() if file.is_file()}
+        found: list[Any] = [
+            [files[word].name, hash_file(files[word])] if word in files else word
+            for word in command.run
         ]
+        scripts = [file for file in files.values() if file.suffix == ".py"]
+        found += filter(None, map(hash_beside, scripts))
     except OSError as error:
         raise UserError(
             f"cannot read a file that the command {shlex.join(command.run)} names: {error}"

@@ -17,6 +17,7 @@ from layerlab.numerics.theory.activations import ACTIVATIONS
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.observe.architecture import norms
 from layerlab.observe.architecture.effective_weights import linear_maps
+from layerlab.observe.architecture.structure import has_matrix
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
 
@@ -114,7 +115,7 @@ def _norm(block: nn.Module, x: Hidden, y: Hidden) -> TheoryNorm | None:
     if _same(x, y):
         return None
     for module in block.modules():
-        if next(module.children(), None) is not None or _heavy(module):
+        if next(module.children(), None) is not None or has_matrix(module):
             continue
         read = norms.norm(module, x.shape[-1])
         if read is None:
@@ -128,10 +129,6 @@ def _norm(block: nn.Module, x: Hidden, y: Hidden) -> TheoryNorm | None:
         if _same(made.value(x), y):
             return made
     return None
-
-
-def _heavy(module: nn.Module) -> bool:
-    return any(parameter.dim() > 1 for parameter in module.parameters())
 
 
 def _epsilon(module: nn.Module) -> float:

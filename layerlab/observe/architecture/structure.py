@@ -121,7 +121,7 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     lists = [
         (f"{prefix}.{name}".strip("."), module)
         for name, module in root.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) and _has_matrix(module[0])
+        if isinstance(module, nn.ModuleList) and len(module) and has_matrix(module[0])
     ]
     if not lists:
         raise NotApplicable(f"{type(model).__name__} has no list of blocks")
@@ -157,7 +157,7 @@ def _looks_like_attention(module: nn.Module) -> bool:
         ("Attention" in kind or "Attn" in kind)
         and not _LINEAR.search(kind)
         and not isinstance(module, nn.ModuleList)
-        and _has_matrix(module)
+        and has_matrix(module)
     )
 
 
@@ -167,7 +167,8 @@ def _is_cross(name: str, module: nn.Module) -> bool:
     )
 
 
-def _has_matrix(module: nn.Module) -> bool:
+def has_matrix(module: nn.Module) -> bool:
+    """Return whether a module has a weight of two axes or more: none of a norm has."""
     return any(parameter.dim() > 1 for parameter in module.parameters())
 
 

@@ -4,11 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.known_options import study_options
+from layerlab.observe.architecture import norms
+from layerlab.observe.architecture.structure import has_matrix
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
@@ -54,9 +56,6 @@ def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
 
 def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
     """Return what each norm of the stream reads of a passage, token x width, in float64."""
-    # Late: the list of studies needs no transformers.
-    from layerlab.observe.architecture.norms import norm
-
     found: dict[str, Tensor] = {}
     width = subject.config.hidden_size
     handles = [
@@ -64,17 +63,13 @@ def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
             lambda _, given, name=name: found.__setitem__(name, given[0][0].double().cpu())
         )
         for name, module in subject.model.named_modules()
-        if next(module.children(), None) is None and not _has_matrix(module)
-        if norm(module, width) is not None
+        if next(module.children(), None) is None and not has_matrix(module)
+        if norms.norm(module, width) is not None
     ]
     with temporary_hooks(handles), torch.no_grad():
         subject.model(ids[None].to(subject.device), use_cache=False)
     # Norms of queries and keys read heads, and other branches read a width of their own.
     return {name: rows for name, rows in found.items() if rows.shape == (len(ids), width)}
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    return any(parameter.dim() > 1 for parameter in module.parameters())
 
 
 def run(work: StudyContext) -> Outcome:

@@ -1,10 +1,16 @@
-"""A hash of the code that a study's numbers come from: its file, all that it imports, its data."""
+"""A hash of the code that a study's numbers come from: its file, all that it imports, its data.
+
+The versions of Python and of the libraries that it computes with are in it too.
+"""
 
 import ast
 import hashlib
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from layerlab.system.hardware import versions
 
 PACKAGE = "layerlab"
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,23 +18,26 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOWN = ("report", "console", "plugins", "api", "cli")
 MODELS = "builtin"
 DATA = frozenset({".cpp", ".json", ".safetensors", ".toml", ".txt"})
-# Parts and variants are found by name, and not imported by whoever builds with them.
-FOUND = {f"{PACKAGE}.variants.registry": "variants"}
+# What is found by name, and not imported by whoever uses it: parts and variants, kernels of GPUs.
+FOUND = {
+    f"{PACKAGE}.variants.registry": "variants",
+    f"{PACKAGE}.numerics.formats.choose_kernel": "numerics/formats",
+}
 
 
-def fingerprint(module: str) -> str:
-    """Return a hash of a file of the package and of every file that it imports.
+def fingerprint(*modules: str) -> str:
+    """Return a hash of files of the package, of every file that they import, and of versions.
 
     A change of another study, or of a page, leaves what is kept of this one as good as it was.
     """
     seen: set[Path] = set()
-    waiting = list(_files(module))
+    waiting = [file for module in modules for file in _files(module)]
     while waiting:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
             waiting += _import(file)
-    found = hashlib.blake2b(digest_size=16)
+    found = hashlib.blake2b(json.dumps(versions()).encode(), digest_size=16)
     for file in sorted({*seen, *_data_beside(seen)}):
         found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()

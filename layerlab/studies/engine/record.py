@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,9 @@ class StudyResult:
 
     @property
     def number(self) -> float:
-        """Return the number that decides the claim."""
-        return float(self._content["verdicts"][0]["number"])
+        """Return the number that decides the claim; NaN where it is none."""
+        found = self._content["verdicts"][0]["number"]
+        return math.nan if found is None else float(found)
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:

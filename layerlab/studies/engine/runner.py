@@ -78,8 +78,11 @@ class StudyRequest:
 
     @cached_property
     def code(self) -> str:
-        """Return a hash of the code that the numbers come from."""
-        return fingerprint(self.study.run.__module__)
+        """Return a hash of the code that the numbers come from.
+
+        A study may import nothing of what loads and builds the models that a user names.
+        """
+        return fingerprint(self.study.run.__module__, *[GivenModel.__module__] * bool(self.given))
 
     @property
     def settings(self) -> dict[str, Any]:

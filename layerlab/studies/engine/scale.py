@@ -97,10 +97,16 @@ def _range(values: Sequence[int]) -> str:
 
 
 def short(value: int) -> str:
-    """Format a number with two digits and a unit, with three from a hundred on."""
-    unit = "B" if value >= _UNITS["B"] else "M" if value >= _UNITS["M"] / 10 else "k"
+    """Format a number with two digits and a unit, with all before the point from a hundred on.
+
+    Example:
+        >>> short(1_410_688), short(99_700_000), short(999_700_000)
+        ('1.4 M', '100 M', '1 B')
+    """
+    # What would be rounded up to the next unit has that unit.
+    unit = "B" if value >= 999.5 * _UNITS["M"] else "M" if value >= 99.5 * _UNITS["k"] else "k"
     number = value / _UNITS[unit]
-    return f"{number:.{3 if number >= 100 else 2}g} {unit}"
+    return f"{number:.0f} {unit}" if number >= 99.5 else f"{number:.2g} {unit}"
 
 
 BUILT_IN = f"built-in models: {models([builtin.PARAMETERS], [builtin.TOKENS])}"

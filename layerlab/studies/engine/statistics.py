@@ -88,16 +88,21 @@ def bootstrap(
 ) -> Interval:
     """Return a statistic of draws (the first axis) with its bootstrap interval.
 
+    Where it is NaN so is the interval, which rounds without those draws would not tell.
+
     Args:
         comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
             and takes as many times the rounds, so that its ends rest on as many of them.
     """
+    value = float(number(values))
+    if np.isnan(value):
+        return Interval(value, value, value)
     generator = np.random.default_rng(seed)
     count = len(values)
     drawn = generator.integers(0, count, (rounds * comparisons, count))
     found = _each_round(values, number, drawn)
     low, high = np.nanpercentile(found, [LOW / comparisons, 100 - LOW / comparisons])
-    return Interval(float(number(values)), float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 
 def _each_round(values: DrawTable, number: Statistic, drawn: DrawTable) -> DrawTable:
@@ -193,3 +198,38 @@ def bins(values: DrawTable, count: int = 40) -> tuple[list[float], list[int]]:
     counts, edges = np.histogram(logs, bins=count)
     middles = 10 ** ((edges[:-1] + edges[1:]) / 2)
     return [float(x) for x in middles], [int(n) for n in counts]
+
+
+def tau(one: DrawTable, two: DrawTable) -> DrawTable:
+    """Return Kendall's tau of rows of numbers: concordant less discordant pairs, as a share.
+
+    Example:
+        >>> round(float(tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))), 3)
+        0.333
+    """
+    first, second = np.triu_indices(one.shape[-1], k=1)
+    signs = [np.sign(rows[..., first] - rows[..., second]) for rows in (one, two)]
+    return np.asarray((signs[0] * signs[1]).mean(-1))
+
+
+def over_seeds(ours: DrawTable, theirs: DrawTable, comparisons: int = 1) -> Interval:
+    """Return the mean difference of two arms with its interval, paired by seed.
+
+    Args:
+        comparisons: that are to be right together.
+    """
+    from layerlab.experiments.statistics.differences import Level, paired_difference
+
+    level = Level(confidence=1 - 0.05 / comparisons)
+    found = paired_difference(ours.tolist(), theirs.tolist(), level)
+    assert found.mean is not None
+    # Seeds that agree to the last bit leave no spread.
+    low, high = (found.mean if end is None else end for end in (found.low, found.high))
+    return Interval(found.mean, low, high)
+
+
+def ratio_over_seeds(ours: DrawTable, theirs: DrawTable, comparisons: int = 1) -> Interval:
+    """Return the geometric mean of the quotients of two arms with its interval, paired by seed."""
+    found = over_seeds(np.log(ours), np.log(theirs), comparisons)
+    value, low, high = np.exp([found.value, found.low, found.high]).tolist()
+    return Interval(value, low, high)

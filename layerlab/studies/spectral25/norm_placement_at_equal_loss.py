@@ -10,7 +10,7 @@ import numpy as np
 from layerlab.known_options import study_options
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.statistics import table
+from layerlab.studies.engine.statistics import ratio_over_seeds, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support import small_models, train_to_loss
@@ -116,7 +116,7 @@ def describe_losses(found: TrainingContest) -> str:
 def judge_louder(found: TrainingContest) -> StudyVerdict:
     """Judge the norms of attention at one loss."""
     post, pre = (norms(found, arm).mean(1) for arm in (POST, PRE))
-    ratio = small_models.ratio(post, pre)
+    ratio = ratio_over_seeds(post, pre)
     last = [norms(found, arm)[:, -1].mean() for arm in (POST, PRE)]
     return StudyVerdict(
         claim=STUDY.claim,
@@ -133,7 +133,7 @@ def judge_louder(found: TrainingContest) -> StudyVerdict:
 
 def judge_sooner(found: TrainingContest) -> StudyVerdict:
     """Judge how many updates each arm needs."""
-    ratio = small_models.ratio(updates(found, POST), updates(found, PRE))
+    ratio = ratio_over_seeds(updates(found, POST), updates(found, PRE))
     told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
     rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
     return StudyVerdict(
@@ -150,7 +150,7 @@ def judge_sooner(found: TrainingContest) -> StudyVerdict:
 def judge_apart(found: TrainingContest, arm: str) -> StudyVerdict:
     """Judge whether tokens become alike in spite of the shortcut."""
     residual = layers(found, arm, RESIDUAL)
-    left = small_models.ratio(residual[:, -1], residual[:, 0])
+    left = ratio_over_seeds(residual[:, -1], residual[:, 0])
     return StudyVerdict(
         claim=f"With shortcuts and MLPs, tokens do not become alike: {arm}.",
         word=above(left, HALF),
@@ -164,7 +164,7 @@ def judge_apart(found: TrainingContest, arm: str) -> StudyVerdict:
 def judge_further(found: TrainingContest) -> StudyVerdict:
     """Judge which arm keeps tokens further apart."""
     pre, post = (layers(found, arm, RESIDUAL)[:, -1] for arm in (PRE, POST))
-    ratio = small_models.ratio(pre, post)
+    ratio = ratio_over_seeds(pre, post)
     return StudyVerdict(
         claim="At the same loss pre-norm keeps tokens further apart than post-norm.",
         word=above(ratio, EFFECT, 1),
@@ -178,7 +178,7 @@ def judge_further(found: TrainingContest) -> StudyVerdict:
 def judge_expressive(found: TrainingContest) -> StudyVerdict:
     """Judge whether the bound on attention costs the features dimensions."""
     pre, post = (layers(found, arm, DIMENSION)[:, 1:].mean(1) for arm in (PRE, POST))
-    ratio = small_models.ratio(pre, post)
+    ratio = ratio_over_seeds(pre, post)
     return StudyVerdict(
         claim="Pre-norm keeps its expressive power: its features use as many directions.",
         word=above(ratio, 1 / EFFECT),

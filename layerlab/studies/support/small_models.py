@@ -18,10 +18,10 @@ from torch import Tensor
 
 from layerlab.known_options import TRAINED
 from layerlab.records.kept import read_kept, write_kept
+from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
-from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.engine.study import Picture
 from layerlab.studies.support.stored_readings import Shapes, check_shapes, hash_readings
 
@@ -83,13 +83,14 @@ class ModelReading:
         kind: as the files of its readings are called.
         read: gives JSON values.
         shapes: of the numbers among them.
-        asked: what they depend on besides the model; the fast mode takes what lies there.
+        asked: what readings that lie there must depend on besides model, text and code, in the fast
+            mode too.
     """
 
     kind: str
     read: Callable[[Twin], dict[str, Any]]
     shapes: Shapes
-    asked: str = ""
+    asked: Callable[[Mapping[str, Any]], str] = lambda found: ""
 
 
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
@@ -202,7 +203,7 @@ def kept_readings(
     the fast mode trains small models for them instead, and leaves nothing.
     """
     sizes = {name: work.options[name] for name in SIZES}
-    lying = stored_readings(work, jobs, reading)
+    lying, code = stored_readings(work, jobs, reading), fingerprint(reading.read.__module__)
     small = work.fast and None in lying.values()
     if work.watcher is not None:
         work.watcher.begin(work.study, len(jobs))
@@ -213,7 +214,8 @@ def kept_readings(
         found[job] = stored or reading.read(train_one(*job, **(FAST if small else sizes)))
         hours.append(_hours(stored, begun))
         if stored is None and not small:
-            more = {"sizes": sizes, "text": _source(reading), "hours": hours[-1]}
+            text = _source(reading, found[job])
+            more = {"sizes": sizes, "text": text, "code": code, "hours": hours[-1]}
             write_kept(place(work.runs, reading.kind, *job, **sizes), {**found[job], **more})
         before += stored is not None
         if work.watcher is not None:
@@ -237,37 +239,56 @@ def kept_readings(
             "tokens": tokens,
         },
     }
-    return found, notes_on(len(jobs), before, small=small)
+    other = [one for one in lying.values() if one is not None and one.get("code") != code]
+    return found, notes_on(len(jobs), before, small=small, other=0 if small else len(other))
 
 
 def stored_readings(
     work: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
 ) -> dict[ArmSeed, dict[str, Any] | None]:
-    """Return what earlier trainings left, or None; in the fast mode on whatever text."""
+    """Return what earlier trainings left, or None; in the fast mode by whatever code and text."""
     sizes = {name: work.options[name] for name in SIZES}
-    source = None if work.fast else _source(reading)
+    code = None if work.fast else fingerprint(reading.read.__module__)
 
     def check(found: dict[str, Any]) -> None:
         check_shapes({"hours": None, **found}, {**reading.shapes, "hours": ()})
 
     def one(job: ArmSeed) -> dict[str, Any] | None:
         found = read_kept(place(work.runs, reading.kind, *job, **sizes), check)
-        return found if found is None or source in (None, found.get("text")) else None
+        if found is None or code is None:
+            fits = found is not None and _beside(found) == reading.asked(found)
+        else:
+            fits = (found.get("code"), found.get("text")) == (code, _source(reading, found))
+        return found if fits else None
 
     return {job: one(job) for job in jobs}
 
 
-def _source(reading: ModelReading) -> str:
-    """Return the identity of all that readings depend on besides the model."""
-    return f"{text_identity()} {reading.asked}".strip()
+def _source(reading: ModelReading, found: Mapping[str, Any]) -> str:
+    """Return the identity of all that readings depend on besides the model and the code."""
+    return f"{text_identity()} {reading.asked(found)}".strip()
 
 
-def notes_on(jobs: int, before: int, *, small: bool) -> list[str]:
-    """Return the notes for a reader on models that were not trained just now."""
+def _beside(found: Mapping[str, Any]) -> str:
+    """Return what readings depend on besides the model, the text and the code."""
+    return str(found.get("text")).partition(" ")[2]
+
+
+def notes_on(jobs: int, before: int, *, small: bool, other: int) -> list[str]:
+    """Return the notes for a reader on models that were not trained just now.
+
+    Args:
+        other: how many of them other code trained and read.
+    """
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())
     notes = [f"No runs were at hand: {told} stand in for them."] * small
     if before:
         notes.append(f"Of {jobs} models {before} had been trained before, and are read.")
+    if other:
+        notes.append(
+            f"Of these models {other} were trained and read by other code, or under other versions "
+            "of Python or of a library: type it without --fast to train them again."
+        )
     return notes
 
 
@@ -326,29 +347,6 @@ DECLARED: dict[str, Any] = {
     "fast": {"draws": 3},
     "inputs": readings,
 }
-
-
-def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Return the mean difference of two arms with its interval, paired by seed.
-
-    Args:
-        comparisons: that are to be right together.
-    """
-    from layerlab.experiments.statistics.differences import Level, paired_difference
-
-    level = Level(confidence=1 - 0.05 / comparisons)
-    found = paired_difference(ours.tolist(), theirs.tolist(), level)
-    assert found.mean is not None
-    # Seeds that agree to the last bit leave no spread.
-    low, high = (found.mean if end is None else end for end in (found.low, found.high))
-    return Interval(found.mean, low, high)
-
-
-def ratio(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Return the geometric mean of the quotients of two arms with its interval, paired by seed."""
-    found = over_seeds(np.log(ours), np.log(theirs), comparisons)
-    value, low, high = np.exp([found.value, found.low, found.high]).tolist()
-    return Interval(value, low, high)
 
 
 def rows(parts: Parts) -> Iterator[dict[str, Any]]:

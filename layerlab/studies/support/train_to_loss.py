@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from layerlab.records.kept import read_kept, write_kept
+from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
@@ -154,12 +155,13 @@ def gather_trials(work: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]
     seeds = small_models.seeds_of(work)
     if work.watcher is not None:
         work.watcher.begin(work.study, len(ARMS) * (len(RATES) + len(seeds)))
-    small = False
+    small, code, other = False, fingerprint(__name__), list[Trial]()
     if not work.fast:
-        found = contest(partial(_fetch, work, small_models.text_identity(), sizes), seeds)
+        origin = {"text": small_models.text_identity(), "code": code}
+        found = contest(partial(_fetch, work, origin, sizes), seeds)
     else:
         try:
-            found = contest(partial(_store, work, sizes), seeds)
+            found = contest(partial(_store, work, code, other, sizes), seeds)
         except FileNotFoundError:
             found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
             small = True
@@ -171,7 +173,10 @@ def gather_trials(work: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]
             [size], [small_models.BATCH * small_models.CONTEXT * one for one in updates]
         )
     }
-    return found, tuple(small_models.notes_on(work.done, work.kept, small=small))
+    notes = small_models.notes_on(
+        work.done, work.kept, small=small, other=0 if small else len(other)
+    )
+    return found, tuple(notes)
 
 
 def contest(fetch: Callable[[Trial], TrialOutcome], seeds: Sequence[int]) -> TrainingContest:
@@ -206,22 +211,29 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
     return -(-round(100 * max(least), 6) // 1) / 100
 
 
-def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> TrialOutcome:
-    """Return what an earlier training on this text left.
+def _fetch(
+    work: StudyContext, origin: Mapping[str, str], sizes: Mapping[str, int], trial: Trial
+) -> TrialOutcome:
+    """Return what an earlier training on this text by this code left.
 
     Where there is none, the model is trained now and its readings are left there.
     """
     file = place(work.runs, trial, **sizes)
     found = read_kept(file, partial(_check, trial))
-    if found is not None and found.get("text") == text:
+    if found is not None and origin.items() <= found.items():
         return _count(work, trial, found, kept=1)
     found = train_one(trial, **sizes)
-    write_kept(file, {**found, "sizes": sizes, "text": text})
+    write_kept(file, {**found, "sizes": sizes, **origin})
     return _count(work, trial, found, kept=0)
 
 
-def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> TrialOutcome:
+def _store(
+    work: StudyContext, code: str, other: list[Trial], sizes: Mapping[str, int], trial: Trial
+) -> TrialOutcome:
     """Return what an earlier training left, on whatever text.
+
+    Args:
+        other: takes the trials that other code made.
 
     Raises:
         FileNotFoundError: none did.
@@ -230,6 +242,8 @@ def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> TrialO
     found = read_kept(file, partial(_check, trial))
     if found is None:
         raise FileNotFoundError(file)
+    if found.get("code") != code:
+        other.append(trial)
     return _count(work, trial, found, kept=1)
 
 

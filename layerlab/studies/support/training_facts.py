@@ -6,6 +6,7 @@ from typing import Any
 
 from layerlab.experiments.stored_runs import file_name
 from layerlab.records.parse import read_json
+from layerlab.records.renamed_settings import current_manifest
 
 # Of a manifest: what a reader of a study asks first, by the name that the page says.
 RECIPE = {
@@ -15,8 +16,8 @@ RECIPE = {
     "vocabulary": ("recipe", "model", "vocab"),
     "context": ("recipe", "model", "context"),
     "parameters": ("model", "parameters"),
-    "sequences per update": ("recipe", "train", "batch"),
-    "learning rate": ("recipe", "train", "rate"),
+    "sequences per update": ("recipe", "train", "batch_size"),
+    "learning rate": ("recipe", "train", "learning_rate"),
 }
 MACHINE = ("processor", "device", "threads")
 LIBRARIES = ("python", "layerlab", "torch", "transformers")
@@ -42,7 +43,7 @@ def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
 def settings_of(folders: Sequence[Path]) -> dict[str, str]:
     """Describe the text, sizes and length of runs: one value, or all that there are."""
     results = [_read(folder / "result.json") for folder in folders]
-    manifests = [_read(folder / "manifest.json") for folder in folders]
+    manifests = [current_manifest(_read(folder / "manifest.json")) for folder in folders]
     return {
         "text": _describe(
             ", ".join(

@@ -8,12 +8,16 @@ import pytest
 
 import layerlab.evaluation
 from layerlab.evaluation.harness.cache import (
+    BUILDERS,
     LEAVES,
+    ROUNDERS,
     SAMPLES,
     SCORERS,
     ResultCache,
+    builder,
     describe_tokenizer,
     key,
+    rounder,
     scorer,
 )
 from tests.evaluation.candidate import tokenizer
@@ -68,6 +72,26 @@ def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
         before = scorer.__wrapped__(copy)
         (copy / name).write_bytes((copy / name).read_bytes() + b" ")
         assert scorer.__wrapped__(copy) != before, name
+
+
+def test_what_builds_and_what_rounds_is_known_by_its_code(tmp_path: Path) -> None:
+    package = Path(layerlab.evaluation.__file__).parent
+    for given, patterns, name in (
+        (builder, BUILDERS, "blocks/operations/convolution.py"),
+        (rounder, ROUNDERS, "numerics/formats/rounding.cpp"),
+    ):
+        copy = tmp_path / given.__name__ / "evaluation"
+        copy.mkdir(parents=True)
+        for pattern in patterns:
+            found = list(package.glob(pattern))
+            assert found, pattern
+            for path in found:
+                place = copy / path.relative_to(package)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(path.read_bytes())
+        assert given(copy) == given()
+        (copy.parent / name).write_text("another")
+        assert given.__wrapped__(copy) != given()
 
 
 def test_what_marks_answers_is_among_what_scores() -> None:

@@ -137,6 +137,17 @@ def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
     before = hash_command(given)
     assert hash_command(command(tmp_path, "print(1)")) == before
     assert hash_command(command(tmp_path, "print(2)")) != before
+    # What a script imports of its own folder decides its score as well, in functions too.
+    given = command(tmp_path, "def f():\n    from own import part\nimport helper.inner")
+    (tmp_path / "own").mkdir()
+    for name in ("own/__init__.py", "own/part.py", "helper.py", "other.py"):
+        (tmp_path / name).write_text("")
+    seen = [hash_command(given)]
+    for name in ("own/part.py", "helper.py"):
+        (tmp_path / name).write_text("N = 1")
+        seen.append(hash_command(given))
+    (tmp_path / "other.py").write_text("N = 1")
+    assert len(set(seen)) == 3 and hash_command(given) == seen[-1]
 
 
 def test_a_file_of_a_command_is_known_wherever_it_lies(

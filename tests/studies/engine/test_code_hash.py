@@ -48,6 +48,19 @@ def test_who_builds_variants_depends_on_all_of_them(copy):
     assert code.fingerprint(build) != before
 
 
+def test_kernels_of_gpus_count_for_whoever_rounds(copy):
+    before = code.fingerprint(DEPTH)
+    (copy / "numerics" / "formats" / "triton_kernel.py").write_text("")
+    code._import.cache_clear()
+    assert code.fingerprint(DEPTH) != before
+
+
+def test_versions_count(monkeypatch):
+    before = code.fingerprint(DEPTH)
+    monkeypatch.setattr(code, "versions", lambda: {"torch": "0.1"})
+    assert code.fingerprint(DEPTH) != before
+
+
 def test_two_studies_have_two_hashes():
     assert code.fingerprint(DEPTH) != code.fingerprint(
         "layerlab.studies.budzinskiy25.figure2_spectral_norm"

@@ -13,6 +13,7 @@ from layerlab.studies.engine.statistics import (
     ratio_of_medians,
     summary,
 )
+from layerlab.studies.engine.verdict import above, below
 
 
 def test_a_line_is_found_and_says_what_it_explains():
@@ -102,3 +103,9 @@ def test_a_histogram_counts_every_positive_draw():
     middles, counts = bins(values)
     assert sum(counts) == 1000 and min(values) < middles[0] < middles[-1] < max(values)
     assert bins(np.zeros(3)) == ([], [])
+
+
+def test_a_number_that_is_none_decides_nothing():
+    found = bootstrap(np.array([3.0, np.nan, 2.0, 2.5]), np.mean)
+    assert np.isnan([found.value, found.low, found.high]).all()
+    assert above(found, 1.0) == below(found, 9.0) == "not decided"

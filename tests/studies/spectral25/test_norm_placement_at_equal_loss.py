@@ -215,6 +215,19 @@ def test_another_documentation_is_trained_on_anew(tmp_path, monkeypatch):
     assert again.kept == 0
 
 
+def test_other_code_trains_anew_and_the_fast_mode_tells_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_to_loss, "train_one", made_up)
+    gather_trials(work(tmp_path))
+    monkeypatch.setattr(train_to_loss, "fingerprint", lambda module: "of a trainer that changed")
+    fast = work(tmp_path, fast=True)
+    _, notes = gather_trials(fast)
+    assert fast.kept == 12
+    assert notes[-1].startswith("Of these models 12 were trained and read by other code")
+    again = work(tmp_path)
+    _, notes = gather_trials(again)
+    assert again.kept == 0 and notes == ()
+
+
 def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ import torch
 from layerlab.errors import DamageWarning
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.sampling import Sampler, StudyContext
-from layerlab.studies.engine.statistics import Interval
+from layerlab.studies.engine.statistics import Interval, over_seeds, ratio_over_seeds
 from layerlab.studies.support import small_models
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
@@ -72,6 +72,39 @@ def test_what_lies_there_is_not_trained_again(trained, monkeypatch):
     assert small_models.readings(first.runs) == known
 
 
+def count_up(monkeypatch):
+    """Train nothing: the first model has a loss of 1, the next of 2, and so on."""
+    nats = iter(range(1, 99))
+
+    def train_one(arm, seed, **sizes):
+        return small_models.Twin(None, float(next(nats)), torch.zeros(1, 1))
+
+    monkeypatch.setattr(small_models, "train_one", train_one)
+    monkeypatch.setattr(
+        small_models,
+        "DEPTH",
+        replace(small_models.DEPTH, read=lambda one: {"nats": one.nats, "layers": [[0.5, 0.5]]}),
+    )
+
+
+def test_readings_of_other_code_are_made_again_and_told_where_nothing_is_trained(
+    tmp_path, monkeypatch
+):
+    count_up(monkeypatch)
+    before, _ = small_models.gather_arms(work(tmp_path), ARMS)
+    monkeypatch.setattr(small_models, "fingerprint", lambda module: "of a variant that was changed")
+    judged, notes = small_models.gather_arms(work(tmp_path, fast=True), ARMS)
+    assert (judged["pangu-pi"]["nats"] == before["pangu-pi"]["nats"]).all()
+    assert notes[-1].startswith("Of these models 4 were trained and read by other code")
+    again = work(tmp_path)
+    after, notes = small_models.gather_arms(again, ARMS)
+    assert again.kept == 0 and after["llama"]["nats"].min() > before["pangu-pi"]["nats"].max()
+    assert notes == (small_models.ABOUT, small_models.PAIRED)
+    once_more = work(tmp_path)
+    small_models.gather_arms(once_more, ARMS)
+    assert once_more.kept == 4
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -85,17 +118,7 @@ def test_what_lies_there_is_not_trained_again(trained, monkeypatch):
     ],
 )
 def test_readings_that_are_not_what_was_written_are_made_again(tmp_path, monkeypatch, damage, why):
-    nats = iter(range(1, 9))
-
-    def train_one(arm, seed, **sizes):
-        return small_models.Twin(None, float(next(nats)), torch.zeros(1, 1))
-
-    monkeypatch.setattr(small_models, "train_one", train_one)
-    monkeypatch.setattr(
-        small_models,
-        "DEPTH",
-        replace(small_models.DEPTH, read=lambda one: {"nats": one.nats, "layers": [[0.5, 0.5]]}),
-    )
+    count_up(monkeypatch)
     before, _ = small_models.gather_arms(work(tmp_path), ARMS)
     file, other = sorted((tmp_path / small_models.RUNS).glob("*-pangu-pi-*"))
     damage(file, other)
@@ -152,24 +175,24 @@ def test_another_recipe_another_seed_and_another_arm_are_other_files(tmp_path):
 
 def test_intervals_are_students():
     ours, theirs = np.array([1.0, 2.1, 3.0]), np.array([1.1, 2.2, 3.2])
-    found = small_models.over_seeds(ours, theirs)
+    found = over_seeds(ours, theirs)
     # t of 2 degrees at 97.5 % is 4.3027; the differences spread by sqrt(1/300).
     half = 4.302653 * (1 / 300) ** 0.5 / 3**0.5
     assert found.value == pytest.approx(-0.4 / 3)
     assert (found.low, found.high) == pytest.approx((-0.4 / 3 - half, -0.4 / 3 + half))
-    wider = small_models.over_seeds(ours, theirs, comparisons=4)
+    wider = over_seeds(ours, theirs, comparisons=4)
     assert wider.low < found.low and wider.high > found.high
 
 
 def test_equal_seeds_leave_no_spread():
     values = np.array([1.0, 2.0, 4.0])
-    assert small_models.over_seeds(values, values) == Interval(0.0, 0.0, 0.0)
-    found = small_models.ratio(3 * values, values)
+    assert over_seeds(values, values) == Interval(0.0, 0.0, 0.0)
+    found = ratio_over_seeds(3 * values, values)
     assert (found.value, found.low, found.high) == pytest.approx((3, 3, 3))
 
 
 def test_a_quotient_and_its_inverse_mirror_each_other():
     ours, theirs = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 5.0])
-    found, back = small_models.ratio(ours, theirs), small_models.ratio(theirs, ours)
+    found, back = ratio_over_seeds(ours, theirs), ratio_over_seeds(theirs, ours)
     assert found.value * back.value == pytest.approx(1)
     assert found.low * back.high == pytest.approx(1)

@@ -10,7 +10,7 @@ from torch import nn
 from layerlab.numerics.emulation.attribution import WEIGHTS, SiteIndex
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.observe.architecture.qkv_layouts import output_projection
-from layerlab.observe.architecture.structure import AttentionPart, ModelStructure
+from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, has_matrix
 from layerlab.studies.budzinskiy25.models.components import (
     ATTENDED,
     EMBEDDING,
@@ -152,22 +152,18 @@ class ComponentIndex:
             for name, child in block.named_children()
             if name not in self._mixer_names and not _MIXER.search(name) and not _is_norm(child)
         }
-        heavy = {name for name, child in found.items() if _has_matrix(child)}
+        heavy = {name for name, child in found.items() if has_matrix(child)}
         named = heavy if len(heavy) == 1 else {name for name in heavy if _NAMED.search(name)}
         curves = {n for n, child in found.items() if type(child).__module__ in _ACTIVATIONS}
         return named | curves
 
 
 def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower() and not _has_matrix(module)
+    return "norm" in type(module).__name__.lower() and not has_matrix(module)
 
 
 def _is_rotary(module: nn.Module) -> bool:
     return "rotary" in type(module).__name__.lower()
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    return any(parameter.dim() > 1 for parameter in module.parameters())
 
 
 def _adds_stream(module: nn.Module) -> bool:

@@ -34,6 +34,20 @@ def place(runs: Path) -> Path:
     return runs / small_models.RUNS / f"law-vocabularies-{digest([COUNTS, sizes()])[:8]}.json"
 
 
+def hash_texts() -> str:
+    """Return a hash of the texts and tokenizers of the data folder, there or not, that count."""
+    from layerlab.data.fingerprint import hash_files
+    from layerlab.data.places import data_folder
+    from layerlab.recipes.paths import KEPT
+    from layerlab.tokenization.published_rates import ARCHIVE, TOKENIZERS
+
+    home = data_folder()
+    named = [home / one for one in (ARCHIVE, *(KEPT[name] for name in (DOMAIN, *GENERAL)))]
+    files = [*named, *sorted((home / TOKENIZERS).rglob("*"))]
+    there = [(one, one.relative_to(home).as_posix()) for one in files if one.is_file()]
+    return hash_files(there, whole=False)
+
+
 def sizes(base: int | None = None) -> dict[str, int]:
     """Return the entries of every vocabulary, in the proportions of the source's table.
 

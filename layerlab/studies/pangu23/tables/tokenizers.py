@@ -35,6 +35,7 @@ from layerlab.studies.pangu23.tables.law_vocabularies import (
     check_counts,
     count_law,
     describe_texts,
+    hash_texts,
     place,
     rate_rows,
     sizes,
@@ -356,7 +357,7 @@ STUDY = Study(
     scale="tokenizers alone, no model",
     unit="files of code",
     run=run,
-    inputs=lambda runs: hash_readings(place(runs).parent, place(runs).name),
+    inputs=lambda runs: [*hash_readings(place(runs).parent, place(runs).name), hash_texts()],
     fast={"entries": 1024, "characters": 12_000},
     **study_options("tokenizer-table"),
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import Arrays, StudyContext
-from layerlab.studies.engine.statistics import Interval, table
+from layerlab.studies.engine.statistics import Interval, ratio_over_seeds, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support import small_models
@@ -63,7 +63,7 @@ def compare_arms(
 ) -> Interval:
     """Return how many times another arm's dimension one arm has, averaged over layers."""
     left, right = (by_layer(parts[arm]).mean(1) for arm in (ours, theirs))
-    return small_models.ratio(left, right, comparisons)
+    return ratio_over_seeds(left, right, comparisons)
 
 
 def together(found: list[Interval]) -> Word:
@@ -104,7 +104,7 @@ def judge_every_layer(parts: small_models.Parts) -> StudyVerdict:
     """Judge the effect of the series activation, layer by layer."""
     left, right = (by_layer(parts[arm]) for arm in (FULL, NO_SERIES))
     layers = left.shape[1]
-    found = [small_models.ratio(left[:, one], right[:, one], layers) for one in range(layers)]
+    found = [ratio_over_seeds(left[:, one], right[:, one], layers) for one in range(layers)]
     least = min(range(layers), key=lambda layer: found[layer].high)
     return StudyVerdict(
         claim="Without the series activation the effective dimension is smaller at every layer.",

@@ -14,7 +14,13 @@ from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bootstrap, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bootstrap,
+    over_seeds,
+    ratio_over_seeds,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.given_models import judge_one
@@ -118,7 +124,7 @@ READING = small_models.ModelReading(
     kind="features",
     read=of_twin,
     shapes={"nats": (), "layers": (None, len(COLUMNS))},
-    asked=f"{WORDS} {POINTS}",
+    asked=lambda found: f"{WORDS} {POINTS}",
 )
 
 
@@ -229,7 +235,7 @@ def describe(found: list[Interval], arms: tuple[str, ...]) -> str:
 def judge_diverse(parts: small_models.Parts) -> StudyVerdict:
     """Judge the share of the variance that three directions hold."""
     own = three(parts[FULL]).mean(1)
-    found = [small_models.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
+    found = [ratio_over_seeds(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
     return StudyVerdict(
         claim=STUDY.claim,
         word=together(found, EFFECT, 1),
@@ -244,7 +250,7 @@ def judge_isotropic(parts: small_models.Parts) -> StudyVerdict:
     """Judge the mean cosine between tokens."""
     own = column(parts[FULL], COSINE).mean(1)
     cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
-    found = [small_models.over_seeds(one, own, len(OTHERS)) for one in cosines]
+    found = [over_seeds(one, own, len(OTHERS)) for one in cosines]
     return StudyVerdict(
         claim="PanGu-pi has the most isotropic feature space.",
         word=together(found, ISOTROPY, 0),
@@ -260,7 +266,7 @@ def judge_spreads(parts: small_models.Parts) -> StudyVerdict:
     """Judge the spread of PanGu-pi's features from each block to the next, beside a Llama's."""
     found, plain = three(parts[FULL]), three(parts[VANILLA])
     count = found.shape[1] - 1
-    steps = [small_models.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
+    steps = [ratio_over_seeds(found[:, at], found[:, at + 1], count) for at in range(count)]
     least = min(range(count), key=lambda at: steps[at].value)
     rises = sum((found[:, at + 1] > found[:, at]).sum() for at in range(count))
     return StudyVerdict(
@@ -282,7 +288,7 @@ def judge_gathers(parts: small_models.Parts, arm: str) -> StudyVerdict:
     """Judge whether one axis holds most of the variance in the layer that is most one-sided."""
     found = column(parts[arm], FIRST)
     layer = int(found.mean(0).argmax())
-    share = small_models.over_seeds(found[:, layer], np.zeros(len(found)))
+    share = over_seeds(found[:, layer], np.zeros(len(found)))
     return StudyVerdict(
         claim=f"Without one of its modules the features lie along one axis: {arm}.",
         word=above(share, AXIS),
@@ -298,7 +304,7 @@ def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     """Judge how far the clusters of frequent tokens lie apart."""
     own = column(parts[FULL], APART).mean(1)
     others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
-    found = [small_models.ratio(own, one, len(ABLATED)) for one in others]
+    found = [ratio_over_seeds(own, one, len(ABLATED)) for one in others]
     return StudyVerdict(
         claim="Without one of its modules tokens are told apart less.",
         word=together(found, EFFECT, 1),

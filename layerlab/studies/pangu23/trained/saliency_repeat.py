@@ -100,11 +100,16 @@ def _reading(work: StudyContext) -> small_models.ModelReading:
             "shares": first[first.isfinite()].tolist(),
         }
 
+    def identify_texts(found: Mapping[str, Any]) -> str:
+        # What lies there is judged whole, also where the fast mode draws fewer texts.
+        count = len(found["quantities"]) if work.fast else work.draws
+        return digest([STORIES, NAMES, work.seed, count])
+
     return small_models.ModelReading(
         kind="saliency",
         read=read,
         shapes={"quantities": (None, 4), "shares": (None,)},
-        asked=digest([STORIES, NAMES, work.seed, work.draws]),
+        asked=identify_texts,
     )
 
 
@@ -113,7 +118,6 @@ def twin_quantities(
 ) -> tuple[list[Arrays], list[str]]:
     """Return the quantities of twins, with notes for the reader."""
     found, notes = small_models.kept_readings(work, jobs, _reading(work))
-    # What lies there is judged whole, also where fewer texts are drawn now.
     return [
         {
             "quantities": np.array(found[job]["quantities"]),

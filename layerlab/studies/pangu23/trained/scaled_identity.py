@@ -6,7 +6,7 @@ apart.
 
 from layerlab.known_options import study_options
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.statistics import Interval, table
+from layerlab.studies.engine.statistics import Interval, over_seeds, ratio_over_seeds, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support import small_models
@@ -44,7 +44,7 @@ def run(work: StudyContext) -> Outcome:
 
 def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
     """Return by how many nats per token the loss of one arm exceeds that of the other."""
-    return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
+    return over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
 
 
 def judge_worse(parts: small_models.Parts) -> StudyVerdict:
@@ -64,7 +64,7 @@ def judge_worse(parts: small_models.Parts) -> StudyVerdict:
 def judge_prevents(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether tokens stay apart."""
     last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
-    found = small_models.over_seeds(last[LARGER], last[small_models.PLAIN])
+    found = over_seeds(last[LARGER], last[small_models.PLAIN])
     told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
     return StudyVerdict(
         claim="Trained, too, the larger weight keeps tokens further apart.",
@@ -79,8 +79,8 @@ def judge_prevents(parts: small_models.Parts) -> StudyVerdict:
 def judge_wider(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether features use more directions."""
     means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
-    found = small_models.ratio(means[LARGER], means[small_models.PLAIN])
-    other = small_models.ratio(means[AUGMENTED], means[small_models.PLAIN])
+    found = ratio_over_seeds(means[LARGER], means[small_models.PLAIN])
+    other = ratio_over_seeds(means[AUGMENTED], means[small_models.PLAIN])
     return StudyVerdict(
         claim="The effective dimension of its features is larger, in the mean over layers.",
         word=above(found, EFFECT, 1),

@@ -210,3 +210,13 @@ def test_counts_that_were_changed_do_not_count(tmp_path):
         found = study(STUDY.name, fast=True, runs=tmp_path, progress=False, threads=1)
     assert found.verdicts[0]["word"] == "not decided"
     assert any("Law was not counted" in one for one in found.to_dict()["remarks"])
+
+
+def test_what_was_counted_without_its_texts_is_not_what_they_give(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
+    seen = [STUDY.inputs(tmp_path)]
+    for name in (published_rates.ARCHIVE, "tokenizers/internlm/tokenizer.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("{}")
+        seen.append(STUDY.inputs(tmp_path))
+    assert len({str(one) for one in seen}) == 3

@@ -178,12 +178,12 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     def taught(arm, seed, **sizes):
         return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
 
-    def work(draws, fast=False):
+    def work(draws, fast=False, seed=0):
         return StudyContext(
             study="tiny",
             runs=tmp_path,
             draws=draws,
-            seed=0,
+            seed=seed,
             options=small_models.SIZES,
             threads=1,
             code="",
@@ -200,6 +200,9 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     ((few,), notes) = twin_quantities(work(2, fast=True), jobs)
     assert (few["quantities"] == whole["quantities"]).all()
     assert notes == ["Of 1 models 1 had been trained before, and are read."]
+    # Those of another seed are of other texts, which no page of this one may show.
+    with pytest.raises(TypeError, match="not callable"):
+        twin_quantities(work(2, fast=True, seed=1), jobs)
 
 
 def work_draw(work):
