@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.quantities.attention import FOCUS
+from layerlab.measures.quantities.attention import BIASED, FOCUS
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
@@ -94,6 +94,8 @@ class Reading:
             return
         found: dict[str, list[Tensor]] = {}
         for call in calls:
+            if call.biased:
+                self.notes.setdefault("score", f"score: not applicable, because {BIASED}")
             for measure, values in _heads(call.record(0)).items():
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
@@ -146,8 +148,9 @@ class Reading:
 
 def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
     seen = read_heads(attended, [FOCUS, _NORM])
+    score = {} if attended.biased else {"score": seen["logit_max"]}
     return {
-        "score": seen["logit_max"],
+        **score,
         "attention_norm": seen["norm"],
         "entropy": seen["entropy"],
         "sink_mass": seen["sink_mass"],
