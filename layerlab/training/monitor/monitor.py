@@ -86,6 +86,8 @@ class Monitor:
             UserError: it is no such model, or a setting is not one.
         """
         _check(every, sequences, tokens, on_alarm)
+        if limits is not None and not isinstance(limits, Limits):
+            raise UserError(f"limits={limits!r} are no Limits; type limits=Limits()")
         self.model, self._faces = unwrap_model(model)
         try:
             self._stack = anatomy(self.model)
