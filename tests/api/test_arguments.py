@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from torch import nn
 
 import layerlab
 from layerlab.errors import UserError
@@ -35,7 +36,11 @@ def arguments(name: str) -> list[inspect.Parameter]:
 def test_what_no_argument_can_be_is_refused_by_its_name(name: str, value: Any) -> None:
     function = getattr(layerlab, name)
     known = arguments(name)
-    needed = {one.name: GIVEN[one.name] for one in known if one.default is one.empty}
+    needed = {
+        one.name: nn.Identity() if one.annotation is nn.Module else GIVEN[one.name]
+        for one in known
+        if one.default is one.empty
+    }
     for argument in (one.name for one in known if one.annotation is not Any):
         line = refuses("^", function, **{**needed, argument: value})
         assert line.startswith(f"{argument} of layerlab.{name} is "), line
