@@ -100,8 +100,7 @@ def checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             if not _fits(value, kind):
                 words = " or ".join(dict.fromkeys(_words(kind)))
                 raise UserError(
-                    f"{argument} of {name} is {short_repr(value)}; expected {words}: "
-                    f"type help({name})"
+                    f"{argument} is {short_repr(value)}; expected {words}: type help({name})"
                 )
         return function(*args, **options)
 

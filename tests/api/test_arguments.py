@@ -43,7 +43,7 @@ def test_what_no_argument_can_be_is_refused_by_its_name(name: str, value: Any) -
     }
     for argument in (one.name for one in known if one.annotation is not Any):
         line = refuses("^", function, **{**needed, argument: value})
-        assert line.startswith(f"{argument} of layerlab.{name} is "), line
+        assert line.startswith(f"{argument} is "), line
         assert line.endswith(f": type help(layerlab.{name})"), line
 
 
@@ -78,7 +78,7 @@ def test_a_value_is_of_its_kind_or_the_line_says_which(kind: str) -> None:
     for value in right:
         assert function(value) is value
     for value in wrong:
-        line = refuses("value of lab.take is", function, value)
+        line = refuses("value is ", function, value)
         assert f"expected {words}: type help(lab.take)" in line
 
 
