@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
 from layerlab.model.ecosystem.auto_classes import watch as _watch
+from layerlab.validation import checked as _checked
 from layerlab.version import VERSION
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import layerlab` costs nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layerlab' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    return found if isinstance(found, type) else _checked(found, f"layerlab.{name}")
 
 
 def __dir__() -> list[str]:

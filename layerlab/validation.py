@@ -1,14 +1,19 @@
-"""Which values an option takes, declared once: it checks, and it says so in words."""
+"""Which values an option or an argument takes, declared once: it checks, and it says so."""
 
 import difflib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, wraps
+from inspect import Parameter, signature
+from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from layerlab.errors import UserError
 
 KINDS: Mapping[Any, str] = {
     bool: "True or False",
@@ -67,6 +72,83 @@ class Constraint:
         if self.kind is float and isinstance(value, int):
             return abs(value) <= sys.float_info.max
         return isinstance(value, self.kind)
+
+
+@cache
+def checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a public function that takes no argument but of the kind that it declares.
+
+    Args:
+        function: what checks the values themselves.
+        name: under which it is public, with its package.
+    """
+    known = signature(function)
+    kinds = {
+        one.name: one.annotation
+        for one in known.parameters.values()
+        if one.kind is not Parameter.VAR_KEYWORD
+    }
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            given = known.bind(*args, **options).arguments
+        except TypeError:  # as Python tells it
+            return function(*args, **options)
+        for argument, value in given.items():
+            kind = kinds.get(argument, Any)
+            if not _fits(value, kind):
+                words = " or ".join(dict.fromkeys(_words(kind)))
+                raise UserError(
+                    f"{argument} is {short_repr(value)}; expected {words}: type help({name})"
+                )
+        return function(*args, **options)
+
+    call.__module__, _, call.__qualname__ = name.rpartition(".")
+    return call
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value is of an annotated kind; of what is used up by reading, its type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return value in inner
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    plain = origin or (NoneType if kind is None else kind)
+    if plain in (Any, Parameter.empty) or not isinstance(plain, type):
+        return True
+    if not isinstance(value, plain):
+        return False
+    if isinstance(value, str | bytes | bytearray):
+        return not inner  # a text is no list of its letters
+    if not inner or not isinstance(value, Iterable) or isinstance(value, Iterator):
+        return True
+    return plain is os.PathLike or all(_fits(one, inner[0]) for one in value)
+
+
+def _words(kind: Any) -> Iterator[str]:
+    """Yield what an annotated kind is called, each part of a union by itself."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for one in inner:
+            yield from _words(one)
+    elif origin is Literal:
+        yield from map(repr, inner)
+    elif origin is Mapping:
+        yield "a dict"
+    elif origin is os.PathLike:
+        yield "a path"
+    elif isinstance(origin, type) and issubclass(origin, Iterable) and inner:
+        yield f"a list of {' or '.join(f'{one[2:]}s' for one in dict.fromkeys(_words(inner[0])))}"
+    elif kind is NoneType:
+        yield "None"
+    elif origin is Callable:
+        yield "a function"
+    else:
+        yield KINDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 
 def suggest(given: object, known: Iterable[str]) -> str:

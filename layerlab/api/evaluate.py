@@ -36,6 +36,7 @@ from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, subject
+from layerlab.numerics.emulation.policy import Policy
 from layerlab.plugins import load_files, paths
 from layerlab.records.checkpoint_names import remove_partials
 from layerlab.report.i18n.language import ENGLISH, language
@@ -95,7 +96,7 @@ def evaluate(
     out: File | None = None,
     data: File | None = None,
     format: str | None = None,
-    policy: Any = None,
+    policy: Policy | File | None = None,
     compare: bool = False,
     against: File | EvaluationResult | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,

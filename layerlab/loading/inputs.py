@@ -210,7 +210,7 @@ def _read_mask(attention_mask: Any, ids: Tensor) -> Tensor:
     """Return which tokens are kept."""
     try:
         mask = torch.atleast_2d(torch.as_tensor(attention_mask))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             "attention_mask cannot be made into one tensor; give a 1 or a 0 for each of input_ids"
         ) from error

@@ -11,7 +11,7 @@ from layerlab import UserError, bench_latency, change_vocabulary
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"batch": "3"}, "batch is '3'; expected a whole number from 1"),
+        ({"batch": "3"}, "batch is '3'; expected a whole number"),
         ({"context": 4.5}, "context is 4.5; expected a whole number"),
         ({"repetitions": True}, "repetitions is True; expected a whole number"),
         ({"models": (), "accounting": "fewer-layers", "width": "x"}, "width is 'x'; expected a"),

@@ -129,18 +129,24 @@ def family_config(family: str) -> PretrainedConfig:
     return next((config for config in inner if type(config) is wanted), made)
 
 
-def build(family: str, implementation: str | None = None) -> PreTrainedModel:
+def build(
+    family: str, implementation: str | None = None, changes: dict[str, Any] | None = None
+) -> PreTrainedModel:
     """A model with random weights, the same at each call; matrices are large: attention is uneven.
 
     Args:
         implementation: of attention; None is what transformers chooses.
+        changes: what its configuration says otherwise.
     """
     owner = getattr(transformers, FAMILIES[family])
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         options = {} if implementation is None else {"attn_implementation": implementation}
-        model: PreTrainedModel = owner._from_config(family_config(family), **options).eval()
+        config = family_config(family)
+        for name, value in (changes or {}).items():
+            setattr(config, name, value)
+        model: PreTrainedModel = owner._from_config(config, **options).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:

@@ -35,6 +35,7 @@ class Focus:
     logit_range: HeadVector
 
 
+BIASED = "its scores cannot be told from the bias by position that it adds to them"
 _COLUMNS = tuple(one.name for one in fields(Focus))
 
 
@@ -47,7 +48,8 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
 
     Entropy is 0 where every row picks one key and 1 where it weighs all alike; it is NaN where no
     row has two keys. Logits are taken before softcap and mask, but only where a key is allowed,
-    because no other logit reaches a softmax in any kernel.
+    because no other logit reaches a softmax in any kernel. They are NaN where a model hands over
+    scores alone that hold a bias as well.
 
     Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
     Unit: none.
@@ -138,13 +140,14 @@ def _pool(part: AttentionRecord, seen: list[tuple[slice, RowStatistics]]) -> Foc
     least = entropy_bound(spread, counts)
     if not part.sums_to_one:
         least = torch.full_like(least, torch.nan)
+    unbiased = torch.nan if part.biased else 1.0
     return Focus(
         entropy=_relative(entropy, counts),
         entropy_bound=_relative(least, counts),
         sink_mass=sums[:, 0] / part.tokens,
         sink_column=sums.argmax(-1),
-        logit_max=torch.maximum(high.abs(), low.abs()).amax(-1),
-        logit_range=(high - low).amax(-1),
+        logit_max=unbiased * torch.maximum(high.abs(), low.abs()).amax(-1),
+        logit_range=unbiased * (high - low).amax(-1),
     )
 
 
@@ -165,6 +168,9 @@ def _heads(options: Mapping[str, Any]) -> HeadQuantity:
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
+    if layer.attention.biased:
+        remark = f"logit_max, logit_range: not applicable to {{layers}}, because {BIASED}"
+        run.note_layer("logits", remark, layer.layer)
     columns = heads_of(layer, _heads(run.options)).columns
     for head in range(layer.attention.heads):
         place = {

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerlab.errors import NotApplicable
 from layerlab.numerics.theory.activations import ACTIVATIONS
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.observe.architecture import norms
@@ -25,6 +26,7 @@ from layerlab.shapes import Hidden
 SAME = 1e-3
 # Tokens that tell feed-forward layers apart.
 ROWS = 8
+PARTS = ("attention_norm", "attention", "feedforward_norm", "feedforward")
 _ATTENTION = re.compile("attn|attention", re.IGNORECASE)
 
 
@@ -34,12 +36,14 @@ class Theory:
 
     Attributes:
         entered: the stream in front of the block, `middle` that between the sublayers.
+        output: the stream behind the block.
         attended: what attention adds to the stream, `left` what the feed-forward adds.
         refused: what has no reading, and why.
     """
 
     entered: Hidden
     middle: Hidden | None = None
+    output: Hidden | None = None
     attended: Hidden | None = None
     left: Hidden | None = None
     attention_input: Hidden | None = None
@@ -50,19 +54,32 @@ class Theory:
     feedforward: TheoryFFN | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def block(self) -> TheoryBlock | None:
-        """Return the whole block, where every part is known and it is a pre-norm block."""
-        if "block" in self.refused:
-            return None
-        parts = (self.attention_norm, self.attention, self.feedforward_norm, self.feedforward)
-        if any(part is None for part in parts) or self.middle is None or self.left is None:
-            return None
-        return TheoryBlock(
-            attention_norm=parts[0],  # type: ignore[arg-type]
-            attention=parts[1],  # type: ignore[arg-type]
-            feedforward_norm=parts[2],  # type: ignore[arg-type]
-            feedforward=parts[3],  # type: ignore[arg-type]
+    def block(self) -> TheoryBlock:
+        """Return the whole block, proved on what it gave.
+
+        Raises:
+            NotApplicable: a part is another map, or the block does not add up its parts as a
+                pre-norm block does: what they give is scaled, or normed after.
+        """
+        parts = {name: getattr(self, name) for name in PARTS}
+        missing = next((name for name in PARTS if parts[name] is None), None)
+        if missing is not None:
+            raise NotApplicable(self.refused[missing])
+        made = TheoryBlock(**parts)
+        if not self._adds_up(made):
+            raise NotApplicable("it is no sum of the stream with what its parts give")
+        return made
+
+    def _adds_up(self, made: TheoryBlock) -> bool:
+        """Return whether each part gives what is added; a small one hides beside the stream."""
+        if self.attended is None or self.left is None or self.output is None:
+            return False
+        attended = made.attention.value_of(made.attention_norm.value(self.entered))
+        left = made.feedforward.value(made.feedforward_norm.value(self.entered + attended))
+        return (
+            _same(attended, self.attended)
+            and _same(left, self.left)
+            and _same(attended + left, self.output - self.entered)
         )
 
 
@@ -87,14 +104,10 @@ def theory(layer: Layer, model: nn.Module) -> Theory | None:
         if "middle" in found:
             found["feedforward_norm"] = _norm(layer.block, found["middle"], own)
             found["left"] = None if sublayer.branch is None else sublayer.branch.double()
-    for name in ("attention_norm", "attention", "feedforward_norm", "feedforward"):
+    for name in PARTS:
         if found.get(name) is None:
             refused.setdefault(name, _reason(name, found))
-    for name, sublayer in layer.sublayers.items():
-        if sublayer.branch is not None and not _same(sublayer.branch, sublayer.left):
-            part = "feed-forward" if name == "ffn" else name
-            refused["block"] = f"its {part} is scaled or normed before it joins the stream"
-    return Theory(entered=entered, refused=refused, **found)
+    return Theory(entered=entered, output=layer.stream.double(), refused=refused, **found)
 
 
 def _reason(name: str, found: dict[str, Any]) -> str:
@@ -197,11 +210,12 @@ def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
 def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> TheoryFFN | None:
     """Return the linear maps and the activation that make y of x, with a gate or without."""
     linears = list(_linears(block, x.shape[-1]))
-    x, y = x[:ROWS], y[:ROWS]
+    few, given = x[:ROWS], y[:ROWS]
     for count in (2, 3):
         for maps in permutations(linears, count):
             for made in _candidates(maps, x.shape[-1]):
-                if _same(made.value(x), y):
+                # Of experts, one may have been given the first tokens alone.
+                if _same(made.value(few), given) and _same(made.value(x), y):
                     return made
     return None
 

@@ -1,7 +1,7 @@
 """Which parts of a model stay in float32 when the rest is run in a low format, as a small file."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,11 @@ class Policy:
     def __post_init__(self) -> None:
         # A format in another spelling would miss what is asked by name, as the real run.
         object.__setattr__(self, "format", find(self.format).name)
+        if not isinstance(self.keep, Iterable):
+            raise UserError(
+                f"keep of a policy is {short_repr(self.keep)}; expected a list of texts: type for "
+                "example keep=['residual', 'lm_head']"
+            )
         entries = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
         object.__setattr__(self, "keep", entries)
 

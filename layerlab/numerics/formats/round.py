@@ -51,7 +51,7 @@ def round_to(
         generator: draws for stochastic rounding; torch's own if left out. One of another device
             than x gives the seed of a draw there. A seed always gives the same result on one kind
             of device, and another one elsewhere.
-        out: where the result goes; it may be x.
+        out: where the result goes; it may be x, or overlap it.
 
     Raises:
         UserError: an unknown format or mode, what is no dense tensor of floating point, an `out`
@@ -128,9 +128,14 @@ def _takes_result(out: Tensor, x: Tensor) -> bool:
         and has_memory(out)
         and out.is_contiguous()
         and not out.is_neg()
-        # Another view of what is still to be read would be written over.
-        and (out is x or out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr())
     )
+
+
+def _shares_memory(out: Tensor, x: Tensor) -> bool:
+    """Return whether writing into one tensor may change what is still to be read of the other."""
+    if out is x or not has_memory(out) or not has_memory(x):
+        return False
+    return out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
 class _Rounder:
@@ -144,7 +149,7 @@ class _Rounder:
             isinstance(x, Tensor)
             and x.layout is torch.strided
             and x.dtype in CARRIERS
-            and (out is None or out is x)
+            and (out is None or (out is x and x.is_contiguous()))
             and not x.requires_grad
         ):
             return self._apply(x, out)
@@ -152,6 +157,8 @@ class _Rounder:
         if x.requires_grad and torch.is_grad_enabled():
             straight: Tensor = _Straight.apply(x, self)
             return straight
+        if out is not None and _shares_memory(out, x):
+            return cast(Tensor, out.copy_(self._apply(x)))
         return self._apply(x, out)
 
 
@@ -182,6 +189,11 @@ def _check(x: Any, out: Any) -> None:
         raise UserError(
             f"out is {tuple(out.shape)} of {out.dtype}, x is {tuple(x.shape)} of {x.dtype}; "
             "expected the same: type out=torch.empty_like(x)"
+        )
+    if has_memory(out) and torch._debug_has_internal_overlap(out) == 1:
+        raise UserError(
+            "several elements of out lie in one place, as an expanded tensor's do; "
+            "type out=torch.empty_like(x)"
         )
     if x.requires_grad and torch.is_grad_enabled():
         raise UserError(

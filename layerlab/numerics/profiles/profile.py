@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,18 +166,41 @@ def differences(a: NumericsProfile, b: NumericsProfile) -> list[str]:
         >>> differences(a, b)
         ['head']
     """
-    found = [name for name in OPERATIONS if _formats(a, name) != _formats(b, name)]
-    return found if a.attention == b.attention else [*found, "attention"]
+    found = [name for name in OPERATIONS if _rounds(a, name) != _rounds(b, name)]
+    # The order of what is not rounded is nothing.
+    ordered = any(any(_formats(one, "attention_weights")) for one in (a, b))
+    return [*found, "attention"] if ordered and a.attention != b.attention else found
 
 
-def _formats(profile: NumericsProfile, operation: str) -> tuple[Any, ...]:
-    """Return the formats of the results of an operation, as the code leaves them, and widened.
+def _rounds(profile: NumericsProfile, operation: str) -> tuple[Any, ...]:
+    """Return how the results of an operation are rounded and summed, however that is spelled."""
+    formats = _formats(profile, operation)
+    every = profile.every.get(operation, 1) if any(formats) else 1
+    sums = split_sums(profile.sums.get(operation, ""))
+    return formats, every, [(find_rounding(one), order, int(n)) for one, order, n in sums]
 
-    And in how many one is rounded, and how they are summed.
-    """
+
+def _formats(profile: NumericsProfile, operation: str) -> tuple[Any, Any]:
+    """Return what rounds the results of an operation, as the code leaves them, and widened."""
     named = profile.operations.get(operation)
-    every, sums = profile.every.get(operation, 1), split_sums(profile.sums.get(operation, ""))
-    return named or profile.default(operation), named or KEPT, every, sums
+    return find_rounding(named or profile.default(operation)), find_rounding(named or KEPT)
+
+
+@cache
+def find_rounding(name: str) -> Any:
+    """Return the format of a name without the name; None where it rounds no value of float32.
+
+    Example:
+        >>> find_rounding("bfloat16") == find_rounding("bf16"), find_rounding("float32")
+        (True, None)
+    """
+    # Late: names are checked before torch is there.
+    from layerlab.numerics.formats.formats import SINGLE, Format, find
+
+    found = find(name)
+    if isinstance(found, Format) and found.digits >= SINGLE:
+        return None
+    return replace(found, name="")
 
 
 def split_sums(said: str) -> list[list[str]]:

@@ -11,7 +11,7 @@ from layerlab.numerics.emulation.arithmetic import AnyFormat, carrier
 from layerlab.numerics.emulation.inner_roundings import Order, Summation
 from layerlab.numerics.formats.formats import SINGLE, Format, find
 from layerlab.numerics.formats.round import sparing
-from layerlab.numerics.profiles.profile import NumericsProfile, split_sums
+from layerlab.numerics.profiles.profile import NumericsProfile, find_rounding, split_sums
 
 RoundValues = Callable[[Tensor], Tensor]
 
@@ -24,18 +24,11 @@ def rule(profile: NumericsProfile, operation: str, low: bool) -> str | None:
     """
     named = profile.operations.get(operation)
     format = named or (profile.default(operation) if low else None)
-    if format is None or _is_wide(format):
+    if format is None or find_rounding(format) is None:
         return None
     if operation == "attention_weights" and profile.attention != "normalized":
         return f"{profile.attention} {format}"
     return format
-
-
-@cache
-def _is_wide(name: str) -> bool:
-    """Return whether a format has the digits that values are held in."""
-    format = find(name)
-    return isinstance(format, Format) and format.digits >= SINGLE
 
 
 @cache
@@ -50,7 +43,9 @@ def rounding(name: str) -> RoundValues:
 def summations(said: str) -> tuple[Summation, ...]:
     """Return the stages behind what a profile says of sums, for values in float32."""
     return tuple(
-        Summation(cast(Order, order), int(count), _keep if _is_wide(format) else rounding(format))
+        Summation(
+            cast(Order, order), int(count), rounding(format) if find_rounding(format) else _keep
+        )
         for format, order, count in split_sums(said)
     )
 
@@ -85,7 +80,11 @@ def _round_unnormalized(round: RoundValues, again: bool) -> RoundValues:
 
 def find_carrier(profiles: Iterable[NumericsProfile]) -> torch.dtype:
     """Return the dtype in which results of all formats are rounded once."""
-    names = {name for one in profiles for name in (one.format, *one.operations.values())}
+    names = {
+        name
+        for one in profiles
+        for name in (one.format, *one.defaults.values(), *one.operations.values())
+    }
     formats = [find(name) for name in names]
     narrow = [one for one in formats if isinstance(one, Format) and one.digits < SINGLE]
     double = any(carrier(one) == torch.float64 for one in narrow)

@@ -10,6 +10,7 @@ codegen, ...) are heard through a torch function mode that sees their softmax or
 `scaled_dot_product_attention`.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 
 HEARD = ("eager", "sdpa")
 CHECKED_ROWS = 16
+# What attention is given to add to its scores.
+BIASES = ("alibi", "position_bias")
 _ALONE = RLock()
 
 
@@ -45,6 +48,7 @@ class AttentionCall:
     causal: bool = True
     window: int | None = None
     scores: Tensor | None = None
+    biased: bool = False
     output: Tensor | None = None
 
     def record(self, row: int) -> AttentionRecord:
@@ -62,6 +66,7 @@ class AttentionCall:
             window=self.window,
             sinks=self.sinks,
             scores=_row(self.scores, row),
+            biased=self.biased,
         )
 
     @property
@@ -212,6 +217,7 @@ class _Listener(TorchFunctionMode):
         super().__init__()
         self.receive = receive
         self.current: AttentionPart | None = None
+        self.biased = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -221,7 +227,10 @@ class _Listener(TorchFunctionMode):
             if name in ("softmax", "_softmax") and _is_score(args[0], result):
                 self.receive(
                     AttentionCall(
-                        part=self.current, scores=_four(args[0]), causal=_is_causal(result)
+                        part=self.current,
+                        scores=_four(args[0]),
+                        biased=self.biased,
+                        causal=_is_causal(result),
                     )
                 )
             elif name == "scaled_dot_product_attention":
@@ -281,15 +290,19 @@ def _listening(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]
         return
     listener = _Listener(receive)
 
-    def begin(part: AttentionPart, *_: Any) -> None:
+    def begin(part: AttentionPart, module: nn.Module, args: Any, options: Any) -> None:
         listener.current = part
+        given = inspect.signature(module.forward).bind_partial(*args, **options).arguments
+        listener.biased = any(given.get(name) is not None for name in BIASES)
 
     def end(*_: Any) -> None:
         listener.current = None
 
     with ExitStack() as stack:
         for part in alone:
-            stack.callback(part.module.register_forward_pre_hook(partial(begin, part)).remove)
+            stack.callback(
+                part.module.register_forward_pre_hook(partial(begin, part), with_kwargs=True).remove
+            )
             stack.callback(part.module.register_forward_hook(end).remove)
         stack.enter_context(listener)
         yield

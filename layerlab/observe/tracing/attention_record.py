@@ -31,6 +31,7 @@ class AttentionRecord:
         window: row i may use its last `window` keys only.
         sinks: one extra score per head that takes probability and gives no value.
         scores: what the softmax received, for families that hand over neither query nor key.
+        biased: whether `scores` hold more than scaled q.k, as ALiBi; then `logits` do, too.
     """
 
     layer: int
@@ -46,6 +47,7 @@ class AttentionRecord:
     window: int | None = None
     sinks: HeadVector | None = None
     scores: Attentions | None = None
+    biased: bool = False
 
     @property
     def _shape(self) -> torch.Size:
@@ -91,7 +93,10 @@ class AttentionRecord:
     def logits(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """Return the scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
+        """Return the scaled scores before softcap, bias and mask: scaling * q_i . k_j.
+
+        Of a biased record they cannot be told from their bias, and hold it.
+        """
         if self.scores is not None:
             return self.scores[heads, rows].to(dtype, copy=True)
         assert self.query is not None and self.key is not None

@@ -32,7 +32,7 @@ class Trace:
     """The findings of a pass besides the layers it handed out.
 
     Attributes:
-        silent: attention layers without a record, and why.
+        silent: attention layers without a record in some sequence, and why in the first of them.
         no_stream: why only attention was handed out, in layers whose stream has no width.
         no_gradient: why there is no gradient, where one was wanted.
         faults: blocks whose output is not finite: (layer, what).
@@ -116,6 +116,7 @@ class _Watcher:
     ) -> None:
         self.anatomy = anatomy
         self.sequence = sequence
+        self.place = f" in sequence {sequence}" if sequence else ""
         self.tokens = tokens
         self.read = read
         self.gradients = gradients
@@ -275,9 +276,8 @@ class _Watcher:
         heard = [item for item in visit.heard if part is not None and item.part is part]
         if len(heard) != 1 or part is None:
             return None
-        if self.sequence == 0 and (fault := heard[0].fault()):
-            self.found.silent[part.number] = f"{part.name}: {fault}"
-        if part.number in self.found.silent:
+        if fault := heard[0].fault():  # a longer sequence may be attended to otherwise
+            self.found.silent.setdefault(part.number, f"{part.name}{self.place}: {fault}")
             return None
         before = {one.part.number: one.heads for one in visit.heard}
         first = sum(heads for number, heads in before.items() if number < part.number)
@@ -316,10 +316,10 @@ class _Watcher:
         """Report every attention layer for which the probe did not fire exactly once."""
         for part in self.anatomy.attentions:
             times = self.answered.get(part.number, 0)
-            if times != 1 and self.sequence == 0:
-                self.found.silent[part.number] = (
-                    f"{part.name} ({type(part.module).__name__}) was heard {times} times in one "
-                    "forward, not once"
+            if times != 1:
+                name = f"{part.name} ({type(part.module).__name__}){self.place}"
+                self.found.silent.setdefault(
+                    part.number, f"{name} was heard {times} times in one forward, not once"
                 )
 
 

@@ -10,7 +10,6 @@ from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.known_options import study_options
 from layerlab.observe.architecture import norms
-from layerlab.observe.architecture.structure import has_matrix
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
@@ -56,6 +55,9 @@ def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
 
 def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
     """Return what each norm of the stream reads of a passage, token x width, in float64."""
+    # Late: the list of studies needs no transformers.
+    from layerlab.observe.architecture.structure import has_matrix
+
     found: dict[str, Tensor] = {}
     width = subject.config.hidden_size
     handles = [

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.errors import NotApplicable
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import mixed, uniform
 from layerlab.studies.budzinskiy25.support import reference_transformer
@@ -93,12 +92,11 @@ def errors_of_trained(draw: Sampler, name: str) -> dict[str, Tensor]:
         if layer.block is None:
             return
         seen, place = theory_of(layer, subject), layer.layer
-        if seen.block is None:
-            raise NotApplicable("; ".join(dict.fromkeys(seen.refused.values())))
+        block = seen.block()
         before = found[layer.sequence, place - 1].item() if place else 0.0
-        step = depth_bounds.layer(seen.entered, seen.block, mixed(HALF, SINGLE))
+        step = depth_bounds.layer(seen.entered, block, mixed(HALF, SINGLE))
         found[layer.sequence, place] = step.after(before)
-        factors[layer.sequence, place] = depth_bounds.printed_factor(seen.block)
+        factors[layer.sequence, place] = depth_bounds.printed_factor(block)
 
     for_each_layer(subject, excerpts(draw, name, TOKENS), read)
     return {"errors": found, "factors": factors}

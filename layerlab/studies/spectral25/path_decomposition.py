@@ -54,9 +54,7 @@ def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, .
         if layer.block is None:
             return
         known = theory_of(layer, subject)
-        block = known.block
-        if block is None:
-            raise NotApplicable("; ".join(dict.fromkeys(known.refused.values())))
+        block = known.block()
         biases = (block.attention.value_bias, block.attention.output_bias)
         inner = block.feedforward
         if any(one is not None for one in (*biases, inner.inward_bias, inner.outward_bias)):

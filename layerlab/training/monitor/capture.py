@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from layerlab.numerics.emulation.emulated_tensor import plain
+from layerlab.observe.architecture.parameter_layers import hearing_front
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import find_stream
@@ -64,6 +65,7 @@ class Recording:
     Attributes:
         streams: by layer, EMBEDDING first, one for each sequence.
         heard: by attention layer, one for each sequence, as calls with a batch of one.
+        front: the names of the parameters in front of the blocks.
         notes: what could not be copied, and why.
     """
 
@@ -78,6 +80,7 @@ class Recording:
         """
         self.streams: dict[int, list[Hidden]] = {}
         self.heard: dict[int, list[AttentionCall]] = {}
+        self.front = set[str]()
         self.notes: dict[str, str] = {}
         self._anatomy, self._check = anatomy, check
         self._sample, self._options = sample, options
@@ -89,9 +92,10 @@ class Recording:
         self._options = options
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self, model: nn.Module) -> Iterator[None]:
         """Listen to the model until the context ends, and remove all hooks."""
         with ExitStack() as stack:
+            self.front = stack.enter_context(hearing_front(model, self._anatomy))
             blocks = self._anatomy.blocks
             first = blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
             stack.callback(first.remove)

@@ -86,6 +86,8 @@ class Monitor:
             UserError: it is no such model, or a setting is not one.
         """
         _check(every, sequences, tokens, on_alarm)
+        if limits is not None and not isinstance(limits, Limits):
+            raise UserError(f"limits={limits!r} are no Limits; type limits=Limits()")
         self.model, self._faces = unwrap_model(model)
         try:
             self._stack = anatomy(self.model)
@@ -228,7 +230,7 @@ class Monitor:
             if is_compiled(module):
                 self._pass_beside(self._recording, args, options)
             else:
-                self._session.enter_context(self._recording.listening())
+                self._session.enter_context(self._recording.listening(self.model))
         except Exception as error:  # training goes on
             self._session.close()
             self.notes["hooks"] = f"{type(error).__name__}: {error}"
@@ -241,7 +243,7 @@ class Monitor:
             stack.enter_context(torch.no_grad())
             stack.enter_context(keep_device_state())
             stack.enter_context(run_uncompiled(self._faces[0]))
-            stack.enter_context(recording.listening())
+            stack.enter_context(recording.listening(self.model))
             self.model(*args, **options)
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:

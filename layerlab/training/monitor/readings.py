@@ -7,7 +7,7 @@ in a few products, and decomposing the thin factors of W_k^T W_q was measured to
 quicker than iterating with them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.quantities.attention import FOCUS
+from layerlab.measures.quantities.attention import BIASED, FOCUS
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
 from layerlab.measures.support.lanczos import Perron, Process
 from layerlab.measures.support.products import Profile
+from layerlab.observe.architecture.parameter_layers import layer_of
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention_probe import AttentionCall
@@ -66,7 +66,7 @@ class Reading:
                 self._try(part.name, self._attention, part, recording.heard.get(part.number))
                 self._try(f"{part.name} weights", self._weights, part)
             self._try("stream", self._streams, recording.streams)
-            self._try("gradient", self._gradients, gradient)
+            self._try("gradient", self._gradients, recording, gradient)
 
     def summary(self) -> dict[str, float]:
         """Return one number for each measure: the largest, or the smallest where small is bad."""
@@ -94,6 +94,8 @@ class Reading:
             return
         found: dict[str, list[Tensor]] = {}
         for call in calls:
+            if call.biased:
+                self.notes.setdefault("score", f"score: not applicable, because {BIASED}")
             for measure, values in _heads(call.record(0)).items():
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
@@ -131,8 +133,12 @@ class Reading:
             for measure, values in columns.items():
                 self.rows.append((layer, None, measure, float(_pool(measure, values))))
 
-    def _gradients(self, whole: float | None) -> None:
-        sizes, found = gradient_norms(self.model, self.stack)
+    def _gradients(self, recording: Recording, whole: float | None) -> None:
+        sizes, found = gradient_norms(self.model, self.stack, recording.front)
+        if not recording.streams:  # unheard: what is in front of the blocks is not known
+            sizes = {
+                layer: size for layer, size in sizes.items() if 0 <= layer < len(self.stack.blocks)
+            }
         # Clipping has scaled them all by one factor.
         factor = 1.0 if whole is None or found == 0 else whole / found
         for layer, size in sorted(sizes.items()):
@@ -142,8 +148,9 @@ class Reading:
 
 def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
     seen = read_heads(attended, [FOCUS, _NORM])
+    score = {} if attended.biased else {"score": seen["logit_max"]}
     return {
-        "score": seen["logit_max"],
+        **score,
         "attention_norm": seen["norm"],
         "entropy": seen["entropy"],
         "sink_mass": seen["sink_mass"],
@@ -164,7 +171,9 @@ def _exact(weight: Tensor) -> Tensor:
     return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
 
 
-def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> tuple[dict[int, float], float]:
+def gradient_norms(
+    model: PreTrainedModel, stack: ModelStructure, front: Container[str]
+) -> tuple[dict[int, float], float]:
     """Return gradient norms by layer, EMBEDDING, the blocks from 0, then the rest; and the whole.
 
     A weight that blocks share counts in each of them, and once in the whole.
@@ -176,7 +185,7 @@ def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> tuple[dict[
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.grad is None:
             continue
-        layer, own = layer_of(name, stack.name, len(blocks)), id(parameter)
+        layer, own = layer_of(name, stack, front), id(parameter)
         seen = held.setdefault(own, set())
         if layer in seen or (seen and layer not in blocks):  # as a head that is the embedding
             continue

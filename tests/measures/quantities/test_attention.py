@@ -5,10 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.attention import MEASURES, entropy_bound, focus
+from layerlab.measures.runner import readings
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
+from layerlab.plugins import resolve
+from tests.families import recipe
 from tests.measures.regime import KINDS, attention, record
 
 EPS = torch.finfo(torch.float64).eps
@@ -160,3 +164,26 @@ def test_rows_hold_every_declared_column():
     rows = list(measure.read(layer, MeasureContext(options=measure.options)))
     assert [row["head"] for row in rows] == [0, 1, 2]
     assert set(rows[0]) == {*measure.per, *measure.columns}
+
+
+@pytest.mark.parametrize(
+    ("family", "implementation", "changes", "told"),
+    [
+        ("bloom", None, {}, False),
+        ("mpt", None, {}, False),
+        # The same model hands over its queries and keys to a fused kernel.
+        ("falcon", "eager", {"alibi": True}, False),
+        ("falcon", "sdpa", {"alibi": True}, True),
+        ("gptj", None, {}, True),  # scores alone, without a bias
+    ],
+)
+def test_scores_that_hold_a_bias_by_position_are_not_told(family, implementation, changes, told):
+    model = recipe.build(family, implementation, changes)
+    patient = LoadedModel(name="patient", source="memory", model=model, tokenizer=None)
+    found = readings(patient, [torch.arange(2, 26)], resolve(["attention"]))
+    rows = found.rows["attention"]
+    assert rows and all(0 <= row["entropy"] <= 1 for row in rows)
+    for row in rows:
+        assert (row["logit_max"] >= 0) == (row["logit_range"] >= 0) == told
+    notes = " ".join(found.notes.get("attention", ()))
+    assert ("cannot be told from the bias" in notes) != told

@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerlab.numerics.formats.round import round_to
+from tests.refused import refuses
 
 
 class Operations(TorchDispatchMode):
@@ -40,3 +41,24 @@ def test_blocks_and_whole_numbers_are_written_once(name: str) -> None:
     assert torch.equal(round_to(both[:512].view(8, 64), name, out=both[64:].view(8, 64)), wanted)
     turned = torch.empty(64, 8).T
     assert torch.equal(round_to(x, name, out=turned), wanted)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_e4m3", "t11", "int8", "mxfp4"])
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_result_that_lies_over_its_argument_is_that_of_a_copy(name, mode, dtype) -> None:
+    def draw() -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+    whole = torch.randn(2048, generator=draw()).to(dtype)
+    for read, written in ((0, 1), (1, 0), (0, 64), (64, 0)):
+        both = torch.cat([whole, whole])
+        x, out = both[read:][:2048], both[written:][:2048]
+        wanted = round_to(x.clone(), name, mode, draw())
+        assert torch.equal(round_to(x, name, mode, draw(), out=out), wanted)
+
+
+def test_a_result_in_which_elements_lie_in_one_place_is_refused() -> None:
+    narrow = torch.ones(1, 3).expand(2, 3)
+    for x in (torch.ones(2, 3), narrow):
+        refuses("several elements of out lie in one place", round_to, x, "bf16", out=narrow)

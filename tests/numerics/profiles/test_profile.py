@@ -48,6 +48,32 @@ def test_what_is_set_to_the_same_is_no_difference() -> None:
     assert set(differences(plain, NumericsProfile(name="b", format="fp16"))) == set(OPERATIONS)
 
 
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"format": "bf16"}, {"format": "BFloat16"}),
+    ({"format": "bf16"}, {"format": "t8:-126:127"}),
+    ({"format": "int8:group32"}, {"format": "int8:symmetric:group32"}),
+    ({"operations": {"head": "fp32"}}, {"operations": {"head": "float32"}}),
+    # Values are held in float32.
+    ({"operations": {"head": "fp32"}}, {"operations": {"head": "fp64"}}),
+    ({"sums": {"head": "bf16 split-k 4"}}, {"sums": {"head": "bfloat16  split-k 04"}}),
+    # Of what is not rounded, neither one in so many is, nor before or after it is normalized.
+    ({"format": "fp32"}, {"format": "fp32", "attention": "unnormalized", "every": {"residual": 4}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_is_said_in_other_words_is_no_difference(one: Any, other: Any) -> None:
+    a, b = NumericsProfile(name="a", **one), NumericsProfile(name="b", **other)
+    assert differences(a, b) == differences(b, a) == []
+
+
+def test_the_same_words_of_what_is_rounded_are_differences() -> None:
+    sparse = NumericsProfile(name="a", every={"residual": 4})
+    late = NumericsProfile(name="b", attention="unnormalized")
+    assert differences(sparse, late) == ["residual", "attention"]
+    assert differences(sparse, NumericsProfile(name="c", format="bf16:saturate"))
+
+
 WRONG = {
     'format = "bf16"\n[operations]\nsoftmaxx = "fp32"\n': "names the operation 'softmaxx'; did you "
     "mean 'softmax'?",

@@ -226,6 +226,47 @@ def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
     assert "it is not plain attention" in found.silent[0]
 
 
+def test_attention_is_checked_on_every_sequence(tiny):
+    """One that is plain on a short text alone is refused on a longer one, and heard again after."""
+    model = tiny("gpt2", attn_implementation="sdpa")
+    plain = model.transformer.h[0].attn.forward
+
+    def forward(hidden_states, *args, **options):
+        if hidden_states.shape[1] < 8:
+            return plain(hidden_states, *args, **options)
+        plain(hidden_states, *args, **options)
+        return plain(hidden_states, *args, **options)
+
+    model.transformer.h[0].attn.forward = forward
+    layers = []
+    found = trace(model, anatomy(model), [TOKENS[:4], TOKENS, TOKENS[:4]], layers.append)
+    heard = [layer.attention is not None for layer in layers if layer.layer == 0]
+    assert len(TOKENS) >= 8 and heard == [True, False, True]
+    assert list(found.silent) == [0]
+    assert "attn (GPT2Attention) in sequence 1 was heard 2 times" in found.silent[0]
+
+
+def test_what_is_plain_attention_on_the_first_sequence_alone_is_refused_behind_it(
+    tiny, monkeypatch
+):
+    from transformers.models.llama import modeling_llama
+
+    def sparse(module, query, key, value, mask, scaling=None, **_):
+        scores = query @ key.transpose(-1, -2) * scaling + mask
+        if key.shape[2] >= 8:  # keeps a few keys of each row, as sparse attention does
+            scores = scores.masked_fill(scores < scores.topk(3, -1).values[..., -1:], -torch.inf)
+        weights = torch.softmax(scores, -1)
+        return (weights @ value).transpose(1, 2), weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", sparse)
+    model = tiny("llama", num_key_value_heads=4, attn_implementation="eager")
+    layers = []
+    found = trace(model, anatomy(model), [TOKENS[:4], TOKENS], layers.append)
+    heard = [layer.attention is not None for layer in layers if layer.layer == 0]
+    assert heard == [True, False]
+    assert "self_attn in sequence 1: softmax(q k) v differs from its output" in found.silent[0]
+
+
 def test_a_stream_that_is_not_finite_is_reported_with_its_layer(tiny):
     model = tiny("gpt2")
     with torch.no_grad():

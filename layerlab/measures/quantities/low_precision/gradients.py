@@ -13,6 +13,7 @@ from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.observe.architecture.parameter_layers import hearing_front, layer_of
 from layerlab.records.layer_names import EMBEDDING
 
 Gradients = Mapping[str, Tensor]
@@ -30,7 +31,9 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
     whole.begin(1 + sum(len(modes(name)) for name in names))
     whole.step("float64 gradients")
-    true = _gradients(Emulation(model, exact(model.dtype)), tokens)
+    with hearing_front(model, stack) as front:
+        true = _gradients(Emulation(model, exact(model.dtype)), tokens)
+    layers = {one: layer_of(one, stack, front) for one in true}
     rows = list[Row]()
     for name in names:
         seen = {}
@@ -38,7 +41,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
             whole.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
         for layer in range(EMBEDDING, len(stack.blocks) + 1):
-            of = [one for one in true if layer_of(one, stack.name, len(stack.blocks)) == layer]
+            of = [one for one, place in layers.items() if place == layer]
             if of:
                 rows.append({"format": name, "layer": layer, **_row(true, seen, of)})
         if any(not isfinite(row["error"]) for row in rows if row["format"] == name):
@@ -62,18 +65,6 @@ def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
         for parameter, asked in zip(wanted, before, strict=True):
             parameter.requires_grad_(asked)
     return run.gradients
-
-
-def layer_of(name: str, stack: str, blocks: int) -> int:
-    """Return the layer of a parameter: EMBEDDING, its block, or their count for what follows.
-
-    Source: Own.
-    """
-    if name.startswith(f"{stack}."):
-        return int(name.removeprefix(f"{stack}.").split(".")[0])
-    behind = "embedding_norm" in name or "unembed" in name  # LFM2's last norm, Gemma 3n
-    front = "emb" in name or "wte" in name or "wpe" in name
-    return EMBEDDING if front and not behind else blocks
 
 
 def _row(true: Gradients, seen: Mapping[str, Gradients], names: list[str]) -> Row:

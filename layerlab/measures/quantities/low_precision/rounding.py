@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.errors import UserError
+from layerlab.errors import NotApplicable, UserError
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Band, Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.questions import check_formats
@@ -87,30 +87,41 @@ def _predict(
     return found
 
 
-def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
+def apriori(
+    whole: ModelContext, tokens: Tensor, names: Sequence[str], reasons: dict[str, str]
+) -> dict[str, list[float]]:
     """Return the bound of Theorem 4.30 behind each block, at the first tokens of a sequence.
 
-    NaN in front of them, behind a block of which the theorem does not speak, and for formats that
+    NaN in front of them, from a block on of which the theorem does not speak, and for formats that
     are no plain floating point. Weights count as exact.
 
     Source: budzinskiy25, Theorem 4.30; see `numerics.depth.recursion`.
     """
     plain = {name: find(name) for name in names}
     kinds = {name: mixed(f.unit, SINGLE) for name, f in plain.items() if isinstance(f, Format)}
+    count = len(whole.subject.stack.blocks)
+    # From the first block on that is not read, nothing is known.
+    found = {name: [nan] * (1 + count) for name in names}
     errors = {name: 0.0 for name in kinds}
-    found = {name: [nan] for name in names}
 
     def read(layer: Layer) -> None:
         known = theory(layer, whole.subject.model)
-        if known is None:
+        if known is None or not errors:
             return
-        block = known.block
-        for name in names:
-            error = errors.get(name, nan) if block is not None else nan
-            if block is not None and error < inf:
+        try:
+            block = known.block()
+        except NotApplicable as reason:
+            reasons.setdefault(
+                "apriori",
+                f"a-priori bound: not applicable from {layer_name(layer.layer)} on, because "
+                f"{reason}",
+            )
+            errors.clear()
+            return
+        for name, error in errors.items():
+            if error < inf:
                 error = depth_bounds.layer(known.entered, block, kinds[name]).after(error)
-            errors[name] = error
-            found[name].append(error)
+            errors[name] = found[name][1 + layer.layer] = error
 
     whole.trace(tokens[:TOKENS], read)
     return found
@@ -129,14 +140,14 @@ def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
         whole.step("float64 reference")
         again = reruns(whole, tokens)
         whole.step("a-priori bounds")
-        before = apriori(whole, tokens, names)
+        before = apriori(whole, tokens, names, reasons)
         for name in names:
             seen = {}
             for mode in modes(name):
                 whole.step(f"{name}, {mode}")
                 seen[mode] = _observe(again, name, mode)
             told = _predict(whole, again, name, reasons)
-            told["apriori"] = _fill(before[name], len(again.true))
+            told["apriori"] = before[name]
             where = {"sequence": number, "format": name}
             found["rounding"] += _stream(seen, told, where)
             for mode, (_, row) in seen.items():
@@ -159,10 +170,6 @@ def _observe(again: Reruns, name: str, mode: str) -> Observed:
 
     again.read_emulated(name, mode, read)
     return errors, row
-
-
-def _fill(values: Sequence[float], length: int) -> list[float]:
-    return [*values, *[nan] * length][:length]
 
 
 def _stream(

@@ -11,6 +11,7 @@ from layerlab.measures.runner import readings
 from layerlab.numerics.theory import condition_numbers
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
+from tests.families import recipe
 
 TOKENS = torch.arange(2, 18)
 PARTS = [
@@ -92,3 +93,20 @@ def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observ
     rows = measured(tiny("llama"), "rounding").rows["rounding"]
     assert [row["layer"] for row in rows if row["apriori"] != row["apriori"]] == [EMBEDDING]
     assert all(row["apriori"] > row["worst"] for row in rows[1:])
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("granite", {"residual_multiplier": 0.22}),  # branches are scaled
+        ("gemma2", {"attn_logit_softcapping": None}),  # branches are normed after
+    ],
+)
+def test_no_a_priori_bound_is_given_for_a_block_that_adds_up_otherwise(family, changes) -> None:
+    found = measured(recipe.build(family, changes=changes), "rounding")
+    assert all(row["apriori"] != row["apriori"] for row in found.rows["rounding"])
+    (note,) = (one for one in found.notes["rounding"] if one.startswith("a-priori bound"))
+    assert note == (
+        "a-priori bound: not applicable from layer 0 on, because it is no sum of the stream "
+        "with what its parts give"
+    )

@@ -9,7 +9,6 @@ import torch
 from layerlab import UserError
 from layerlab.console.progress import Progress
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.low_precision.rounding import divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
@@ -184,11 +183,6 @@ def test_a_model_that_cannot_be_emulated_keeps_its_other_readings(tiny, monkeypa
     monkeypatch.setattr("layerlab.measures.support.emulated_reruns.outputs", refuse)
     found = measured(tiny("gpt2"), "rounding")
     assert "a kernel of its own" in found.refused["rounding"]
-
-
-def test_what_stands_behind_the_blocks_is_no_embedding() -> None:
-    names = ("model.embed_tokens.weight", "model.layers.1.w", "model.embedding_norm.weight")
-    assert [layer_of(name, "model.layers", 2) for name in names] == [EMBEDDING, 1, 2]
 
 
 def test_a_family_whose_loss_wants_more_than_tokens_has_no_gradients() -> None:
