@@ -167,12 +167,10 @@ def group_config(benchmark: Benchmark, way: str = "") -> Config:
         "aggregate_metric_list": [
             {"metric": name, "aggregation": "mean", "weight_by_size": weighted} for name in metrics
         ],
-        "metadata": {"version": CORRECTED, "benchmark": "lawbench"}
+        "metadata": {"version": CORRECTED, "benchmark": benchmark.name}
         if law
         else {"version": VERSION},
     }
-    if law:
-        config["metadata"] = {"version": CORRECTED, "benchmark": benchmark.name}
     if way:
         changed = task_configs(benchmark, way)[0]
         names = ("doc_to_choice", "metric_list", *WAYS[way])

@@ -1,6 +1,8 @@
 """What is no share is told in its own unit: differences, and the means of groups."""
 
+import math
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ __all__ = ["folder"]
 NATS = LAST[: LAST.index("  - {")] + (
     "  - {metric: perplexity, aggregation: mean, higher_is_better: true}\n"
 )
+# The same, summed up in one perplexity of all answers.
+WHOLE = NATS.replace("mean, higher_is_better: true", "perplexity, higher_is_better: false")
 GROUP = """
 group: own_nats
 task: [own_one, own_other]
@@ -34,9 +38,30 @@ def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
     (row,) = found.content["compared"]
     assert row["difference"] == pytest.approx(gap) and row["share"] is False
     said = next(line for line in found.summary(160).splitlines() if "of each question" in line)
-    assert f"{gap:+.4g} +- " in said and "own_one (perplexity of each question)" in said
+    assert f"{gap:+.4g} +- " in said and "own_one (log-likelihood of each question)" in said
     page = render(found.content)
     assert f"{gap:+.4g}" in page.replace("−", "-") and "in its own unit" in page
+
+
+def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
+    task = write(folder, "own_one", WHOLE)
+    there = run(task, model=candidate(512, initializer_range=0.5).model)
+    found = run(task, against=there)
+    for one in (found, there):
+        (row,) = one.content["tasks"][0]["measured"]
+        nats = one.content["tasks"][0]["scores"].values()
+        assert one.score("own_one") == row["value"] == pytest.approx(math.exp(-fmean(nats)))
+    assert found.score("own_one") < there.score("own_one")
+    (row,) = found.content["compared"]  # likelier, and so the lesser perplexity
+    assert row["difference"] > 0 and row["title"] == "own_one (log-likelihood of each question)"
+
+
+@pytest.mark.parametrize("start", ["", "<|endoftext|>"])
+def test_a_text_with_nothing_before_it_is_read_in_any_batch(folder: Path, start: str) -> None:
+    body = WHOLE.replace("Which number comes after {{number}}? Answer:", "")
+    task = write(folder, "own_one", body.replace('" A"', f'"{start}{{{{number}}}} comes"'))
+    one, several = (run(task, batch_size=size).score("own_one") for size in (1, 8))
+    assert one == pytest.approx(several) and one > 1
 
 
 def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None:
