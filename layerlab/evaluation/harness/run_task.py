@@ -80,7 +80,9 @@ def run_task(
     )
     guesses = count_chances(samples, ours=ours) if chosen else []
     return TaskResult(
-        scores={_key(one): float(one[worth]) for one in samples if worth and is_number(one[worth])},
+        scores={
+            _key(one): float(one[worth]) for one in samples if worth and is_number(one.get(worth))
+        },
         abstained=fmean(_count_withheld(one, task, engine) for one in samples),
         metrics=metrics,
         chance=sum(chance * count for chance, count in guesses) / len(samples) if chosen else None,

@@ -1,5 +1,6 @@
 """What is no share is told in its own unit: differences, and the means of groups."""
 
+import json
 import math
 from pathlib import Path
 from statistics import fmean
@@ -7,10 +8,12 @@ from statistics import fmean
 import pytest
 import torch
 
+import layerlab
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
+from layerlab.evaluation.results.result import load_result
 from layerlab.records.index.search import find_entries
 from layerlab.report.pages.evaluation import render
 from tests.evaluation.lm_eval_tasks.own_tasks import LAST, folder, run, write
@@ -54,6 +57,23 @@ def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
     assert found.score("own_one") < there.score("own_one")
     (row,) = found.content["compared"]  # likelier, and so the lesser perplexity
     assert row["difference"] > 0 and row["title"] == "own_one (log-likelihood of each question)"
+
+
+def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path: Path) -> None:
+    """It was minus infinity, which no results.json may hold."""
+    task, out = write(folder, "own_one", WHOLE, 3), tmp_path / "out"
+    long = {"number": " one" * 600, "options": [], "right": 0}
+    with (folder / "own_one.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(long) + "\n")
+    first, kept = (run(task, out=out).content["tasks"][0] for _ in range(2))
+    assert first["shots"]["unfit"] == 1 and len(first["scores"]) == 3 and first["score"] is None
+    assert kept["scores"] == first["scores"]
+    found = run(task, against=load_result(out)).content["compared"]
+    assert found[0]["n"] == 3 and found[0]["difference"] == 0
+    other = tmp_path / "other"
+    run(task, out=other, model=candidate(512, initializer_range=0.5).model)
+    (row, *_) = layerlab.judge([out, other]).content["rows"]
+    assert row["n"] == 3
 
 
 @pytest.mark.parametrize("start", ["", "<|endoftext|>"])
