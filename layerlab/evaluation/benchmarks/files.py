@@ -61,21 +61,22 @@ def _find(home: Path, wanted: str) -> BenchmarkFile | None:
     if direct.is_file():
         return BenchmarkFile(str(direct), _read(direct))
     inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
-    found = [path for path in inside if _ends(path.relative_to(home).as_posix(), wanted)]
-    if found:
-        first, *others = (BenchmarkFile(str(path), _read(path)) for path in found)
-        if other := next((one.name for one in others if one.content != first.content), None):
-            raise UserError(
-                f"{first.name} and {other} differ, and nothing says which of them is {wanted}; "
-                "move one of them away"
-            )
-        return first
-    for path in inside:
-        if is_archive(path):
-            for name, content in _members(path, PurePosixPath(wanted).suffix).items():
-                if _ends(name, wanted):
-                    return BenchmarkFile(f"{path}:{name}", content)
-    return None
+    paths = (path for path in inside if _ends(path.relative_to(home).as_posix(), wanted))
+    found = [BenchmarkFile(str(path), _read(path)) for path in paths] or [
+        BenchmarkFile(f"{path}:{name}", content)
+        for path in filter(is_archive, inside)
+        for name, content in _members(path, PurePosixPath(wanted).suffix).items()
+        if _ends(name, wanted)
+    ]
+    if not found:
+        return None
+    first, *others = found
+    if other := next((one.name for one in others if one.content != first.content), None):
+        raise UserError(
+            f"{first.name} and {other} differ, and nothing says which of them is {wanted}; "
+            "move one of them away"
+        )
+    return first
 
 
 def _ends(name: str, wanted: str) -> bool:

@@ -142,10 +142,12 @@ class LmEvalTask(LeafTask):
     def record(self, found: TaskResult, scoring: str, options: Options) -> dict[str, Any]:
         """Return what it came to, as results keep it, scored by the metric it is known by."""
         rows = metric_rows(found, self.task.higher_is_better())
-        whole = mark_accuracy(list(found.scores.values())) if found.scores else None
         values = {row["metric"]: row["value"] for row in rows}
-        first = next(iter(values.values()), None)
-        blank = {"score": first, "error": None, "low": None, "high": None, "effective_n": None}
+        told = values.get(found.worth, next(iter(values.values()), None))
+        blank = {"score": told, "error": None, "low": None, "high": None, "effective_n": None}
+        # A perplexity of all questions is no mean of what each of them is worth.
+        means = [row["metric"] for row in rows if "share" in row]
+        whole = mark_accuracy(list(found.scores.values())) if found.worth in means else None
         return {
             "task": self.name,
             "groups": list(self.groups),

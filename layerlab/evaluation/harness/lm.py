@@ -148,13 +148,16 @@ class HarnessModel(HFLM):
             )
         if kind != "loglikelihood":  # read in windows, however long it is
             return True
+        return sum(map(len, self._pair(arguments))) <= self.max_length + 1
+
+    def _pair(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+        """Split a request into what it is conditioned on and what is scored."""
         if self.scoring == MEAN_NLL:
-            pair = self._whole(arguments)
-        elif arguments[0]:
-            pair = self._encode_pair(*arguments)
-        else:
-            pair = [self.prefix_token_id], self.tok_encode(arguments[1], add_special_tokens=False)
-        return sum(map(len, pair)) <= self.max_length + 1
+            return self._whole(arguments)
+        if arguments[0]:
+            return self._encode_pair(*arguments)
+        before, after = [self.prefix_token_id], self.tok_encode(arguments[1], False)
+        return (after[:1], after[1:]) if after[:1] == before else (before, after)
 
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = True
@@ -204,7 +207,7 @@ class HarnessModel(HFLM):
 
     def _tokens(self, request: Any) -> list[int]:
         """Return what the model reads of a request: all but its last token."""
-        before, after = self._encode_pair(*request.args)
+        before, after = self._pair(request.args)
         return [*before, *after][-(self.max_length + 1) :][:-1]
 
     def _means(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:

@@ -94,6 +94,8 @@ class Options:
         found: dict[str, Any] = {}
         if self.choose_scoring(benchmark) == "mean_nll":
             found["scoring"] = "mean_nll"
+        if self.chat:
+            found["chat"] = True
         if self.inside(benchmark):
             found["shots"] = self.inside(benchmark)
         return found

@@ -17,6 +17,7 @@ from layerlab.evaluation.harness.task_result import (
     TaskResult,
     count_chances,
     is_mean,
+    is_number,
     is_ours,
     merge_filters,
     worth_name,
@@ -65,9 +66,10 @@ def run_task(
                 confirm_run_unsafe_code=allows_tasks(),
             )
         samples = merge_filters(found["samples"][task.task_name])
-        chosen = task.get_config("output_type") == CHOICES
+        ours = is_ours(task)
+        # Python of a task's own marks in a way that is not known here, as by shares of probability.
+        chosen = task.get_config("output_type") == CHOICES and (ours or marks_choices(task))
         ties = _find_ties(task, samples, engine) if chosen else {}
-    ours = is_ours(task)
     metrics = _metrics(task, samples, found["results"][task.task_name], engine)
     beyond = [name for name, value in metrics.items() if value == math.inf]
     metrics |= dict.fromkeys(beyond)
@@ -78,7 +80,9 @@ def run_task(
     )
     guesses = count_chances(samples, ours=ours) if chosen else []
     return TaskResult(
-        scores={_key(one): float(one[worth]) for one in samples} if worth else {},
+        scores={
+            _key(one): float(one[worth]) for one in samples if worth and is_number(one.get(worth))
+        },
         abstained=fmean(_count_withheld(one, task, engine) for one in samples),
         metrics=metrics,
         chance=sum(chance * count for chance, count in guesses) / len(samples) if chosen else None,
@@ -145,14 +149,10 @@ def _find_ties(
 ) -> dict[str, dict[str, float]]:
     """Find where several options cannot be told from the likeliest, by metric and question.
 
-    A task that names Python of its own marks in a way that is not known here, and has none.
-
     Returns:
         The share of right options among them: what whoever draws one of them is worth.
     """
     found: dict[str, dict[str, float]] = {}
-    if not (is_ours(task) or marks_choices(task)):
-        return found
     missing = engine.unfit | engine.unsound
     for one in samples:
         if one["doc_id"] in missing:

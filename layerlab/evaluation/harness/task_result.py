@@ -39,7 +39,8 @@ class TaskResult:
         metrics: every number that the engine gives for the task; None where questions without an
             answer would be in it, and of those by word or byte where the text does not come back
             from its tokens.
-        chance: the score of guessing; None where there is nothing to choose from.
+        chance: the score of guessing; None where there is nothing to choose from, or Python of
+            the task's own marks what is chosen.
         guesses: pairs of a chance and how many questions leave it to whoever guesses.
         limited: tokens that an answer may have where the context allows fewer than the task.
         unsound: questions at which a logit was NaN or infinite.

@@ -34,9 +34,9 @@ def leave_out_unmarkable(task: Any) -> list[str]:
     documents = task.eval_docs
     found = [_look(task, one) for one in documents]
     faults = [one.fault for one in found]
-    _refuse_all(faults)
     _refuse_count_from_one(found)
     _refuse_read_as_places(found)
+    _refuse_all(faults)
     if any(one.loose for one in found):
         _read_places(task)
     kept = [place for place, fault in enumerate(faults) if not fault]
@@ -108,8 +108,9 @@ class _Question:
         key: what is equal where a question stands there again.
         options: their number.
         answer: that should name one of them.
-        place: of the one that it names.
-        text: the option at another place that is written as the answer is.
+        place: of the one that lm-eval takes.
+        text: an option that is written as the answer is, where lm-eval takes another one or none.
+        written: whether an option is written as the answer is, which names a place.
     """
 
     fault: str = ""
@@ -118,6 +119,7 @@ class _Question:
     answer: Any = None
     place: int | None = None
     text: str | None = None
+    written: bool = False
 
     @property
     def loose(self) -> bool:
@@ -149,17 +151,20 @@ def _look(task: Any, document: Any) -> _Question:
     places = {find_place(one, choices) for one in (answer if listed else [answer])} - {None}
     # As the first question has it, lm-eval takes all answers for lists, or none.
     alike = task.multiple_input or listed == bool(task.multiple_target)
+    named = (written := str(answer)) in choices
+    # Options that are the places themselves, in another order, say nothing of what is meant.
+    told = named and not listed and set(choices) != set(map(str, range(len(choices))))
     if not places or not alike:
         fault = f"its answer {short_repr(answer)} names none of its {len(choices)} options"
-        return _Question(fault, options=len(choices), answer=answer)
-    if listed or task.multiple_input or (isinstance(answer, str) and answer in choices):
+        other = written if told and not places else None
+        return _Question(fault, options=len(choices), answer=answer, text=other)
+    if listed or task.multiple_input or (isinstance(answer, str) and named):
         return _Question(key=key, options=len(choices))
     place = places.pop()
-    written = str(answer)
-    # Options that are the places themselves, in another order, say nothing of what is meant.
-    other = written in choices and choices[place] != written
-    text = written if other and set(choices) != set(map(str, range(len(choices)))) else None
-    return _Question(key=key, options=len(choices), answer=answer, place=place, text=text)
+    other = written if told and choices[place] != written else None
+    return _Question(
+        key=key, options=len(choices), answer=answer, place=place, text=other, written=named
+    )
 
 
 def _describe_options(choices: Any) -> str:
@@ -198,16 +203,21 @@ def _refuse_count_from_one(found: Iterable[_Question]) -> None:
         )
 
 
-def _refuse_read_as_places(found: Iterable[_Question]) -> None:
+def _refuse_read_as_places(found: Sequence[_Question]) -> None:
     """Refuse numbers that are the text of an option, and of another than lm-eval takes.
 
+    A number that is no text of an option is a place, and so are all others then.
+
     Raises:
-        UserError: all answers that name places are so.
+        UserError: none is so, and one can be no place, or many would be another option's.
     """
-    named = [one for one in found if one.place is not None]
-    if len(named) >= FEWEST and all(one.text is not None for one in named):
+    texts = [one.text for one in found if one.text is not None]
+    beyond = any(one.fault and one.text is not None for one in found)
+    if any(one.place is not None and not one.written for one in found):
+        return
+    if beyond or len(texts) >= FEWEST:
         raise UserError(
-            f"its answers are texts of options, as {named[0].text} is, and lm-eval reads whole "
+            f"its answers are texts of options, as {texts[0]} is, and lm-eval reads whole "
             "numbers as places; give the place, for example doc_to_target: "
             '"{{choices.index(answer)}}"'
         )

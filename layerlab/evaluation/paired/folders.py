@@ -261,7 +261,8 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         silent = bool(record.get("unsound")) and not (row["options"] or found.said)
         answers[key] = replace(found, fits=key not in unfit, sound=found.sound and not silent)
         beside = {name: float(row[name]) for name in row.keys() - BESIDE if is_number(row[name])}
-        answers[key].scores.update({**beside, worth: scores[key]})
+        own = {worth: scores[key]} if key in scores else {}  # none of what was not asked
+        answers[key].scores.update({**beside, **own})
     higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
     return TaskAnswers(
         place=path,

@@ -20,6 +20,8 @@ from layerlab.validation import short_repr
 
 # What two models of one name differ in, and a model evaluated again does not.
 KNOWN_BY = ("model", "precision", "source")
+# What lm-eval keeps of each question under the name of a metric of all of them.
+PER_QUESTION = {"perplexity": "log-likelihood"}
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
 # What a record has a hash of, in words.
 MANNER: Mapping[str, str] = {
@@ -246,7 +248,8 @@ def _of_tasks(
         same = match_scores(shared_scores(one), shared_scores(its))
         if same[0] and "benchmark" not in one:
             share = _counts_shares(one) and _counts_shares(its)
-            task, worth = str(one["task"]), one["worth"]
+            task, worth = str(one["task"]), str(one["worth"])
+            worth = PER_QUESTION.get(worth.partition(",")[0], worth)
             title = task if share else f"{task} ({worth} of each question)"
             row = _row(ours, name, title, paired_mean(*same), "mean of the questions")
             yield {**row, "share": share}

@@ -18,6 +18,8 @@ Config = dict[str, Any]
 VERSION = 1.0
 # LawBench's corrections are marked together since then, and so its average is another one.
 CORRECTIONS, CORRECTED = "2-1", 1.1
+# Equations, several values and words are values too since then.
+VALUES = 1.1
 CLOZE = ("gaokao_mathcloze", "math")
 
 
@@ -47,7 +49,8 @@ SHARED: Mapping[str, Any] = {
     "description": "header",
     "doc_to_text": "prompt",
     "doc_to_target": "target",
-    # The blank before an English choice is part of the choice; a Chinese one has none.
+    # The blank before an English choice is part of the choice; a Chinese one has none, nor has one
+    # that begins a turn of a conversation, for which lm-eval leaves its own delimiter out.
     "target_delimiter": "",
     "fewshot_delimiter": "\n\n",
 }
@@ -124,15 +127,15 @@ def task_configs(benchmark: Benchmark, way: str = "") -> list[Config]:
 
 
 def _leaf(benchmark: Benchmark, subject: Subtask) -> Config:
-    template = benchmark.name
+    template, version = benchmark.name, VERSION
     if benchmark.name == "agieval" and subject.name in CLOZE:
-        template = "cloze"
+        template, version = "cloze", VALUES
     config = {
         **TEMPLATES.get(template, CHOICE),
         "task": benchmark.leaf(subject),
         "task_alias": subject.name,
         "num_fewshot": benchmark.shots,
-        "metadata": {"version": VERSION, "benchmark": benchmark.name, "subject": subject.name},
+        "metadata": {"version": version, "benchmark": benchmark.name, "subject": subject.name},
     }
     return {**config, **_of_law(subject, config)} if template == "lawbench" else config
 
@@ -167,12 +170,10 @@ def group_config(benchmark: Benchmark, way: str = "") -> Config:
         "aggregate_metric_list": [
             {"metric": name, "aggregation": "mean", "weight_by_size": weighted} for name in metrics
         ],
-        "metadata": {"version": CORRECTED, "benchmark": "lawbench"}
+        "metadata": {"version": CORRECTED, "benchmark": benchmark.name}
         if law
-        else {"version": VERSION},
+        else {"version": VALUES if benchmark.name == "agieval" else VERSION},
     }
-    if law:
-        config["metadata"] = {"version": CORRECTED, "benchmark": benchmark.name}
     if way:
         changed = task_configs(benchmark, way)[0]
         names = ("doc_to_choice", "metric_list", *WAYS[way])

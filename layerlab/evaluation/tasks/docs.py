@@ -77,12 +77,13 @@ def splits(
 
 def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner) -> dict[str, Any]:
     prompt = build_prompt(one, benchmark, subject, manner)
+    begin = str.lstrip if manner.chat else str
     return {
         "header": prompt.header,
         "prompt": prompt.text,
-        "choices": list(prompt.choices),
+        "choices": list(map(begin, prompt.choices)),
         "gold": list(one.right),
-        "target": prompt.target,
+        "target": begin(prompt.target),
         "reply": one.reply,
         "letters": one.letters,
         "question": one.text,

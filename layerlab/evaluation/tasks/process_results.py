@@ -34,6 +34,7 @@ def load(
     subject: str,
     scoring: Scoring = "choice_ll",
     cot: bool = False,
+    chat: bool = False,
     folder: str | None = None,
     **_: Any,
 ) -> dict[str, "Dataset"]:
@@ -44,6 +45,7 @@ def load(
         subject: its name.
         scoring: how answers will be scored; `mean_nll` compares other texts.
         cot: whether the examples reason before they answer.
+        chat: whether prompts go into a chat template, as `Manner` has it.
         folder: the data folder; LAYERLAB_DATA where none is given.
     """
     from datasets import Dataset, Features, Value
@@ -51,7 +53,7 @@ def load(
     lists = {"choices": [Value("string")], "gold": [Value("int64")]}
     # Told, because nothing can be told from a benchmark without examples.
     features = Features({**dict.fromkeys(COLUMNS, Value("string")), **lists})
-    manner = Manner(scoring=scoring, cot=cot)
+    manner = Manner(scoring=scoring, cot=cot, chat=chat)
     found = splits(benchmark, subject, manner, Path(folder) if folder else None)
     # A benchmark without examples gets none, never some of its own questions.
     found.setdefault("dev", [])

@@ -40,10 +40,12 @@ class Manner:
     Attributes:
         scoring: how an answer is scored.
         cot: whether examples reason before they answer, and the model is to do so too.
+        chat: whether an answer is a turn of its own, which no blank begins.
     """
 
     scoring: Scoring = "choice_ll"
     cot: bool = False
+    chat: bool = False
 
 
 def build_prompt(

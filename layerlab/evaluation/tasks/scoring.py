@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from layerlab.data.normal_form import normal_form
 from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
+# What a value is called, as the x of "x=2".
+_NAME = re.compile(r"^[A-Za-z]{1,2}=(?=[^=]+$)")
 # What changes nothing in a value.
 _EMPTY = r"\\(?:left|right|!|,|;|quad)|[\s$]|\^\\circ"
+_STOPS = ".。,，;；"
 
 
 def likeliest(likelihoods: Sequence[float]) -> int:
@@ -79,32 +82,36 @@ def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) 
 def by_value(output: str, reply: str) -> dict[str, float]:
     r"""Judge whether a written answer equals the right one, up to meaningless notation.
 
+    A name of at most two letters before the right value need not be repeated, as in the source.
+
     Differs: AGIEval compares through many rules of LaTeX; this is an exact match after the few
     that are safe, so it can only be lower.
 
     Example:
         >>> by_value(r"so the answer is $\dfrac{1}{2}$.", r"\frac12")
         {'score': 1.0, 'abstained': 0.0}
+        >>> by_value("It is $2x + y = 0$.", "$2x+y=0$")["score"]
+        1.0
     """
-    value = _value(output)
-    return {"score": float(value == _plain(reply) != ""), "abstained": float(not value)}
+    values, right = _list_values(output), _plain(reply)
+    known = {right, _NAME.sub("", right)} - {""}
+    return {"score": float(not known.isdisjoint(values)), "abstained": float(not any(values))}
 
 
-def _value(output: str) -> str:
-    """Return the value that an output ends in.
+def _list_values(output: str) -> list[str]:
+    """Return what an output may state as its value.
 
-    What is boxed, else what stands between the last dollars of its first line, else what follows
-    the last "is" or "=" there.
+    What is boxed; else its first line, what follows the last "is" there, and of that what stands
+    between the last dollars, or follows the last "=".
     """
     boxed = output.rfind("\\boxed{")
     if boxed >= 0:
-        return _plain(_find_braces(output[boxed + len("\\boxed") :]))
-    lines = [line for line in output.strip().split("\n") if line.strip()]
-    first = lines[0] if lines else ""
+        return [_plain(_find_braces(output[boxed + len("\\boxed") :]))]
+    first = summary(output)
+    stated = re.split(r"\bis\b|答案是|为", first)[-1]
     dollars = re.findall(r"\$([^$]+)\$", first)
-    if dollars:
-        return _plain(dollars[-1].rpartition("=")[2])
-    return _plain(re.split(r"\bis\b|=|答案是|为", first)[-1])
+    last = (dollars[-1] if dollars else stated).rpartition("=")[2]
+    return [_plain(one) for one in (first, stated, last)]
 
 
 def _find_braces(text: str) -> str:
@@ -122,9 +129,11 @@ def _plain(value: str) -> str:
     # Behind the last brace no \text is closed, and none is looked for: n of them took n squared.
     head, brace, tail = normal_form("NFKC", value).rpartition("}")
     text = re.sub(rf"\\text\{{ ?[^}}]*\}}|{_EMPTY}", "", head + brace) + re.sub(_EMPTY, "", tail)
+    if not text.strip(_STOPS):  # a word and no unit
+        text = re.sub(r"\\text|[{}\s$]", "", head)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)
-    return text.strip(".。,，;；")
+    return text.strip(_STOPS)
 
 
 def summary(output: str) -> str:

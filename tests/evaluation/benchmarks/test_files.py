@@ -55,6 +55,22 @@ def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
         assert read_files(CEVAL, PART, "val", tmp_path)[0].content == text.encode()
 
 
+def test_of_two_archives_that_differ_none_is_taken(tmp_path: Path) -> None:
+    """As cmmlu_v1_0.zip and cmmlu_v1_0_1.zip, of which the older was taken for its name."""
+    (tmp_path / "ceval").mkdir()
+    places = [tmp_path / "ceval" / name for name in ("ceval_v1_0.zip", "ceval_v1_0_1.zip")]
+
+    def pack(place: Path, text: str) -> None:
+        with zipfile.ZipFile(place, "w") as packed:
+            packed.writestr("val/law_val.csv", text)
+
+    for place in places:
+        pack(place, "one")
+    assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"one"
+    pack(places[1], "another")
+    refuses(r"ceval_v1_0\.zip.* differ, and nothing says", read_files, CEVAL, PART, "val", tmp_path)
+
+
 def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
     first, other = (put(tmp_path, f"ceval/{name}/val/law_val.csv") for name in ("new", "old"))
     assert read_files(CEVAL, PART, "val", tmp_path) == [(str(first), b"x")]

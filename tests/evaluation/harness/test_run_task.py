@@ -1,5 +1,7 @@
 """What a task comes to where its text does not come back from its tokens."""
 
+import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,15 @@ from transformers import PreTrainedTokenizerFast
 
 import layerlab
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
-from tests.evaluation.candidate import candidate, with_begin
+from tests.evaluation.candidate import candidate, tokenizer, with_begin
 
 pytest.importorskip("lm_eval")
 
 from tests.evaluation.lm_eval_tasks.own_tasks import READ, folder, rows, run, write
+from tests.evaluation.shelf import run as ask
+from tests.evaluation.shelf import shelf
 
-__all__ = ["folder"]
+__all__ = ["folder", "shelf"]
 
 
 def few_words() -> PreTrainedTokenizerFast:
@@ -76,6 +80,24 @@ def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
         "perplexities are of the tokens of a text alone; lm-eval also counts <|endoftext|>, which"
     )
     assert [said in " ".join(found["remarks"]) for found in (plain, begun)] == [False, True]
+
+
+def test_an_answer_that_is_a_turn_of_its_own_begins_with_no_blank(
+    shelf: Path, tmp_path: Path
+) -> None:
+    """As lm-eval leaves its delimiter out, and as templates trim the answers of examples."""
+    words = copy.deepcopy(tokenizer())
+    words.chat_template = "{% for one in messages %}{{ one.content }} A:{% endfor %}"
+    found = {
+        chat: ask(shelf, "boolq", chat=chat, tokenizer=words, out=tmp_path / str(chat))
+        for chat in (False, True)
+    }
+    for chat, options in ((False, [" No", " Yes"]), (True, ["No", "Yes"])):
+        (record,) = found[chat].content["subjects"]
+        lines = (tmp_path / str(chat) / record["samples"]).read_text("utf-8").splitlines()
+        for sample in map(json.loads, lines):
+            assert sample["options"] == options and sample["target"] in options
+            assert sample["prompt"].endswith("Answer: A:" if chat else "Answer:")
 
 
 @pytest.mark.parametrize(("text", "given"), [("A" * 60, True), ("A" * 900, False)])

@@ -65,6 +65,23 @@ def test_a_metric_of_a_strangers_marks_is_no_answer_withheld(folder: Path) -> No
     assert found["abstained"] == 0.0 and found["worth"] == "abstained"
 
 
+def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder: Path) -> None:
+    """As truthfulqa_mc2, whose accuracy is the share of probability of several right options."""
+    (folder / "mass.py").write_text(
+        "import math\n\ndef mark(doc, results):\n"
+        "    mass = [math.exp(one[0] / 100) for one in results]\n"
+        "    return {'acc': sum(mass[:2]) / sum(mass)}\n"
+    )
+    path = write(folder, "own_mass", CHOICE, more="process_results: !function mass.mark\n")
+    found = run(path, trust_tasks=True)
+    (row,) = tasks(found)["measured"]
+    assert 0.5 < row["value"] < 1 and row["share"]
+    assert tasks(found)["chance"] is None and tasks(found)["guesses"] == []
+    assert "guessing" not in row and "bove chance" not in found.summary()
+    plain = tasks(run(write(folder, "own_plain", CHOICE)))
+    assert plain["chance"] is not None and "guessing" in plain["measured"][0]
+
+
 def test_options_that_no_number_tells_apart_are_not_above_chance(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -216,6 +216,19 @@ def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path)
     assert remarks(task(folder, some)) == []
 
 
+def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder: Path) -> None:
+    """Those beyond the options were left out, and each of the others had another right option."""
+    sums = every("choices", lambda row: [str(int(row["question"][7:-1]) + one) for one in range(3)])
+    change = all_of(sums, every("answer", lambda row: int(row["choices"][row["answer"]])))
+    refuses("its answers are texts of options, as ", run, task(folder, change))
+    refuses("its answers are texts of options, as ", run, task(folder, change, target="answer"))
+    mended = task(folder, change, target="{{choices.index(answer|string)}}")
+    assert remarks(mended) == []
+    # Places of options that are numbers, of which one is beyond them.
+    places = all_of(sums, one(answer=5))
+    assert "question 4 of 12: its answer 5 names none" in " ".join(remarks(task(folder, places)))
+
+
 def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder: Path) -> None:
     for change in (one(answer=None), one(question=None)):
         (said,) = remarks(task(folder, change, kind="generate_until"))

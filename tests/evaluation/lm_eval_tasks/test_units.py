@@ -1,14 +1,19 @@
 """What is no share is told in its own unit: differences, and the means of groups."""
 
+import json
+import math
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 
+import layerlab
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
+from layerlab.evaluation.results.result import load_result
 from layerlab.records.index.search import find_entries
 from layerlab.report.pages.evaluation import render
 from tests.evaluation.lm_eval_tasks.own_tasks import LAST, folder, run, write
@@ -18,6 +23,8 @@ __all__ = ["folder"]
 NATS = LAST[: LAST.index("  - {")] + (
     "  - {metric: perplexity, aggregation: mean, higher_is_better: true}\n"
 )
+# The same, summed up in one perplexity of all answers.
+WHOLE = NATS.replace("mean, higher_is_better: true", "perplexity, higher_is_better: false")
 GROUP = """
 group: own_nats
 task: [own_one, own_other]
@@ -34,9 +41,47 @@ def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
     (row,) = found.content["compared"]
     assert row["difference"] == pytest.approx(gap) and row["share"] is False
     said = next(line for line in found.summary(160).splitlines() if "of each question" in line)
-    assert f"{gap:+.4g} +- " in said and "own_one (perplexity of each question)" in said
+    assert f"{gap:+.4g} +- " in said and "own_one (log-likelihood of each question)" in said
     page = render(found.content)
     assert f"{gap:+.4g}" in page.replace("−", "-") and "in its own unit" in page
+
+
+def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
+    task = write(folder, "own_one", WHOLE)
+    there = run(task, model=candidate(512, initializer_range=0.5).model)
+    found = run(task, against=there)
+    for one in (found, there):
+        (row,) = one.content["tasks"][0]["measured"]
+        nats = one.content["tasks"][0]["scores"].values()
+        assert one.score("own_one") == row["value"] == pytest.approx(math.exp(-fmean(nats)))
+    assert found.score("own_one") < there.score("own_one")
+    (row,) = found.content["compared"]  # likelier, and so the lesser perplexity
+    assert row["difference"] > 0 and row["title"] == "own_one (log-likelihood of each question)"
+
+
+def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path: Path) -> None:
+    """It was minus infinity, which no results.json may hold."""
+    task, out = write(folder, "own_one", WHOLE, 3), tmp_path / "out"
+    long = {"number": " one" * 600, "options": [], "right": 0}
+    with (folder / "own_one.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(long) + "\n")
+    first, kept = (run(task, out=out).content["tasks"][0] for _ in range(2))
+    assert first["shots"]["unfit"] == 1 and len(first["scores"]) == 3 and first["score"] is None
+    assert kept["scores"] == first["scores"]
+    found = run(task, against=load_result(out)).content["compared"]
+    assert found[0]["n"] == 3 and found[0]["difference"] == 0
+    other = tmp_path / "other"
+    run(task, out=other, model=candidate(512, initializer_range=0.5).model)
+    (row, *_) = layerlab.judge([out, other]).content["rows"]
+    assert row["n"] == 3
+
+
+@pytest.mark.parametrize("start", ["", "<|endoftext|>"])
+def test_a_text_with_nothing_before_it_is_read_in_any_batch(folder: Path, start: str) -> None:
+    body = WHOLE.replace("Which number comes after {{number}}? Answer:", "")
+    task = write(folder, "own_one", body.replace('" A"', f'"{start}{{{{number}}}} comes"'))
+    one, several = (run(task, batch_size=size).score("own_one") for size in (1, 8))
+    assert one == pytest.approx(several) and one > 1
 
 
 def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None:
