@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.corpus.stored import SCHEMA
 from layerlab.corpus.streams import TokenStream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
@@ -133,7 +134,7 @@ def swap(made: Path) -> None:
         (lambda made: edit(made, "sources", []), "corpus.json: it is not what was written"),
         (lambda made: reseal(made, key="0" * 32), "corpus.json is that of another corpus"),
         (lambda made: reseal(made, corpus=[]), "TypeError"),
-        (lambda made: reseal(made, corpus={"schema": 2, "sources": []}), "zip"),
+        (lambda made: reseal(made, corpus={"schema": SCHEMA, "sources": []}), "zip"),
         (lambda made: reseal(made, corpus={"schema": 1}), "was written by another version"),
         (
             lambda made: (made / "corpus.json").write_text(  # as 0.1 wrote it
@@ -350,6 +351,24 @@ def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path
     assert apart.digest != whole.digest and apart.validation[0].tokens is not None
     clean = data(repeated(tmp_path, "b.jsonl", *range(1, 41)))
     assert prepare(clean, tmp_path, copies=False).digest == prepare(clean, tmp_path).digest
+
+
+def test_a_copy_of_a_document_is_found_where_its_end_alone_is_held_out(tmp_path: Path) -> None:
+    place = tmp_path / "texts"
+    place.mkdir()
+    text = "".join(f"Line {number}: {LINE.strip()}\n" for number in range(200))
+    (place / "a.txt").write_text("Another text.\n" * 99)
+    (place / "z.txt").write_text(text)
+    assert prepare(data(place), tmp_path).notes == ()
+    (place / "copy of z.txt").write_text(text)
+    found, apart = prepare(data(place), tmp_path), prepare(data(place), tmp_path, copies=False)
+    (held,) = documents(found, found.validation[0])
+    assert text.endswith(held) and held != text, "the end of a document"
+    assert text in documents(found, found.train[0])
+    size = len(held.encode())
+    assert found.notes[0].startswith(f"{size:,} of {size:,} held-out bytes of {place} (1 of 1")
+    assert text not in documents(apart, apart.train[0])
+    assert apart.train[0].documents == found.train[0].documents - 1
 
 
 def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: Path) -> None:
