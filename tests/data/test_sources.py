@@ -101,7 +101,10 @@ def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path) -> None:
         (place / "one.txt").write_text("one")
         (place / "rows.jsonl").write_text('{"text": "row"}')
     (folder / ".two.txt").write_text("two")
-    assert [piece.text for piece in open_source(Source(text=str(folder))).pieces()] == ["one", "row"]
+    assert [piece.text for piece in open_source(Source(text=str(folder))).pieces()] == [
+        "one",
+        "row",
+    ]
     assert [row for _, row in rows(str(folder))] == [{"text": "row"}]
 
 

@@ -253,9 +253,14 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield options as benchmarks hold them: a text, a list, or either by its letter."""
+    """Yield options as benchmarks hold them: a text, a list, or either by its letter.
+
+    Where letters stand beside the texts, as ARC's `label`, they are none of the question's words.
+    """
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list | Mapping):
-        for one in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        yield from _strings(value.get("text", list(value.values())))
+    elif isinstance(value, list):
+        for one in value:
             yield from _strings(one)

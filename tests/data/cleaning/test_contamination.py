@@ -191,13 +191,15 @@ def test_options_belong_to_a_question_however_they_are_held(tmp_path: Path) -> N
             {"options": "A. one B. two"},
             {"options": {"A": "one", "B": "two"}},
             {"choices": {"text": ["one", "two"]}},
+            {"choices": {"text": ["one", "two"], "label": ["A", "B"]}},
+            {"choices": [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]},
             {"sol1": "one", "sol2": "two", "choices": None},
         ]
     ):
         row = {"id": number, "goal": "Why?", **options}
         (tmp_path / f"{number}.json").write_text(json.dumps(row))
     found = [(one.id, one.text) for one in questions(tmp_path)]
-    assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "123")]
+    assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "12345")]
 
 
 def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:
