@@ -29,6 +29,11 @@ class DocumentStore:
         self.data, self.starts = data, starts
         self.begin = starts[0] if begin is None else begin
 
+    def before(self) -> Iterator[bytes]:
+        """Yield what the first document has before its part that is here."""
+        for first in range(self.begin, self.starts[0], PIECE):
+            yield self.data[first : min(first + PIECE, self.starts[0])]
+
     @property
     def bytes(self) -> int:
         """Return the number of bytes of UTF-8."""
@@ -71,11 +76,6 @@ class DocumentStore:
             for text in document:
                 yield TextChunk(text, first)
                 first = False
-
-    def before(self) -> Iterator[bytes]:
-        """Yield what the first document has before its part that is here."""
-        for first in range(self.begin, self.starts[0], PIECE):
-            yield self.data[first : min(first + PIECE, self.starts[0])]
 
     @property
     def size(self) -> int:
