@@ -23,7 +23,7 @@ from layerlab.system.files import check_regular
 from layerlab.system.locks import lock_folder
 
 # Of the table alone; what decides the tokens is in the key and the digest.
-SCHEMA = 2
+SCHEMA = 3
 CONTENTS, TOKENIZER = "corpus.json", "tokenizer"
 # Up to here a file of tokens is read through before it is used; of a larger one only its size.
 CHECKED = 1 << 28

@@ -19,7 +19,7 @@ class TokenStream:
         ends: bytes of the text up to and with each token; of held-out text alone.
         bytes: of the text.
         weight: of the source, beside the others.
-        hashes: of the text of each document.
+        hashes: of the text of each document; of one whose end alone is held out, of all of it.
         loss: an example of how held-out text does not come back from its tokens, where it does not.
         shards: what comes after these tokens, tokenized while a run goes on.
     """

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -70,11 +70,24 @@ class Sink:
 class Writer:
     """Tokens, starts, ends and hashes of one stream."""
 
-    def __init__(self, layout: TokenLayout, machine: Tokenizer, stack: ExitStack) -> None:
-        """Open the files."""
+    def __init__(
+        self,
+        layout: TokenLayout,
+        machine: Tokenizer,
+        stack: ExitStack,
+        before: Iterable[bytes] = (),
+    ) -> None:
+        """Open the files.
+
+        Args:
+            before: of the first document, what is not written. Its hash is that of all of it, by
+                which a copy is found wherever it was cut.
+        """
         self.layout, self.tokens, self.documents, self.bytes = layout, 0, 0, 0
         self.trip, self.loss = RoundTrip(machine), ""
         self.content = _hash()
+        for data in before:
+            self.content.update(data)
         parts = ("tokens", "starts", "hashes", *(("ends",) if layout.counted else ()))
         self.sinks = {
             part: Sink(stack.enter_context((layout.folder / f"{layout.stem}.{part}").open("wb")))
@@ -103,7 +116,7 @@ class Writer:
         """Write the hash of the document that ends here, where there is one."""
         if self.documents:
             self.sinks["hashes"].write(np.frombuffer(self.content.digest(), np.uint64))
-        self.content = _hash()
+            self.content = _hash()
 
     def summary(self) -> dict[str, Any]:
         """Return what is kept about the stream."""
@@ -132,7 +145,7 @@ def write_tokens(
     """Write a stream, with a separator before each document to predict its first token."""
     machine = engine(words)
     with ExitStack() as stack:
-        writer = Writer(layout, machine, stack)
+        writer = Writer(layout, machine, stack, spool.before())
         for pieces, encoded in _encode_ahead(machine, _chunks(spool.pieces()), layout):
             for piece, found in zip(pieces, encoded, strict=True):
                 writer.add(piece, found)

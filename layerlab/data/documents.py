@@ -18,9 +18,21 @@ TOLERANCE = 0.25
 class DocumentStore:
     """Documents one after another in a file, and the bytes at which each begins."""
 
-    def __init__(self, data: bytes | mmap.mmap, starts: list[int]) -> None:
-        """Take the text and where its documents begin; `starts` ends with its length."""
+    def __init__(
+        self, data: bytes | mmap.mmap, starts: list[int], begin: int | None = None
+    ) -> None:
+        """Take the text and where its documents begin; `starts` ends with its length.
+
+        Args:
+            begin: where the first document begins, if its end alone is here.
+        """
         self.data, self.starts = data, starts
+        self.begin = starts[0] if begin is None else begin
+
+    def before(self) -> Iterator[bytes]:
+        """Yield what the first document has before its part that is here."""
+        for first in range(self.begin, self.starts[0], PIECE):
+            yield self.data[first : min(first + PIECE, self.starts[0])]
 
     @property
     def bytes(self) -> int:
@@ -48,7 +60,9 @@ class DocumentStore:
             )
         head = [start for start in self.starts if start < near]
         tail = [start for start in self.starts if start > near]
-        return DocumentStore(self.data, [*head, near]), DocumentStore(self.data, [near, *tail])
+        begin = near if near in self.starts else head[-1]
+        train, held = [*head, near], [near, *tail]
+        return DocumentStore(self.data, train), DocumentStore(self.data, held, begin)
 
     def documents(self) -> Iterator[Iterator[str]]:
         """Yield each document in pieces of at most 256 KiB, which end with a line if they can."""

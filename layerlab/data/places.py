@@ -13,6 +13,19 @@ def data_folder() -> Path:
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
 
+def list_shown(folder: Path) -> list[Path]:
+    """Return the files in a folder and below, in an order that does not depend on the machine.
+
+    What is hidden is left out: editors and notebooks keep copies there of what lies beside them.
+    """
+    shown = (
+        path
+        for path in folder.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    return sorted(path for path in shown if path.is_file())
+
+
 def find_text(name: str) -> Path:
     """Find a file or folder as it is given, or by its place in the data folder.
 

@@ -7,6 +7,7 @@ source holds out an end of its own, and those ends are no copies of anything.
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from layerlab.data.places import list_shown
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
 from layerlab.validation import expand_home
@@ -51,5 +52,5 @@ def _list_files(source: Source) -> frozenset[str]:
     if given in (DOCUMENTATION, *KEPT) or given.startswith(HUB):
         return frozenset({f"{given} {source.subset} {source.split}"})
     place = expand_home(given)
-    files = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+    files = list_shown(place) if place.is_dir() else [place]
     return frozenset(str(one.resolve()) for one in files)

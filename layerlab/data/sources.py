@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from layerlab.data.archives import is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
 from layerlab.data.parquet_columns import fieldless, read_batches
-from layerlab.data.places import data_folder
+from layerlab.data.places import data_folder, list_shown
 from layerlab.data.python_docs import topics
 from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
 from layerlab.data.unread import describe_unread, warn_of_unread
@@ -129,7 +129,7 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UserError(
             f"there is no file or folder {short_repr(given)}; expected {', '.join(ROWS)}"
         )
-    inside = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    inside = list_shown(path) if path.is_dir() else [path]
     files = [one for one in inside if one.name.lower().endswith(ROWS)]
     if not files:
         raise UserError(f"{given} holds no rows that can be read; expected {', '.join(ROWS)}")
@@ -198,10 +198,10 @@ def _part(path: Path) -> Iterator[TextChunk]:
 
 
 def _files(given: str) -> list[Path]:
-    """Return the files of a path, in an order that does not depend on the machine."""
+    """Return the files of a path."""
     path = expand_home(given)
     if path.is_dir():
-        found = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one))
+        found = list(filter(_kind, list_shown(path)))
         if not found:
             raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
         return found

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from layerlab.data.places import list_shown
 from layerlab.errors import UserError
 from layerlab.logs import own_run, tables, tensorboard, text_log, trainer_state
 from layerlab.logs.columns import split_runs
@@ -57,7 +58,7 @@ def find_logs(given: Sequence[str], name: str | None = None) -> list[Path]:
 
 def _in_folder(folder: Path, name: str | None) -> list[Path]:
     """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
-    files = sorted(one for one in folder.rglob("*") if _is_shown(one, folder) and one.is_file())
+    files = list_shown(folder)
     pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
     files = [one for one in files if not pages.intersection(one.parents[1:2])]
     kinds = (
@@ -117,10 +118,6 @@ def _check_beside(
                 f"{log} lies beside runs of another kind, as {below[0]}: whether it is one more, or"
                 " tells of them, is not known; name the logs that are meant, or move it away"
             )
-
-
-def _is_shown(path: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:

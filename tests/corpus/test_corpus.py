@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.corpus.stored import SCHEMA
 from layerlab.corpus.streams import TokenStream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
@@ -133,7 +134,7 @@ def swap(made: Path) -> None:
         (lambda made: edit(made, "sources", []), "corpus.json: it is not what was written"),
         (lambda made: reseal(made, key="0" * 32), "corpus.json is that of another corpus"),
         (lambda made: reseal(made, corpus=[]), "TypeError"),
-        (lambda made: reseal(made, corpus={"schema": 2, "sources": []}), "zip"),
+        (lambda made: reseal(made, corpus={"schema": SCHEMA, "sources": []}), "zip"),
         (lambda made: reseal(made, corpus={"schema": 1}), "was written by another version"),
         (
             lambda made: (made / "corpus.json").write_text(  # as 0.1 wrote it
@@ -312,54 +313,6 @@ def test_held_out_text_that_does_not_come_back_has_no_bytes_to_count(tmp_path: P
     held = {"eval_sources": (Source(text=str(tmp_path / "b.txt")),), **own}
     elsewhere = prepare(data(tmp_path / "a.txt", **held), tmp_path)
     assert elsewhere.loss == "" and not any("bits per byte" in one for one in elsewhere.notes)
-
-
-def repeated(folder: Path, name: str, *numbers: int) -> Path:
-    rows = (json.dumps({"text": f"Document {number} " + "abc " * number}) for number in numbers)
-    (folder / name).write_text("\n".join(rows))
-    return folder / name
-
-
-def test_documents_that_are_held_out_and_learned_are_counted(tmp_path: Path) -> None:
-    once = prepare(data(repeated(tmp_path, "once.jsonl", *range(1, 41))), tmp_path)
-    assert once.notes == ()
-    twice = data(repeated(tmp_path, "twice.jsonl", *range(1, 41), 40, 3, 50), vocab_size=290)
-    found = prepare(twice, tmp_path)
-    held = documents(found, found.validation[0])
-    copied = [text for text in held if text in documents(found, found.train[0])]
-    size = sum(len(text.encode()) for text in copied)
-    assert copied and len(copied) < len(held)
-    assert found.notes == (
-        f"{size:,} of {found.validation_bytes:,} held-out bytes of {tmp_path / 'twice.jsonl'} "
-        f"({len(copied)} of {len(held)} documents) stand in the training text too, word for word: "
-        "their loss tells what was memorised",
-    )
-
-
-def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path: Path) -> None:
-    asked = data(repeated(tmp_path, "a.jsonl", *range(1, 41), 40, 3, 50), vocab_size=290)
-    whole, apart = prepare(asked, tmp_path), prepare(asked, tmp_path, copies=False)
-    held = documents(whole, whole.validation[0])
-    left = [text for text in documents(whole, whole.train[0]) if text not in held]
-    assert documents(apart, apart.train[0]) == left
-    count = whole.train[0].documents - len(left)
-    assert apart.notes == (
-        f"{count} of {whole.train[0].documents} documents of {tmp_path / 'a.jsonl'} are copies of "
-        "held-out ones, and are not learned",
-    )
-    assert apart.digest != whole.digest and apart.validation[0].tokens is not None
-    clean = data(repeated(tmp_path, "b.jsonl", *range(1, 41)))
-    assert prepare(clean, tmp_path, copies=False).digest == prepare(clean, tmp_path).digest
-
-
-def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: Path) -> None:
-    train = repeated(tmp_path, "a.jsonl", *range(1, 41))
-    held = Source(text=str(repeated(tmp_path, "b.jsonl", 1, 2, 77, 78, 79, 80, 81, 2)))
-    found = prepare(
-        data(train, eval_sources=(held,), validation_fraction=0.4, vocab_size=280), tmp_path
-    )
-    (note,) = found.notes
-    assert f"held-out bytes of {tmp_path / 'b.jsonl'} (1 of" in note
 
 
 def test_a_corpus_of_the_cache_has_the_settings_of_the_tokenizer_that_is_named(

@@ -94,6 +94,20 @@ def test_a_folder_is_all_its_texts_in_order(tmp_path) -> None:
     assert documents(Source(text=str(tmp_path))) == ["first", "second", "third", "fourth"]
 
 
+def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path) -> None:
+    folder = tmp_path / ".texts"  # what is given is meant, whatever it is called
+    for place in (folder, folder / ".ipynb_checkpoints", folder / "a" / ".cache" / "b"):
+        place.mkdir(parents=True)
+        (place / "one.txt").write_text("one")
+        (place / "rows.jsonl").write_text('{"text": "row"}')
+    (folder / ".two.txt").write_text("two")
+    assert [piece.text for piece in open_source(Source(text=str(folder))).pieces()] == [
+        "one",
+        "row",
+    ]
+    assert [row for _, row in rows(str(folder))] == [{"text": "row"}]
+
+
 def test_tables_give_a_document_a_row(tmp_path) -> None:
     rows = {"body": ["one", "zwölf", ""], "n": [1, 2, 3]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")

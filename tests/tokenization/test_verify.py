@@ -9,7 +9,7 @@ from layerlab import UserError
 from layerlab.tokenization.bpe_file import read_bpe, rebuild
 from layerlab.tokenization.compression import compression
 from layerlab.tokenization.extend import extend
-from layerlab.tokenization.random_text import render_check
+from layerlab.tokenization.table import render_check
 from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, bytewise
 

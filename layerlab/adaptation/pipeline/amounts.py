@@ -17,7 +17,7 @@ from layerlab.adaptation.sft.conversations import conversations
 from layerlab.adaptation.sft.encode import Encoder
 from layerlab.adaptation.sft.packing import best_fit
 from layerlab.adaptation.trainer.arguments import split_rows
-from layerlab.data.places import find_text
+from layerlab.data.places import find_text, list_shown
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import find_folder
@@ -230,7 +230,7 @@ def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, floa
     """Return the tokens of a text, and seconds in which they are made, as its beginning shows."""
     size, place = inf, Path(source.text)
     if place.exists():
-        inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+        inside = list_shown(place) if place.is_dir() else [place]
         size = sum(one.stat().st_size for one in inside)
     if machine is None or size == inf:
         return size / PER_TOKEN, 0.0
@@ -265,5 +265,5 @@ def _count_bytes(section: RowsSection) -> int | None:
     if section.limit is not None:
         turns = (turn for row in rows_of(section) for turn in row.turns)
         return sum(len(turn.text.encode()) for turn in turns)
-    inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+    inside = list_shown(place) if place.is_dir() else [place]
     return sum(one.stat().st_size for one in inside)

@@ -10,7 +10,7 @@ from layerlab.adaptation.pipeline.plan import sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
-from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean
+from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean, limit_text
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.places import find_text
@@ -121,7 +121,10 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
         return {"benchmarks": {}, "matches": [], "left_out": left_out}
     with halves(recipe, folder) as parts:
         before = recipe.training()
-        given = (open_source(one).pieces() for one in before.data.sources) if before else ()
+        given = (
+            limit_text(open_source(one).pieces(), one.limit)
+            for one in (before.data.sources if before else ())
+        )
         learned = chain(
             chain.from_iterable(given),
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),

@@ -55,7 +55,7 @@ def vocabulary(
     )
     from layerlab.report.pages.vocabulary import PAGE
     from layerlab.tokenization.change import PROOF
-    from layerlab.tokenization.random_text import render_check
+    from layerlab.tokenization.table import render_check
 
     if as_json:
         show_json((out / PROOF).read_text("utf-8"))

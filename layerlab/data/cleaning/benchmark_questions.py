@@ -13,6 +13,7 @@ from layerlab.console.tables import printable
 from layerlab.data.archives import is_archive, read_members
 from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.data.cleaning.contamination import Question
+from layerlab.data.places import list_shown
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
 from layerlab.system.files import read_whole
@@ -139,7 +140,7 @@ def _check_bare(name: str, bare: int, rows: int, names_alone: bool) -> None:
 
 def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of files, in an order that does not depend on the machine."""
-    every = sorted(place.rglob("*")) if place.is_dir() else [place]
+    every = list_shown(place) if place.is_dir() else [place]
     left: list[str] = []
 
     def is_wanted(name: str) -> bool:
@@ -150,8 +151,6 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
         return read
 
     for path in every:
-        if not path.is_file():
-            continue
         if is_archive(path):
             yield from read_members(path, is_wanted)
         elif is_wanted(str(path)):
@@ -254,9 +253,14 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield options as benchmarks hold them: a text, a list, or either by its letter."""
+    """Yield options as benchmarks hold them: a text, a list, or either by its letter.
+
+    Where letters stand beside the texts, as ARC's `label`, they are none of the question's words.
+    """
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list | Mapping):
-        for one in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        yield from _strings(value.get("text", list(value.values())))
+    elif isinstance(value, list):
+        for one in value:
             yield from _strings(one)

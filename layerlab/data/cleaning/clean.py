@@ -202,7 +202,7 @@ def clean(source: Source | str | Path, out: Path, rules: CleanSection = CleanSec
 
     def fill(folder: Path) -> None:
         with (folder / TEXT).open("w", encoding="utf-8") as file:
-            for one in cleaner.clean(_begin(text.pieces(), given.limit)):
+            for one in cleaner.clean(limit_text(text.pieces(), given.limit)):
                 file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
         if not cleaner.kept:
             reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
@@ -219,7 +219,7 @@ def clean(source: Source | str | Path, out: Path, rules: CleanSection = CleanSec
     return cleaner.report(text.name, text.notes, out / TEXT)
 
 
-def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
+def limit_text(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
     """Yield text up to so many bytes; the last document may be cut."""
     left = limit
     for text, first in pieces:

@@ -44,7 +44,8 @@ class TouchedQuestion:
     """A question that training text touches.
 
     Attributes:
-        covered: share of its units in runs that training text has too.
+        covered: share of its units in runs that training text has too, of those in runs that were
+            looked for: wording that many questions share is no part of it.
         document: the first one that has a run of it; the first document has number 1.
         run: that they share, the first of them.
     """
@@ -153,9 +154,10 @@ class Index:
         texts = {runs.tobytes(): runs for runs in self.runs}
         shared = Counter(key for runs in texts.values() for key in set(runs.tolist()))
         self._ignored = {key for key, n in shared.items() if n > COMMON}
-        common = [[key in self._ignored for key in runs.tolist()] for runs in self.runs]
-        self._partly = sum(map(any, common))
-        self._common = [bool(one) and all(one) for one in common]
+        ignored = np.array([*self._ignored], np.uint64)
+        self._sought = [np.isin(runs, ignored, invert=True) for runs in self.runs]
+        self._partly = sum(not one.all() for one in self._sought)
+        self._common = [len(one) > 0 and not one.any() for one in self._sought]
         self._known: dict[int, np.ndarray] = {}
         for length in {self._length(parts) for _, _, parts in self.questions} - {0}:
             every = np.concatenate(
@@ -165,7 +167,7 @@ class Index:
                     if self._length(parts) == length
                 ]
             )
-            self._known[length] = np.setdiff1d(every, np.array([*self._ignored], np.uint64))
+            self._known[length] = np.setdiff1d(every, ignored)
         # The first document that has each run; 0 is none.
         self._first = {n: np.zeros(len(known), np.int64) for n, known in self._known.items()}
 
@@ -184,7 +186,8 @@ class Index:
 
     def matches(self) -> Iterator[TouchedQuestion]:
         """Yield every question of which a run was met."""
-        for (benchmark, name, parts), runs in zip(self.questions, self.runs, strict=True):
+        every = zip(self.questions, self.runs, self._sought, strict=True)
+        for (benchmark, name, parts), runs, sought in every:
             length = self._length(parts)
             if not length:
                 continue
@@ -192,13 +195,11 @@ class Index:
             hits = np.flatnonzero(documents)
             if not len(hits):
                 continue
-            covered = np.zeros(len(parts), bool)
-            for hit in hits:
-                covered[hit : hit + length] = True
+            covered, told = (_cover(starts, length, len(parts)) for starts in (documents, sought))
             yield TouchedQuestion(
                 benchmark=benchmark,
                 id=name,
-                covered=float(covered.mean()),
+                covered=float(covered[told].mean()),
                 document=int(documents[hits].min()),
                 run=join_units(parts[hits[0] : hits[0] + length]),
             )
@@ -264,8 +265,9 @@ def contamination(
     """Look for the questions of benchmarks in training text.
 
     A question is touched when one of its runs of 13 units is there, and held when such runs cover
-    at least 80 % of it. Law names and formulas are long enough to touch questions by themselves;
-    what is held is hardly chance. Nothing found is no proof: a question in other words is missed.
+    at least 80 % of it, but for the wording that many questions share. Law names and formulas are
+    long enough to touch questions by themselves; what is held is hardly chance. Nothing found is no
+    proof: a question in other words is missed.
 
     Source: brown20, appendix C (touched); llama23, appendix A.6 (80 %).
 
@@ -304,6 +306,19 @@ def contamination(
         matches=tuple(matches),
         notes=(*index.describe_ignored(), *_notes(name for name, _, _ in index.questions)),
     )
+
+
+def _cover(runs: np.ndarray, length: int, count: int) -> np.ndarray:
+    """Return which of so many units lie in a run of those that count.
+
+    Args:
+        runs: by where they begin; those that are 0 do not count.
+        length: units of a run.
+    """
+    covered = np.zeros(count, bool)
+    for start in np.flatnonzero(runs):
+        covered[start : start + length] = True
+    return covered
 
 
 def _pieces(texts: Iterable[str | TextChunk]) -> Iterator[TextChunk]:

@@ -97,6 +97,19 @@ def test_the_wording_that_questions_share_does_not_count() -> None:
     assert len(contamination([frame], asked[:9]).matches) == 9
 
 
+def test_a_question_that_is_there_whole_is_held_however_much_of_it_others_share() -> None:
+    frame = " ".join(f"instruction{number}" for number in range(60))
+    asked = [
+        ("a", str(number), f"{frame} " + " ".join(f"own{number}x{one}" for one in range(15)))
+        for number in range(12)
+    ]
+    found = contamination([asked[3][2], frame], asked)
+    assert {one.id: one.covered for one in found.matches} == {"3": 1.0}
+    assert found.benchmarks["a"].held == 1
+    half = " ".join(asked[3][2].split()[:-13])  # two of its own units, and what leads to them
+    assert contamination([half], asked).matches[0].covered == pytest.approx(14 / 27)
+
+
 def test_a_question_in_many_files_is_no_wording_that_questions_share() -> None:
     for copies in (1, 10, 11, 40):
         asked = [(f"b{number}", "1", ENGLISH) for number in range(copies)]
@@ -178,13 +191,15 @@ def test_options_belong_to_a_question_however_they_are_held(tmp_path: Path) -> N
             {"options": "A. one B. two"},
             {"options": {"A": "one", "B": "two"}},
             {"choices": {"text": ["one", "two"]}},
+            {"choices": {"text": ["one", "two"], "label": ["A", "B"]}},
+            {"choices": [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]},
             {"sol1": "one", "sol2": "two", "choices": None},
         ]
     ):
         row = {"id": number, "goal": "Why?", **options}
         (tmp_path / f"{number}.json").write_text(json.dumps(row))
     found = [(one.id, one.text) for one in questions(tmp_path)]
-    assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "123")]
+    assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "12345")]
 
 
 def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""The texts of an adaptation: what is cleaned, split and searched."""
+
+import json
+from pathlib import Path
+
+from layerlab.adaptation.pipeline.texts import clean_texts, contamination_of
+from layerlab.recipes.adaptation import make_recipe
+
+
+def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path: Path) -> None:
+    asked = [" ".join(f"{name}{number}" for number in range(30)) for name in ("first", "second")]
+    rows = [json.dumps({"question": one}) for one in asked]
+    (tmp_path / "exam.jsonl").write_text("\n".join(rows))
+    (tmp_path / "base.txt").write_text("\n".join(asked))
+    (tmp_path / "domain.txt").write_text("Another text of the domain, line by line.\n" * 20)
+    source = {"text": str(tmp_path / "base.txt"), "limit": len(asked[0]) + 20}
+    recipe = make_recipe(
+        {
+            "base": {"recipe": {"data": {"sources": [source]}, "train": {"max_steps": 1}}},
+            "data": {"domain": [{"text": str(tmp_path / "domain.txt")}]},
+            "clean": {"repetition": False, "max_repeated_ratio": 1.0}
+            | {"near_duplicate_threshold": 0, "benchmarks": [str(tmp_path / "exam.jsonl")]},
+        }
+    )
+    clean_texts(recipe, tmp_path / "texts", lambda what, share: None)
+    found = contamination_of(recipe, tmp_path / "texts")
+    assert [(one["id"], one["covered"]) for one in found["matches"]] == [("1", 1.0)]
