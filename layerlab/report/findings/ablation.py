@@ -60,8 +60,8 @@ def _vital(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "attention", "ffn")
     if rows.empty:
         return
-    limit = DOMINANT * float(rows["change"].median())
-    above = rows[rows["change"] > max(limit, 0.0)]
+    limit = max(DOMINANT * float(rows["change"].median()), 0.0)
+    above = rows[rows["change"] > limit]
     if above.empty:
         return
     top = peak(above.drop(columns="head"), "change")

@@ -62,7 +62,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
     **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
-_NAMED = {"rows": ("arm",), "runs": ("run",), "measures": ("measure", "arm", "against")}
+_NAMED = {"rows": ("arm", "against"), "runs": ("run",), "measures": ("measure", "arm", "against")}
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
 # Tables that are left out where they have no rows.
 _IF_ANY = ("ladder", "measures")
@@ -178,7 +178,7 @@ def view(content: Mapping[str, Any]) -> Json:
     return {
         "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
         "aligned": False,
-        "baseline": names.index(content["baseline"]) if content["baseline"] in names else None,
+        "baseline": _find_arm(content["baseline"], names),
         "metric": metric,
         "higher": content.get("higher_is_better", False),
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
@@ -194,7 +194,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown, known = view(whole), language(lang)
+    shown, known, rows = view(whole), language(lang), whole["rows"]
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(whole["recipe"])
     section = _of(recipe, "compare")
@@ -210,13 +210,14 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
             forest=forest_plot.forest(
-                whole["rows"],
+                rows,
                 whole["baseline"],
                 _arms(whole),
                 higher=whole["higher_is_better"],
             ),
             equality=equal_terms.equality(whole["manifests"], declared),
             declared=declared,
+            mixed=any(row["against"] not in ("", row["arm"], whole["baseline"]) for row in rows),
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
             recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
@@ -337,8 +338,13 @@ def _thin_curves(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
                 for key in ("difference", "low", "high")
             }
             place = [curve.short(point.get(by)) for point in kept]
-            found.append({"arm": names.index(str(one["arm"])), "by": by, "place": place, **series})
+            arms = {key: _find_arm(one.get(key), names) for key in ("arm", "against")}
+            found.append({**arms, "by": by, "place": place, **series})
     return found
+
+
+def _find_arm(name: Any, names: Sequence[str]) -> int | None:
+    return names.index(str(name)) if str(name) in names else None
 
 
 def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from layerlab.records.json_values import Json, json_values
 from layerlab.report.i18n.language import label
 from layerlab.report.views import text
-from layerlab.report.views.bounds import finite, is_text
+from layerlab.report.views.bounds import finite, is_text, numbers
 
 DIGITS = 4
 # More rows than this are shown in groups that unfold.
@@ -62,14 +62,14 @@ def _table(
     """Return all rows in one table, or in one for each group where there are many."""
     if rows.empty or not columns:
         return {"groups": []}
-    numbers = [name for name in columns if not is_text(rows[name])]
-    known = rows.assign(**{name: pd.to_numeric(rows[name], errors="coerce").astype(float) for name in numbers})
-    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numbers, _mean)
+    numeric = [name for name in columns if not is_text(rows[name])]
+    known = rows.assign(**{name: numbers(rows[name]) for name in numeric})
+    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numeric, _mean)
     table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
     parts = table.groupby(group, sort=False) if group else [((), table)]
-    drawn = [name for name in measure["plot"] or [""] if name in numbers]
+    drawn = [name for name in measure["plot"] or [""] if name in numeric]
     spans = {name: _find_span(table[name]) for name in drawn}
     roles, typed = measure.get("roles", {}), set(measure.get("typed", ()))
     groups: list[Json] = []
@@ -85,7 +85,7 @@ def _table(
                 "open": len(table) <= OPEN or not groups,
                 "heads": [*left, *heads],
                 "axes": len(left),
-                "words": [one for one in heads if one not in numbers or roles.get(one) == "flag"],
+                "words": [one for one in heads if one not in numeric or roles.get(one) == "flag"],
                 "bar": bar,
                 "rows": [
                     {

@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import bars, density, feature_cloud, saliency, text
-from layerlab.report.views.bounds import finite, is_text, violations
+from layerlab.report.views.bounds import finite, is_text, numbers, violations
 
 DIGITS = 4
 # With the library that draws a page has 1.5 MB, of which its pictures take so much at most.
@@ -254,6 +254,12 @@ def _series(
         "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
         "values": _summaries(table, ["layer"], columns, indices),
         "bounds": [_verdict(table, bound, dtype) for bound in bounds],
+    }
+    known = {c: numbers(rows[c]).dropna() for c in columns}
+    view["infinite"] = {
+        c: {"count": count, "readings": len(values)}
+        for c, values in known.items()
+        if (count := int(np.isinf(values).sum()))
     }
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])
