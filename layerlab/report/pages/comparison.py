@@ -178,7 +178,7 @@ def view(content: Mapping[str, Any]) -> Json:
     return {
         "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
         "aligned": False,
-        "baseline": _find_arm(content["baseline"], names),
+        "baseline": curve.find_arm(content["baseline"], names),
         "metric": metric,
         "higher": content.get("higher_is_better", False),
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
@@ -188,7 +188,7 @@ def view(content: Mapping[str, Any]) -> Json:
             kind: curve.curve_columns(curves, kind, values) for kind, values in _CURVES.items()
         },
         "widths": curve.shares(_confidence(content), counts),
-        "paired": _thin_curves(content["paired"], names),
+        "paired": curve.paired_columns(content["paired"], names),
         "monitor": monitor_timeline.monitor_timeline(content["monitor"], judged, names),
     }
 
@@ -321,30 +321,6 @@ def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[
         "lost": bool(run.get("diverged")),
         "finished": bool(run.get("finished")),
     }
-
-
-def _thin_curves(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
-    """Return the differences of each arm to the baseline along the run, thinned."""
-    found = []
-    for one in curves:
-        points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
-        step = -(-len(points) // curve.MOST) or 1
-        # Counted from the end, so that the last point stays.
-        kept = points[::-1][::step][::-1]
-        if kept and str(one.get("arm")) in names:
-            by = str(one.get("by", "tokens"))
-            series = {
-                key: [curve.short(point.get(key)) for point in kept]
-                for key in ("difference", "low", "high")
-            }
-            place = [curve.short(point.get(by)) for point in kept]
-            arms = {key: _find_arm(one.get(key), names) for key in ("arm", "against")}
-            found.append({**arms, "by": by, "place": place, **series})
-    return found
-
-
-def _find_arm(name: Any, names: Sequence[str]) -> int | None:
-    return names.index(str(name)) if str(name) in names else None
 
 
 def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:

@@ -55,22 +55,6 @@ def written(page: str) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
 
 
-def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
-    content = race(("llama", "history-1", "pangu-pi"), updates=40)
-    general = body(render(content))
-    assert "Difference to llama in nats" in general and "(to " not in general
-    next(row for row in content["rows"] if row["arm"] == "pangu-pi")["against"] = "history-1"
-    next(one for one in content["paired"] if one["arm"] == "pangu-pi")["against"] = "history-1"
-    page = body(render(content))
-    assert "<b>pangu-pi</b> (to history-1)" in page and "<b>history-1</b> (to" not in page
-    (row,) = re.findall(r'<th scope="row">[^\n]* pangu-pi \(to history-1\)</th>', page)
-    for said in ("Difference to", "Differences are to", "Held-out loss less that of"):
-        assert f"{said} the arm that each is judged against" in page
-        assert f"{said} llama" not in page
-    drawn = view(json.loads(json.dumps(content)))["paired"]
-    assert {(one["arm"], one["against"]) for one in drawn} == {(1, 0), (2, 1)}
-
-
 def test_every_arm_has_its_verdict_difference_and_interval_lowest_first():
     content, page = whole()
     shown = body(page)
