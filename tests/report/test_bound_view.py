@@ -105,6 +105,9 @@ def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opene
     assert section.locator(".verdicts .loose").inner_text().strip() == (
         "a: 1 of 4 readings of condition are infinite: they are in no mean, range or map"
     )
+    section.get_by_text("Values as a table").click()
+    rows = section.locator("details.values tbody tr").all_inner_texts()
+    assert [row.endswith("\t–\t–") for row in rows] == [True, False, False, False]
 
 
 @pytest.mark.full

@@ -257,9 +257,13 @@ def _series(
     }
     known = {c: numbers(rows[c]).dropna() for c in columns}
     view["infinite"] = {
-        c: {"count": count, "readings": len(values)}
+        c: {
+            "count": int(endless.sum()),
+            "readings": len(values),
+            "layers": sorted(int(n) for n in rows["layer"][values.index[endless]].unique()),
+        }
         for c, values in known.items()
-        if (count := int(np.isinf(values).sum()))
+        if (endless := np.isinf(values)).any()
     }
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])

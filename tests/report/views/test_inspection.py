@@ -89,7 +89,7 @@ def test_what_is_not_finite_becomes_null_and_leaves_the_mean_of_the_rest():
         data["norm"][index] = value
     (series,) = view(report, "stream")["series"]
     assert series["values"]["norm"]["mean"][0] == 2
-    assert series["infinite"] == {"norm": {"count": 1, "readings": 5}}
+    assert series["infinite"] == {"norm": {"count": 1, "readings": 5, "layers": [-1]}}
     json.dumps(series, allow_nan=False)
 
 
