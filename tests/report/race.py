@@ -266,7 +266,7 @@ def _paired(
             mean, half = float(np.mean(each)), 2.5 * float(np.std(each))
             ends = {"low": mean - half, "high": mean + half}
             points.append({"tokens": update * BATCH, "n": len(each), "difference": mean, **ends})
-        found.append({"arm": arm, "by": "tokens", "points": points})
+        found.append({"arm": arm, "against": arms[0], "by": "tokens", "points": points})
     return found
 
 

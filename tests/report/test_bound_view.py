@@ -95,6 +95,21 @@ def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened: Open):
     assert "the bound is 80 % of the readings" in line.inner_text()
 
 
+def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opened: Open):
+    report = sample(["a", "b"], layers=2, heads=2, sequences=1)
+    data = report["frames"]["querykey"]["data"]
+    data["condition"][1] = "Infinity"
+    section = show(opened(report), "querykey")
+    assert section.locator(".verdicts .loose").count() == 0
+    section.locator("[data-control=column]").select_option("condition")
+    assert section.locator(".verdicts .loose").inner_text().strip() == (
+        "a: 1 of 4 readings of condition are infinite: they are in no mean, range or map"
+    )
+    section.get_by_text("Values as a table").click()
+    rows = section.locator("details.values tbody tr").all_inner_texts()
+    assert [row.endswith("\t–\t–") for row in rows] == [True, False, False, False]
+
+
 @pytest.mark.full
 def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened: Open):
     report = sample(["a", "b"], layers=2, sequences=1)

@@ -370,17 +370,6 @@ def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
     assert section.locator(".plot .point").count() == 0
 
 
-@pytest.mark.full
-def test_checkpoints_are_drawn_against_their_training_step(opened: Open):
-    steps = [3000, 1000, 2000, None]
-    report = sample([f"checkpoint-{s}" for s in steps], layers=2, sequences=1, steps=steps)
-    section = show(opened(report), "dimension")
-    assert section.get_by_role("heading", name="Over training").is_visible()
-    lines = section.locator("[data-part=steps] .scatterlayer .trace")
-    assert lines.count() == 4
-    assert lines.first.locator(".point").count() == 3
-
-
 def test_many_findings_are_shown_ten_at_first(opened: Open):
     report = sample(["a"])
     one = report["findings"][0]

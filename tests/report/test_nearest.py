@@ -1,6 +1,6 @@
 from layerlab.report.findings.find import find
 from tests.report.findings.test_find import SPOT, change
-from tests.report.reading import card, content, frames
+from tests.report.reading import LAYERS, card, content, frames
 
 
 def test_a_healthy_model_is_told_what_came_nearest():
@@ -16,3 +16,16 @@ def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
     found = find(content(card("a"), card("b")), tables)
     assert [one.id.startswith("nearest") for one in found] == [False, True]
     assert [one.model for one in found] == ["a", "b"]
+
+
+def test_a_stream_that_is_long_within_and_short_at_its_end_crosses_nothing():
+    stream = frames()["stream"].assign(growth=2.0)
+    healthy = {**frames(), "stream": stream}
+    tables = change(healthy, "stream", {"layer": 2}, growth=150.0)
+    finding = find(content(), tables)[0]
+    assert finding.column != "growth" and "150" not in finding.sentence
+    last = {"layer": LAYERS - 1}
+    tables = change(healthy, "stream", last, growth=97.0)
+    tables = change(tables, "stream", {**last, "sequence": 1}, growth=99.0)
+    finding = find(content(), tables)[0]
+    assert "98 % of the limit 100" in finding.sentence and finding.layer == LAYERS - 1

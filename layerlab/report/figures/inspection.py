@@ -116,10 +116,10 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     if len(shown) < 2:
         return {}
     shown.sort(key=lambda one: models[one["model"]]["step"])
-    means = [one["values"][column]["mean"] for one in shown]
+    means = [_leave_embedding(one["layers"], one["values"][column]["mean"]) for one in shown]
     known = [_drop_unknown(mean) for mean in means]
     lines = {
-        "mean over layers": [sum(values) / len(values) for values in known],
+        "mean over layers": [sum(values) / len(values) if values else None for values in known],
         "first layer": [mean[0] for mean in means],
         "middle layer": [mean[len(mean) // 2] for mean in means],
         "last layer": [mean[-1] for mean in means],
@@ -141,6 +141,11 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     )
     own["margin"] = {**own["margin"], "t": 48}
     return {f"{measure['name']}-{column}-steps": Figure(data=data, layout=own, height=328)}
+
+
+def _leave_embedding(layers: Sequence[int], values: list[Any]) -> list[Any]:
+    """Return the values of the layers; that of the embedding, which is none, if it is alone."""
+    return values[1:] if layers[0] == EMBEDDING and len(layers) > 1 else values
 
 
 def _line(view: Json, series: Json, column: str) -> dict[str, Any]:
@@ -213,7 +218,9 @@ def _places(view: Json, series: Json) -> list[float]:
         return list(layers)
     if len(layers) == 1:
         return [0.5]
-    return [(layer - EMBEDDING) / (layers[-1] - EMBEDDING) for layer in layers]
+    # The last of a model with attention in some layers alone may have no reading.
+    last = max(layers[-1], (view["models"][series["model"]]["layers"] or 0) - 1)
+    return [(layer - EMBEDDING) / (last - EMBEDDING) for layer in layers]
 
 
 def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict[str, Figure]:

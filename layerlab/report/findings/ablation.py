@@ -50,7 +50,7 @@ def _spare(readings: RuleData) -> Iterator[RuleHit]:
         f"{SPARE} nats each",
         advice="The others do without each of them on these texts (michel19). Taken out together "
         "they may matter: prune step by step, and measure the loss after each step.",
-        value=float(len(spare)),
+        value=float(spare["change"].abs().min()),
         threshold=SPARE,
         kind="head",
     )
@@ -60,8 +60,8 @@ def _vital(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "attention", "ffn")
     if rows.empty:
         return
-    limit = DOMINANT * float(rows["change"].median())
-    above = rows[rows["change"] > max(limit, 0.0)]
+    limit = max(DOMINANT * float(rows["change"].median()), 0.0)
+    above = rows[rows["change"] > limit]
     if above.empty:
         return
     top = peak(above.drop(columns="head"), "change")

@@ -10,13 +10,18 @@ from layerlab.report.findings.rule import Rule, RuleData, RuleHit, Shown
 
 @dataclass(frozen=True, kw_only=True)
 class RuleThreshold:
-    """A column, where a rule begins to speak about it, and how a sentence names it."""
+    """A column, where a rule begins to speak about it, and how a sentence names it.
+
+    Attributes:
+        last: whether the rule reads the last layer alone, in the mean over texts.
+    """
 
     measure: str
     column: str
     threshold: float
     name: str
     shown: Shown
+    last: bool = False
 
 
 LIMITS = (
@@ -40,6 +45,7 @@ LIMITS = (
         threshold=stability.GROWTH,
         name="length of the stream over that of the embedding",
         shown="channels",
+        last=True,
     ),
 )
 
@@ -65,8 +71,11 @@ def _nearest(readings: RuleData) -> Iterator[RuleHit]:
 def _peaks(readings: RuleData) -> Iterator[tuple[RuleThreshold, Peak]]:
     for limit in LIMITS:
         rows = readings.rows(limit.measure, limit.column)
-        if not rows.empty:
-            yield limit, peak(rows, limit.column)
+        if limit.last and not rows.empty:
+            last = rows[rows["layer"] == rows["layer"].max()]
+            rows = last.groupby("layer", as_index=False)[limit.column].mean()
+        if not rows.empty and (found := peak(rows, limit.column)).value <= limit.threshold:
+            yield limit, found
 
 
 RULE = Rule("nearest", None, "Own", _nearest)

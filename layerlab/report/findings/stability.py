@@ -1,5 +1,6 @@
 """Blocks that amplify, gradients that vanish or explode, a stream that grows, layers that idle."""
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -46,7 +47,7 @@ def _gradient(readings: RuleData) -> Iterator[RuleHit]:
     if len(layers) < 2:
         return
     first, last = float(layers.iloc[0]), float(layers.iloc[-1])
-    if not last > 0 or 1 / GRADIENT <= first / last <= GRADIENT:
+    if not 0 < last < math.inf or 1 / GRADIENT <= first / last <= GRADIENT:
         return
     ratio, explodes = first / last, first > last
     ends = int(layers.index[0]), int(layers.index[-1])

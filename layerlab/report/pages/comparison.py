@@ -62,7 +62,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
     **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
-_NAMED = {"rows": ("arm",), "runs": ("run",), "measures": ("measure", "arm", "against")}
+_NAMED = {"rows": ("arm", "against"), "runs": ("run",), "measures": ("measure", "arm", "against")}
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
 # Tables that are left out where they have no rows.
 _IF_ANY = ("ladder", "measures")
@@ -178,7 +178,7 @@ def view(content: Mapping[str, Any]) -> Json:
     return {
         "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
         "aligned": False,
-        "baseline": names.index(content["baseline"]) if content["baseline"] in names else None,
+        "baseline": curve.find_arm(content["baseline"], names),
         "metric": metric,
         "higher": content.get("higher_is_better", False),
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
@@ -188,13 +188,13 @@ def view(content: Mapping[str, Any]) -> Json:
             kind: curve.curve_columns(curves, kind, values) for kind, values in _CURVES.items()
         },
         "widths": curve.shares(_confidence(content), counts),
-        "paired": _thin_curves(content["paired"], names),
+        "paired": curve.paired_columns(content["paired"], names),
         "monitor": monitor_timeline.monitor_timeline(content["monitor"], judged, names),
     }
 
 
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown, known = view(whole), language(lang)
+    shown, known, rows = view(whole), language(lang), whole["rows"]
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(whole["recipe"])
     section = _of(recipe, "compare")
@@ -210,13 +210,14 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
             forest=forest_plot.forest(
-                whole["rows"],
+                rows,
                 whole["baseline"],
                 _arms(whole),
                 higher=whole["higher_is_better"],
             ),
             equality=equal_terms.equality(whole["manifests"], declared),
             declared=declared,
+            mixed=any(row["against"] not in ("", row["arm"], whole["baseline"]) for row in rows),
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
             recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
@@ -320,25 +321,6 @@ def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[
         "lost": bool(run.get("diverged")),
         "finished": bool(run.get("finished")),
     }
-
-
-def _thin_curves(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
-    """Return the differences of each arm to the baseline along the run, thinned."""
-    found = []
-    for one in curves:
-        points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
-        step = -(-len(points) // curve.MOST) or 1
-        # Counted from the end, so that the last point stays.
-        kept = points[::-1][::step][::-1]
-        if kept and str(one.get("arm")) in names:
-            by = str(one.get("by", "tokens"))
-            series = {
-                key: [curve.short(point.get(key)) for point in kept]
-                for key in ("difference", "low", "high")
-            }
-            place = [curve.short(point.get(by)) for point in kept]
-            found.append({"arm": names.index(str(one["arm"])), "by": by, "place": place, **series})
-    return found
 
 
 def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str] | Json) -> None:

@@ -9,7 +9,6 @@ from layerlab.report.pages.shell import (
     assemble,
     environment,
     join_scripts,
-    short_name,
     words,
 )
 from layerlab.report.views import command, inspection, model_cards, sources
@@ -42,7 +41,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
     return page.render(
         report=report,
         view=view,
-        findings=rank_findings(report["findings"], view),
+        findings=rank_findings(report, view),
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
         losses=model_cards.losses(report),
@@ -54,15 +53,15 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
     )
 
 
-def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rank_findings(report: Mapping[str, Any], view: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rank the findings, worst first, and add where each belongs on the page."""
-    names = [model["name"] for model in view["models"]]
+    places = {model["name"]: index for index, model in enumerate(report["models"])}
     measures = {measure["name"]: measure for measure in view["measures"]}
-    ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
+    ordered = sorted(report["findings"], key=lambda f: _RANK.get(f["severity"], len(_RANK)))
     return [
         {
             **finding,
-            "index": names.index(name) if (name := short_name(finding["model"])) in names else None,
+            "index": places.get(finding["model"]),
             "title": measures.get(finding["measure"], {}).get("title"),
             "curve": _curve(finding, measures.get(finding["measure"])),
             "picture": view["details"].get(finding["detail"], {}).get("kind"),

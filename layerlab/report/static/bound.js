@@ -52,11 +52,22 @@ function dashMark(dash) {
 }
 
 function drawVerdicts(section, shown) {
-  section.part("verdicts").replaceChildren(...convergence(section.measure, shown), ...section.measure.bounds.flatMap((bound, i) => {
+  section.part("verdicts").replaceChildren(...infinities(section), ...convergence(section.measure, shown), ...section.measure.bounds.flatMap((bound, i) => {
     const read = shown.filter((s) => s.bounds[i].readings);
     const broken = read.filter((s) => s.bounds[i].violated);
     return [...broken.map((s) => violation(bound, s, s.bounds[i])), holding(bound, i, read.filter((s) => !broken.includes(s)), broken.length)];
   }).filter(Boolean));
+}
+
+/* What is infinite has no place in a plot: of whose readings some are, the others alone are drawn. */
+function infinities(section) {
+  const column = columnOf(section);
+  return seriesOf(section).filter((s) => s.infinite[column]).map((s) => {
+    const who = data.models.length > 1 ? [swatch(s.model), ` ${data.models[s.model].name}: `] : [];
+    const { count, readings } = s.infinite[column];
+    const given = { count: format(count), readings: format(readings), column: element("code", {}, columnName(column)) };
+    return element("li", { class: "loose" }, ...who, ...parts("{count} of {readings} readings of {column} are infinite: they are in no mean, range or map", given));
+  });
 }
 
 /* A column `residual` says how far the first quantity of its measure is from having converged. */

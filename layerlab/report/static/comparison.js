@@ -60,9 +60,11 @@ function drawPaired(section, arms) {
   const shown = data.paired.filter((s) => arms.includes(s.arm));
   const range = shown.length ? pairedRange(shown, ticked(section, "whole")) : {};
   panels(section.part("panels"), shown, {
-    arm: (s) => s.arm, label: (name) => say("Paired difference of {arm}", { arm: name }), figure: (s) => pairedFigure(s, range), said: (s) => say(": {value} at the end", { value: format(present(s.difference).at(-1)) }),
+    arm: (s) => s.arm, label: (name) => say("Paired difference of {arm}", { arm: name }), figure: (s) => pairedFigure(s, range), said: (s) => versus(s) + say(": {value} at the end", { value: format(present(s.difference).at(-1)) }),
   });
 }
+
+const versus = ({ against }) => (against === null || isBase(against) ? "" : ` ${say("(to {arm})", { arm: data.models[against].name })}`);
 
 function drawRates(section, arms) {
   figureInto(section.part("plot"), rateFigure(arms), say("Held-out loss against the learning rate. The values are in the table of runs."));

@@ -15,8 +15,8 @@ function openDialog(title, button) {
 function openDetail(key, button) {
   const detail = data.details[key];
   if (!detail) return undefined;
-  if (detail.kind === "attention") return openHead(data.models.findIndex((m) => m.name === detail.model), detail.layer, detail.head, button);
-  openDialog(`${detail.model}: ${layerName(detail.layer)}`, button);
+  if (detail.kind === "attention") return openHead(detail.model, detail.layer, detail.head, button);
+  openDialog(`${data.models[detail.model].name}: ${layerName(detail.layer)}`, button);
   showChannels(detail);
   return undefined;
 }

@@ -71,7 +71,8 @@ const layerNumber = (layer) => (layer === EMBEDDING ? say("embedding") : format(
 /* Where a layer stands on the horizontal axis: its number, or its depth where models differ. */
 function place(series, layer) {
   if (!data.aligned) return layer;
-  const last = series.layers[series.layers.length - 1];
+  // The last of a model with attention in some layers alone may have no reading.
+  const last = Math.max(series.layers.at(-1), (data.models[series.model].layers ?? 0) - 1);
   return series.layers.length > 1 ? (layer - EMBEDDING) / (last - EMBEDDING) : 0.5;
 }
 
@@ -306,9 +307,11 @@ function steps(shown, column, log) {
     .sort((a, b) => data.models[a.model].step - data.models[b.model].step);
   if (sorted.length < 2) return null;
   const x = sorted.map((s) => data.models[s.model].step);
-  const pick = (part) => sorted.map((s) => s.values[column].mean[Math.round(part * (s.layers.length - 1))]);
+  // The embedding is no layer, where there are others.
+  const means = sorted.map((s) => s.values[column].mean.slice(s.layers.length > 1 && s.layers[0] === EMBEDDING ? 1 : 0));
+  const pick = (part) => means.map((mean) => mean[Math.round(part * (mean.length - 1))]);
   const rows = [
-    [say("mean over layers"), sorted.map((s) => average(s.values[column].mean)), "solid", 3, "circle", 0],
+    [say("mean over layers"), means.map(average), "solid", 3, "circle", 0],
     [say("first layer"), pick(0), "dot", 1.5, "square", 1],
     [say("middle layer"), pick(0.5), "dash", 1.5, "diamond", 2],
     [say("last layer"), pick(1), "dashdot", 1.5, "triangle-up", 4],

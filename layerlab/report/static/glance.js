@@ -47,7 +47,7 @@ function barTile({ groups }) {
     svg.append(mark);
   }
   const at = group.heads.indexOf(group.bar) - group.axes;
-  const values = present(group.rows.map((row) => row.cells[at]));
+  const values = group.rows.map((row) => row.cells[at]).filter(Number.isFinite);
   return { figure: svg, caption: [columnName(group.bar), element("br"), say("from {low} to {high}", { low: format(Math.min(...values)), high: format(Math.max(...values)) })] };
 }
 

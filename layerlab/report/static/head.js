@@ -1,9 +1,8 @@
 /* One head: its attention map where the report has one, and what every measure read of it. */
 
 async function openHead(model, layer, head, node) {
-  const name = data.models[model].name;
-  openDialog(say("{model}: layer {layer}, head {head}", { model: name, layer, head }), node);
-  const detail = Object.values(data.details).find((one) => one.kind === "attention" && one.model === name && one.layer === layer && one.head === head);
+  openDialog(say("{model}: layer {layer}, head {head}", { model: data.models[model].name, layer, head }), node);
+  const detail = Object.values(data.details).find((one) => one.kind === "attention" && one.model === model && one.layer === layer && one.head === head);
   if (detail) await showAttention(detail);
   else body.append(element("p", { class: "hint" }, say("No finding is about this head, so the report has no map of its attention.")));
   body.append(element("h3", {}, say("Its readings")), headReadings(model, layer, head));

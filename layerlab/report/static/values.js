@@ -19,7 +19,9 @@ function drawValues(section) {
   if (!box.nextElementSibling) box.after(saveButton(name, () => box.firstChild));
 }
 
+/* The head that a layer is worst or largest in; none where one is infinite, as that is no number here. */
 function extreme(series, i, column, better) {
+  if (series.infinite[column]?.layers.includes(series.layers[i])) return undefined;
   const { mean } = series.maps[column];
   const values = series.heads.map((head, j) => ({ head, value: mean[i * series.heads.length + j] })).filter((v) => v.value !== null);
   const sign = better === "higher" ? -1 : 1;

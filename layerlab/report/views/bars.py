@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from layerlab.records.json_values import Json
+from layerlab.records.json_values import Json, json_values
 from layerlab.report.i18n.language import label
 from layerlab.report.views import text
-from layerlab.report.views.bounds import finite, is_text
+from layerlab.report.views.bounds import finite, is_text, numbers
 
 DIGITS = 4
 # More rows than this are shown in groups that unfold.
@@ -24,7 +25,8 @@ def view(
 ) -> Json:
     """Return the rows of a measure as cells, means over sequences.
 
-    What only a plotted measure has is empty.
+    A mean is infinite where one sequence is, and none where one sequence has no reading: the others
+    do not stand for it. What only a plotted measure has is empty.
 
     Rows stand in the order of the readings.
     """
@@ -60,14 +62,14 @@ def _table(
     """Return all rows in one table, or in one for each group where there are many."""
     if rows.empty or not columns:
         return {"groups": []}
-    numbers = [name for name in columns if not is_text(rows[name])]
-    known = rows.assign(**{name: finite(rows[name]) for name in numbers})
-    how = dict.fromkeys(columns, "first") | dict.fromkeys(numbers, "mean")
+    numeric = [name for name in columns if not is_text(rows[name])]
+    known = rows.assign(**{name: numbers(rows[name]) for name in numeric})
+    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numeric, _mean)
     table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
     parts = table.groupby(group, sort=False) if group else [((), table)]
-    drawn = [name for name in measure["plot"] or [""] if name in numbers]
+    drawn = [name for name in measure["plot"] or [""] if name in numeric]
     spans = {name: _find_span(table[name]) for name in drawn}
     roles, typed = measure.get("roles", {}), set(measure.get("typed", ()))
     groups: list[Json] = []
@@ -83,7 +85,7 @@ def _table(
                 "open": len(table) <= OPEN or not groups,
                 "heads": [*left, *heads],
                 "axes": len(left),
-                "words": [one for one in heads if one not in numbers or roles.get(one) == "flag"],
+                "words": [one for one in heads if one not in numeric or roles.get(one) == "flag"],
                 "bar": bar,
                 "rows": [
                     {
@@ -97,6 +99,11 @@ def _table(
             }
         )
     return {"groups": groups}
+
+
+def _mean(values: pd.Series) -> float:
+    with np.errstate(invalid="ignore"):  # of infinities of both signs there is none
+        return float(values.mean(skipna=False))
 
 
 def _is_known(column: pd.Series) -> bool:
@@ -127,7 +134,8 @@ def _tell_flag(name: str, row: Mapping[Any, Any]) -> str:
 
 def _find_span(values: pd.Series) -> tuple[float, float]:
     """Return where the bars of a column begin and end; 0 lies between."""
-    return min(0.0, float(values.min())), max(0.0, float(values.max()))
+    known = finite(values)
+    return min(0.0, float(known.min())), max(0.0, float(known.max()))
 
 
 def _place_bar(value: Any, span: tuple[float, float]) -> Json:
@@ -135,10 +143,13 @@ def _place_bar(value: Any, span: tuple[float, float]) -> Json:
     low, high = span
     if value is None or pd.isna(value) or high <= low:
         return {"start": 0.0, "bar": 0.0}
-    start, end = sorted((0.0, float(value)))
+    # One that is infinite is as long as there is room.
+    start, end = sorted((0.0, min(high, max(low, float(value)))))
     scale = 100 / (high - low)
     return {"start": round(scale * (start - low), 1), "bar": round(scale * (end - start), 1)}
 
 
-def _number(value: float) -> float | None:
-    return None if pd.isna(value) else float(f"{value:.{DIGITS}g}")
+def _number(value: float) -> float | str | None:
+    """Return a number with few digits; infinities in words, as in report.json."""
+    short: float | str | None = json_values(float(f"{value:.{DIGITS}g}"))
+    return short

@@ -38,7 +38,12 @@ def is_text(column: pd.Series) -> bool:
     return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
 
 
+def numbers(column: pd.Series) -> pd.Series:
+    """Return a column as floats, infinities among them, with NaN for whatever is no number."""
+    return pd.to_numeric(column, errors="coerce").astype(float)
+
+
 def finite(column: pd.Series) -> pd.Series:
     """Return a column as floats, with NaN for whatever is not a finite number."""
-    values = pd.to_numeric(column, errors="coerce").to_numpy(float)
+    values = numbers(column).to_numpy()
     return pd.Series(np.where(np.isfinite(values), values, np.nan), column.index, name=column.name)

@@ -48,6 +48,36 @@ def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequen
     }
 
 
+def paired_columns(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
+    """Return the differences of each arm along the run, thinned, and to which arm each is.
+
+    Args:
+        curves: of each arm, with its points.
+        names: of all arms; arms are told by their places among them.
+    """
+    found = []
+    for one in curves:
+        points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
+        step = -(-len(points) // MOST) or 1
+        # Counted from the end, so that the last point stays.
+        kept = points[::-1][::step][::-1]
+        if kept and str(one.get("arm")) in names:
+            by = str(one.get("by", "tokens"))
+            series = {
+                key: [short(point.get(key)) for point in kept]
+                for key in ("difference", "low", "high")
+            }
+            place = [short(point.get(by)) for point in kept]
+            arms = {key: find_arm(one.get(key), names) for key in ("arm", "against")}
+            found.append({**arms, "by": by, "place": place, **series})
+    return found
+
+
+def find_arm(name: Any, names: Sequence[str]) -> int | None:
+    """Return the place of an arm among all; None for a name that is none of theirs."""
+    return names.index(str(name)) if str(name) in names else None
+
+
 def bins(updates: np.ndarray, most: int) -> np.ndarray:
     """Return the bin of each update, named by the last update in it.
 

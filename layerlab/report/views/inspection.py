@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import bars, density, feature_cloud, saliency, text
-from layerlab.report.views.bounds import finite, is_text, violations
+from layerlab.report.views.bounds import finite, is_text, numbers, violations
 
 DIGITS = 4
 # With the library that draws a page has 1.5 MB, of which its pictures take so much at most.
@@ -26,18 +26,21 @@ DETAIL_BYTES = 250_000
 PICTURE_BYTES = 450_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
-NAME, LONGEST = 60, 4096  # characters of a model's name
+NAME = 60  # characters of a model's name
 _AXES = ("model", "sequence", "layer", "head", "position", "token")
 
 
 def compact(report: Mapping[str, Any]) -> Json:
     """Return what the page draws of a whole report."""
     steps = _steps(report["models"])
+    whole = [str(model["name"]) for model in report["models"]]
     models = [
         {"name": name, "step": step, "layers": model["layers"]}
-        for name, step, model in zip(_names(report["models"]), steps, report["models"], strict=True)
+        for name, step, model in zip(
+            text.tell_apart(whole, NAME), steps, report["models"], strict=True
+        )
     ]
-    opened = details(report["findings"], report["details"])
+    opened = details(report["findings"], report["details"], whole)
     kinds = len(report.get("pictures") or ()) or 1
     room = (PICTURE_BYTES - len(json.dumps(opened))) // kinds
     return {
@@ -46,16 +49,6 @@ def compact(report: Mapping[str, Any]) -> Json:
         "measures": [measure_view(report, measure, room) for measure in report["measures"]],
         "details": opened,
     }
-
-
-def _names(models: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return names as a legend has room for them: the ends of those that begin alike."""
-    whole = [text.prose(str(model["name"]), LONGEST) for model in models]
-    cut = [text.prose(name, NAME) for name in whole]
-    return [
-        short if cut.count(short) == 1 or len(name) <= NAME else f"…{name[1 - NAME :]}"
-        for short, name in zip(cut, whole, strict=True)
-    ]
 
 
 def _steps(models: Sequence[Mapping[str, Any]]) -> list[int | None]:
@@ -227,14 +220,19 @@ def convergence(residual: pd.Series) -> Json:
 def details(
     findings: Sequence[Mapping[str, Any]],
     stored: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
     budget: int = DETAIL_BYTES,
 ) -> Json:
-    """Return what the findings open, in their order, as long as there is room on the page."""
+    """Return what the findings open, in their order, as long as there is room on the page.
+
+    Args:
+        names: of the models, one of which each is of, by its number.
+    """
     kept: Json = {}
     for key in dict.fromkeys(f.get("detail") for f in findings):
-        if key is None or key not in stored:
+        if key is None or key not in stored or str(stored[key]["model"]) not in names:
             continue
-        view = _detail(stored[key])
+        view = {**_detail(stored[key]), "model": names.index(str(stored[key]["model"]))}
         cost = sum(len(str(value)) for value in view.values())
         if cost <= budget:
             kept[key] = view
@@ -256,6 +254,16 @@ def _series(
         "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
         "values": _summaries(table, ["layer"], columns, indices),
         "bounds": [_verdict(table, bound, dtype) for bound in bounds],
+    }
+    known = {c: numbers(rows[c]).dropna() for c in columns}
+    view["infinite"] = {
+        c: {
+            "count": int(endless.sum()),
+            "readings": len(values),
+            "layers": sorted(int(n) for n in rows["layer"][values.index[endless]].unique()),
+        }
+        for c, values in known.items()
+        if (endless := np.isinf(values)).any()
     }
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])
@@ -315,7 +323,6 @@ def _verdict(table: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -
 
 def _detail(stored: Mapping[str, Any]) -> Json:
     view = {k: stored.get(k) for k in ("kind", "layer", "head", "sequence")}
-    view["model"] = text.prose(str(stored["model"]), 60)
     if stored["kind"] == "channels":
         view["channels"] = [
             {**c, "token": text.token(str(c["token"])), "value": _number(float(c["value"]))}

@@ -6,9 +6,11 @@ control characters, invisible ones, changes of direction, halves of a surrogate 
 
 import json
 import unicodedata
+from collections.abc import Iterable
 
 # What a measure writes where a token holds but a part of a character.
 PART = "\u25cc"
+LONGEST = 4096  # characters of a name
 _SPELLED = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 
@@ -33,6 +35,21 @@ def prose(text: str, limit: int = 600) -> str:
     """
     shown = "".join(" " if c.isspace() else _visible(c) for c in text[: limit + 1])
     return _cut(shown, limit)
+
+
+def tell_apart(names: Iterable[str], limit: int) -> list[str]:
+    """Return names of so many characters at most: the ends of those that begin alike.
+
+    Example:
+        >>> tell_apart(["/runs/one", "/runs/two", "llama"], 6)
+        ['…s/one', '…s/two', 'llama']
+    """
+    whole = [prose(name, LONGEST) for name in names]
+    cut = [prose(name, limit) for name in whole]
+    return [
+        short if cut.count(short) == 1 or len(name) <= limit else f"…{name[1 - limit :]}"
+        for short, name in zip(cut, whole, strict=True)
+    ]
 
 
 def quote_text(text: str, limit: int = 600) -> str:

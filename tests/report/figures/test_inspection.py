@@ -74,6 +74,17 @@ def test_curves_of_several_models_stand_in_one_figure(measure, column):
     assert figure.layout["showlegend"]
 
 
+def test_a_layer_stands_at_its_depth_where_the_last_ones_have_no_reading():
+    content = sample(["a", "b"], layers=[3, 8])
+    data = content["frames"]["spectrum"]["data"]
+    kept = [m == "a" or layer < 4 for m, layer in zip(data["model"], data["layer"], strict=True)]
+    for name, values in data.items():
+        data[name] = [value for value, keep in zip(values, kept, strict=True) if keep]
+    lines = {t["name"]: t for t in figures(content)["spectrum-norm"].data if "marker" in t}
+    assert lines["a"]["x"] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert lines["b"]["x"] == pytest.approx([1 / 8, 2 / 8, 3 / 8, 4 / 8])
+
+
 def test_checkpoints_of_a_run_are_drawn_over_its_steps():
     content = sample(["c", "a", "b"], steps=[300, 100, 200], layers=4)
     figure = figures(content)["dimension-effective_dimension-steps"]
@@ -81,7 +92,9 @@ def test_checkpoints_of_a_run_are_drawn_over_its_steps():
     rows = inspection.frame(content, "dimension").set_index(["model", "layer"])[
         "effective_dimension"
     ]
-    assert figure.data[0]["y"] == pytest.approx([rows[m].mean() for m in "abc"], rel=1e-3)
+    inside = rows.drop(index=-1, level="layer")  # the embedding is no layer
+    assert figure.data[0]["y"] == pytest.approx([inside[m].mean() for m in "abc"], rel=1e-3)
+    assert figure.data[1]["y"] == pytest.approx([inside[m].iloc[0] for m in "abc"], rel=1e-3)
     assert figure.data[3]["y"] == pytest.approx([rows[m].iloc[-1] for m in "abc"], rel=1e-3)
     assert "dimension-effective_dimension-steps" not in figures(sample(["a", "b"]))
 

@@ -21,3 +21,17 @@ def test_parts_without_which_the_loss_rises_are_named_with_the_head_that_matters
     assert finding.sentence.startswith("Layer 1: without its feed-forward the loss rises by 0.9 n")
     assert "and 1 more layer (4)" in finding.sentence
     assert "layer 2 head 1 matters the most: 0.2 nats" in finding.advice
+
+
+def test_of_heads_that_change_next_to_nothing_the_change_is_held_against_the_limit():
+    where = {"layer": 3, "component": "head", "head": [1, 2]}
+    finding = only(find(content(), change(frames(), "ablation", where, change=-1e-5)))
+    assert (finding.value, finding.threshold) == (1e-5, 1e-3)
+    assert "2 of 24 heads change the loss by less than 0.001 nats" in finding.sentence
+
+
+def test_a_median_below_zero_is_no_threshold():
+    parts = {"component": ["attention", "ffn"]}
+    tables = change(frames(), "ablation", parts, change=-0.01)
+    tables = change(tables, "ablation", {"layer": 1, "component": "ffn"}, change=0.9)
+    assert only(find(content(), tables)).threshold == 0.0

@@ -1,11 +1,13 @@
 """On the page of a comparison numbers stand beside those of their own unit."""
 
+import json
 import re
 
 import pytest
 
-from layerlab.report.pages.comparison import render
+from layerlab.report.pages.comparison import render, view
 from tests.report.pages.test_comparison import body, few
+from tests.report.race import race
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,19 @@ def test_the_spread_stands_beside_the_losses_that_it_is_of(
     row = numbers[numbers.index("4.532") - 900 :]
     places = [row.index(one) for one in ("4.532", "0.0123", "1.235")]
     assert places == sorted(places, reverse=metric != "nats")
+
+
+def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
+    content = race(("llama", "history-1", "pangu-pi"), updates=40)
+    general = body(render(content))
+    assert "Difference to llama in nats" in general and "(to " not in general
+    next(row for row in content["rows"] if row["arm"] == "pangu-pi")["against"] = "history-1"
+    next(one for one in content["paired"] if one["arm"] == "pangu-pi")["against"] = "history-1"
+    page = body(render(content))
+    assert "<b>pangu-pi</b> (to history-1)" in page and "<b>history-1</b> (to" not in page
+    assert re.search(r'<th scope="row">[^\n]* pangu-pi \(to history-1\)</th>', page)
+    for said in ("Difference to", "Differences are to", "Held-out loss less that of"):
+        assert f"{said} the arm that each is judged against" in page
+        assert f"{said} llama" not in page
+    drawn = view(json.loads(json.dumps(content)))["paired"]
+    assert {(one["arm"], one["against"]) for one in drawn} == {(1, 0), (2, 1)}

@@ -139,11 +139,25 @@ def test_a_large_model_with_as_many_pictures_as_findings_stays_below_the_limit()
 def test_findings_are_listed_worst_first_with_number_threshold_and_source():
     report = sample()
     report["findings"].reverse()
-    order = [f["severity"] for f in rank_findings(report["findings"], compact(report))]
+    order = [f["severity"] for f in rank_findings(report, compact(report))]
     assert order == ["error", "warning", "warning", "info"]
     page = render(report)
     assert '<b>131.2</b>, threshold 100 (<a href="#source-kimi25">kimi25</a>)' in page
     assert page.index("131.2") < page.index("912.4") < page.index("0.33")
+
+
+def test_findings_and_their_pictures_belong_to_their_model_however_long_its_name_is():
+    names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
+    report = sample(names)
+    view = compact(report)
+    found = rank_findings(report, view)
+    assert {finding["index"] for finding in found} == {0, 1}
+    assert all(names[finding["index"]] == finding["model"] for finding in found)
+    shown = view["details"]
+    assert shown
+    assert all(names[shown[key]["model"]] == report["details"][key]["model"] for key in shown)
+    head = render(report).partition('<section id="findings"')[0]
+    assert all(f"<i>{model['name']}</i>" in head for model in view["models"])
 
 
 def test_every_measure_says_what_it_is_and_how_it_is_defined():

@@ -47,6 +47,24 @@ def test_a_long_table_is_cut_into_groups_and_keeps_every_row():
     assert sum(len(group["rows"]) for group in long["groups"]) == 6 * len(rows)
 
 
+def test_a_sequence_that_overflows_is_not_left_out_of_the_mean():
+    whole = report()
+    data = whole["frames"]["logits"]["data"]
+    first = data["format"].index("fp16")
+    data["error"][first], data["kl"][first] = "Infinity", None
+    (group,) = view(whole, "logits")["table"]["groups"]
+    bf16, fp16 = (
+        next(row for row in group["rows"] if row["names"] == [name, "as-run"])
+        for name in ("bf16", "fp16")
+    )
+    at = [group["heads"].index(name) - group["axes"] for name in ("error", "kl")]
+    assert [fp16["cells"][i] for i in at] == ["Infinity", None]
+    assert (bf16["bar"], fp16["bar"]) == (100, 100) and bf16["cells"][at[0]] == 0.001
+    section = re.search(r'<section class="listing" id="logits".*?</section>', render(whole), re.S)
+    assert section is not None and ">Infinity<" in section.group()
+    assert "Each number is a mean over the sequences" in section.group()
+
+
 def test_hostile_names_of_parts_stay_text():
     hostile = "<img src=x onerror=alert(1)></table>"
     page = render(report(attribution={"part": hostile}))

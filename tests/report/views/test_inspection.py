@@ -89,6 +89,7 @@ def test_what_is_not_finite_becomes_null_and_leaves_the_mean_of_the_rest():
         data["norm"][index] = value
     (series,) = view(report, "stream")["series"]
     assert series["values"]["norm"]["mean"][0] == 2
+    assert series["infinite"] == {"norm": {"count": 1, "readings": 5, "layers": [-1]}}
     json.dumps(series, allow_nan=False)
 
 
@@ -145,7 +146,7 @@ def test_readings_whose_residual_is_large_are_counted_in_whatever_measure_has_on
 
 def test_an_attention_map_is_packed_without_loss():
     stored = attention_detail("a", [f"w{i}" for i in range(17)])
-    packed = inspection.details([{"detail": "k"}], {"k": stored})["k"]
+    packed = inspection.details([{"detail": "k"}], {"k": stored}, ["a"])["k"]
     flat = zlib.decompress(base64.b64decode(packed["map"]))
     table = np.frombuffer(flat, dtype=np.uint8).reshape(17, 17)
     for index, row in enumerate(stored["weights"]):
@@ -155,7 +156,7 @@ def test_an_attention_map_is_packed_without_loss():
 
 def test_a_part_of_a_long_sequence_keeps_its_positions():
     stored = attention_detail("a", ["x", "y", "z"]) | {"queries": [0, 500, 511]}
-    packed = inspection.details([{"detail": "k"}], {"k": stored})["k"]
+    packed = inspection.details([{"detail": "k"}], {"k": stored}, ["a"])["k"]
     assert packed["positions"] == [0, 500, 511]
     assert packed["own"] == [0, 1, 2]
 
@@ -163,8 +164,8 @@ def test_a_part_of_a_long_sequence_keeps_its_positions():
 def test_pictures_are_kept_in_the_order_of_the_findings_until_the_page_is_full():
     one = attention_detail("a", ["x"] * 40)
     findings = [{"detail": name} for name in ("late", "first", None, "absent")]
-    cost = len(str(inspection.details([{"detail": "late"}], {"late": one})["late"]))
-    kept = inspection.details(findings, {"first": one, "late": one}, budget=cost)
+    cost = len(str(inspection.details([{"detail": "late"}], {"late": one}, ["a"])["late"]))
+    kept = inspection.details(findings, {"first": one, "late": one}, ["a"], budget=cost)
     assert list(kept) == ["late"]
 
 
