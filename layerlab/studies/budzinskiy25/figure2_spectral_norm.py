@@ -19,8 +19,8 @@ from layerlab.studies.engine.verdict import above, decide, each
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 DEPTHS = (10, 15, 20)
-# Near both ends of `NORMS` the error hardly grows with the norm; the second range is the steep part,
-# which a reader of the figure sees.
+# Near both ends of `NORMS` the error hardly grows with the norm; the second range is the steep
+# part, which a reader of the figure sees.
 RANGES = ((1, 32), (8, 64))
 EXPECTED = {10: 1.0, 20: 2.0}
 # Nearer to this power than to any other whole one.
@@ -91,7 +91,7 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
 
 
 def describe_ends(errors: np.ndarray) -> str:
-    """Describe by how much the mean error of the deepest stack grows near both ends of the norms."""
+    """Describe by how much the mean error of the deepest stack grows near both ends."""
     means = errors[:, :, DEPTHS.index(max(DEPTHS)), NORMWISE].mean(0)
     (low, next_), (before, high) = NORMS[:2], NORMS[-2:]
     first, last = means[1] / means[0], means[-1] / means[-2]
