@@ -193,7 +193,7 @@ class TrainSection(Section):
         lr_scheduler_type: its course after the warm-up.
         warmup_steps: updates, or below 1 a share of them, in which it rises from 0.
         min_lr_ratio: share of the rate that is left at the end (cosine, linear, wsd).
-        decay_ratio: share of the updates in which wsd falls.
+        decay_ratio: share of the updates after the warm-up in which wsd falls.
         adam_beta1: decay of AdamW's mean of the gradient.
         adam_beta2: decay of AdamW's mean of its square.
         adam_epsilon: added to the root of that mean.

@@ -56,3 +56,8 @@ def test_wsd_is_flat_and_then_falls():
 def test_a_warm_up_below_one_is_a_share():
     assert warmup_of(200, TrainSection(max_steps=1, warmup_steps=0.05)) == 10
     assert warmup_of(200, TrainSection(max_steps=1, warmup_steps=4000)) == 200
+
+
+def test_wsd_falls_in_a_share_of_what_the_warm_up_leaves():
+    found = rates(lr_scheduler_type="wsd", warmup_steps=20, decay_ratio=0.5, min_lr_ratio=0.0)
+    assert sum(rate < 2.0 for rate in found[20:]) == 9 and found[30] == 2.0

@@ -19,8 +19,8 @@ from layerlab.studies.engine.verdict import above, decide, each
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 DEPTHS = (10, 15, 20)
-# Below 1 the error does not depend on the norm and above 64 it is of the size of the result; the
-# second range is the steep part, which a reader of the figure sees.
+# Near both ends of `NORMS` the error hardly grows with the norm; the second range is the steep
+# part, which a reader of the figure sees.
 RANGES = ((1, 32), (8, 64))
 EXPECTED = {10: 1.0, 20: 2.0}
 # Nearer to this power than to any other whole one.
@@ -68,8 +68,8 @@ def run(work: StudyContext) -> Outcome:
         pictures=tuple(plot(errors)),
         remarks=(
             f"'About' is a power within {NEAR:g} of the one that is named: nearer to it than to "
-            "any other whole power. Below a norm of 1 the error does not depend on it, and above "
-            "64 it is as large as the result.",
+            "any other whole power.",
+            describe_ends(errors),
         ),
     )
 
@@ -87,6 +87,18 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
         lambda draws: line(norms, np.log(draws.mean(0))).slope,
         seed,
         comparisons=len(DEPTHS),
+    )
+
+
+def describe_ends(errors: np.ndarray) -> str:
+    """Describe by how much the mean error of the deepest stack grows near both ends."""
+    means = errors[:, :, DEPTHS.index(max(DEPTHS)), NORMWISE].mean(0)
+    (low, next_), (before, high) = NORMS[:2], NORMS[-2:]
+    first, last = means[1] / means[0], means[-1] / means[-2]
+    return (
+        f"After {max(DEPTHS)} layers the mean error grows x {first:.2g} from a norm of {low:g} to "
+        f"{next_:g} and x {last:.2g} from {before:g} to {high:g}, where it is {means[-1]:.2g} of "
+        "the result (normwise)."
     )
 
 

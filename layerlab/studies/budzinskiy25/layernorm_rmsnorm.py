@@ -140,7 +140,7 @@ def in_model(model: str, digits: int, given: GivenModels = NONE) -> dict[str, np
     """
     read = inputs(patient(model, given), tokens_of(model, given)[:TOKENS])
     if not read:
-        raise NotApplicable(f"no layer norm or RMS norm reads the stream of {model}")
+        raise NotApplicable(f"{model}: no layer norm or RMS norm reads its stream")
     rows = torch.cat(list(read.values()))[:, None]
     centred = rows - rows.mean(-1, keepdim=True)
     found = {norm: norm_errors(rows, norm, digits).numpy() for norm in NORMS}

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from layerlab.errors import NotApplicable
+
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
     from layerlab.measures.support.rounding_theory import Theory
@@ -22,10 +24,16 @@ def weights_of(part: "AttentionPart", subject: "LoadedModel") -> "HeadWeights":
 
 
 def theory_of(layer: "Layer", subject: "LoadedModel") -> "Theory":
-    """Return a traced block in the theory's terms, checked against what the model computed."""
+    """Return a traced block in the theory's terms, checked against what the model computed.
+
+    Raises:
+        NotApplicable: the block has no attention.
+    """
     from layerlab.measures.support.rounding_theory import theory
 
-    assert not isinstance(subject.stack, str) and layer.attention is not None
+    assert not isinstance(subject.stack, str)
+    if layer.attention is None:
+        raise NotApplicable(f"layer {layer.layer} has no attention")
     weights = weights_of(subject.stack.attention(layer.attention.name), subject)
     found = theory(replace(layer, weights=weights), subject.model)
     assert found is not None, "a block is more than the embedding"

@@ -97,7 +97,8 @@ def run(work: StudyContext) -> Outcome:
             f"{work.options['mode']}: one component is rounded at a time and all others are in "
             "float64. A share is the squared error of the logits that this gives, over that with "
             "everything rounded.",
-            *([] if work.given else [ABOUT_FUSED]),
+            # Rounded flat, no kernel keeps anything.
+            *([] if work.given or work.options["mode"] == "flat" else [ABOUT_FUSED]),
             f"Most is more than half. Shares within {CLOSED:g} of 1 add up to within an eighth of "
             "the error itself, which is the root.",
             LOOKED,

@@ -8,12 +8,14 @@ from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.budzinskiy25.models.components import COMPONENTS
 from layerlab.studies.budzinskiy25.models.error_sources import (
+    ABOUT_FUSED,
     components,
     errs,
     judge_adding,
     judge_attention,
     share_of,
 )
+from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.support.passages import tokens_of
 
@@ -73,3 +75,13 @@ def test_a_planted_share_is_found_and_judged():
         assert judge_attention(errors, WORK, "bf16").word == word
     assert judge_adding(planted(norms=0.5, logits=0.45), WORK).word == "holds"
     assert judge_adding(planted(norms=0.5, logits=0.9), WORK).word == "fails"
+
+
+def test_a_fused_kernel_keeps_nothing_where_every_result_is_rounded():
+    told = {
+        mode: " ".join(
+            study("where-noise", draws=4, mode=mode, progress=False, threads=1).to_dict()["remarks"]
+        )
+        for mode in ("as-run", "flat")
+    }
+    assert ABOUT_FUSED in told["as-run"] and "float32" not in told["flat"]
