@@ -8,7 +8,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -31,7 +31,8 @@ os.environ.update(
 
 import hypothesis
 import pytest
-from _pytest.doctest import DoctestModule
+
+from tests.forked import BEFORE, READY
 
 # torch and transformers are imported by the tests that need them: the process of xdist that hands
 # out the tests runs none, and would take five seconds for it before any other begins.
@@ -65,6 +66,22 @@ TINY = {
 }
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the servers of processes once for all workers, where all tests are asked for.
+
+    A few of them may need none.
+    """
+    if node.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        node.workerinput["servers"] = [one.share() for one in (READY, BEFORE)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    shared = getattr(config, "workerinput", {}).get("servers", [])
+    for server, found in zip((READY, BEFORE), shared, strict=False):
+        server.join(*found)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Hardly anything is garbage before the first test, and what is there then stays.
@@ -77,12 +94,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Look for examples in no test: they stand in layerlab, and looking took seconds."""
-    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 # Examples of a property in `make test`, and where hypothesis has the settings of a test.

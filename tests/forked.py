@@ -2,7 +2,8 @@
 
 What a test starts mostly imports: torch, transformers and layerlab take five seconds of a
 processor, again in every process. Here they are imported once, by a server that runs nothing else;
-each process is forked from it, so it begins at once, and clean. Where it matters when transformers
+each process is forked from it, so it begins at once, and clean. Workers of xdist have one together,
+which the process starts that hands out the tests. Where it matters when transformers
 or layerlab is imported, a second server has everything but these two. What such a process starts by
 itself, the workers of its runs, is forked from it. What is about the imports of an empty
 interpreter, or about its hash seed, needs an interpreter of its own: `subprocess`.
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -55,9 +56,33 @@ PROCESSES = multiprocessing.get_context("forkserver")
 class Server(forkserver.ForkServer):
     """It starts with the first process, ends with this one, and holds the modules of its names."""
 
+    # Of `ForkServer`, which a process takes for its own.
+    _forkserver_address: str | None
+    _forkserver_alive_fd: int | None
+    _forkserver_pid: int | None
+
     def __init__(self, *names: str) -> None:
         super().__init__()
-        self.set_forkserver_preload(["tests.forked", *names])
+        self.set_forkserver_preload(["tests.ungarbled", "tests.forked", *names])
+        self._shared = False
+
+    def share(self) -> tuple[str | None, int | None]:
+        """Start it; return what `join` takes in processes that end before this one."""
+        self.ensure_running()
+        return self._forkserver_address, self._forkserver_pid
+
+    def join(self, address: str, pid: int) -> None:
+        """Fork from the server that another process shares, and that ends with that one."""
+        self._forkserver_address, self._forkserver_pid = address, pid
+        # In the place of the pipe by which the server hears that this process is gone.
+        self._forkserver_alive_fd = os.open(os.devnull, os.O_WRONLY)
+        self._shared = True
+
+    def ensure_running(self) -> None:
+        if self._shared:
+            resource_tracker.ensure_running()
+        else:
+            super().ensure_running()
 
     def start(self, process: Any) -> None:
         """Fork the process from here: the standard library has one server for all."""
@@ -137,7 +162,7 @@ class ForkedWorker:
         from layerlab.training.worker import PARENT  # late: one of the servers is without layerlab
 
         READY.ensure_running()
-        settings = {**env, PARENT: str(READY._forkserver_pid)}  # type: ignore[attr-defined]
+        settings = {**env, PARENT: str(READY._forkserver_pid)}
         streams = [os.devnull, stdout.name, stdout.name]
         module = list(command[command.index("-m") :])
         given = (module, str(Path.cwd()), settings, streams, True)

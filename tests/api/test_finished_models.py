@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from layerlab.system.trust import trust
 pytest.importorskip("lm_eval")
 
 from layerlab.builtin import SAMPLE
+from tests.forked import python
 from tests.refused import refuses
 
 SUITE, OWN = "suite:forwards.yaml", "command:size"
@@ -282,8 +281,7 @@ def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> No
     )
     write_all(copied, more)
     words = ["compare", "scored.toml", "--out", ".", "--trust-recipe", "-q"]
-    done = subprocess.run([sys.executable, "-m", "layerlab", *words], cwd=copied, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert python("-m", "layerlab", *words, cwd=copied).returncode == -signal.SIGKILL
     half = files(copied)
     assert len(half) == 3 and len(told(copied)) == 3, "the third has its suite alone"
     trap.unlink()

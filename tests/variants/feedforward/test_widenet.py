@@ -1,8 +1,6 @@
 """WideNet: experts as a slow loop has them, none of them full, in blocks that are shared."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from layerlab.blocks.context import Flow
 from layerlab.model.cost.cost import account
 from layerlab.model.laws import operations, parameters
 from layerlab.variants.feedforward.widenet import Experts
+from tests.forked import python
 from tests.model.small import SIZES, shaken, small
 from tests.variants.option import lawful
 
@@ -166,5 +165,5 @@ for tokens in (24, 1):
     x = torch.randn(2, tokens, 48)
     assert torch.equal(whole(x, Flow()), part(x, Flow()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
