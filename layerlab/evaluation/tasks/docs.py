@@ -3,7 +3,7 @@
 A row is all that a task needs, so a YAML file only says which columns are what.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def splits(
 
 def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner) -> dict[str, Any]:
     prompt = build_prompt(one, benchmark, subject, manner)
-    begin = str.lstrip if manner.chat else str
+    begin: Callable[[str], str] = str.lstrip if manner.chat else str
     return {
         "header": prompt.header,
         "prompt": prompt.text,
