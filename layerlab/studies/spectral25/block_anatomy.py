@@ -58,6 +58,8 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
         if layer.attention is not None:
             if "ffn" not in layer.sublayers:
                 raise NotApplicable("no feed-forward is seen in a block with attention")
+            if any(layer.sublayers[name].branch is None for name in SUBLAYERS[1:]):
+                raise NotApplicable("no sum in a block shows that its sublayers join the stream")
             found["heads"].append(_heads(layer, own[layer.attention.name]))
             found["norms"].append(_norms(layer))
             found["residuals"].append(_residuals(layer))
@@ -116,7 +118,7 @@ def entropy(matrices: Tensor) -> Tensor:
     """Return the entropy of each head's rows with enough keys, over that of equal weights."""
     rows = matrices[:, KEYS - 1 :]
     found = -torch.xlogy(rows, rows).sum(-1)
-    keys = torch.arange(KEYS, matrices.shape[1] + 1, dtype=rows.dtype)
+    keys = torch.arange(KEYS, matrices.shape[1] + 1).to(rows)
     return (found / keys.log()).mean(1)
 
 
@@ -132,13 +134,8 @@ def apart(matrices: Tensor) -> Tensor:
 
 def _norms(layer: Any) -> Tensor:
     """Return the root mean square length, over tokens, of the stream and of what joins it."""
-    parts = [layer.entered, *(_branch(layer, name) for name in SUBLAYERS[1:])]
+    parts = [layer.entered, *(layer.sublayers[name].branch for name in SUBLAYERS[1:])]
     return torch.stack([part.double().square().sum(1).mean().sqrt() for part in parts])
-
-
-def _branch(layer: Any, name: str) -> Tensor:
-    found = layer.sublayers[name]
-    return found.left if found.branch is None else found.branch
 
 
 def _residuals(layer: Any) -> Tensor:

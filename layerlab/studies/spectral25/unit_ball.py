@@ -15,6 +15,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, each, within
+from layerlab.studies.support.attention_scores import check_scores
 from layerlab.studies.support.passages import (
     NONE,
     PASSAGES,
@@ -87,22 +88,6 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
         "keys": cosine(key),
         "score": scores[allowed].abs().max(),
     }
-
-
-def check_scores(attended: Any) -> None:
-    """Check that scores are products of queries and keys, and nothing else.
-
-    Raises:
-        NotApplicable: they are not handed over, or something is added, as ALiBi does.
-    """
-    from layerlab.observe.tracing.attention_tiles import ALL, adds_nothing
-
-    if attended.query is None or attended.key is None:
-        raise NotApplicable("its attention hands over neither queries nor keys")
-    if not adds_nothing(attended, ALL, attended.allowed_keys()):
-        raise NotApplicable(
-            "its attention adds a bias to scores, so that they are not those of queries and keys"
-        )
 
 
 def _cosines(query: Tensor, key: Tensor) -> Tensor:

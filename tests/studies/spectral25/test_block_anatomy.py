@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import heat
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.block_anatomy import (
     KEYS,
     MODELS,
@@ -24,6 +26,8 @@ from layerlab.studies.spectral25.block_anatomy import (
     weights,
 )
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from tests.families.examination import subject
+from tests.families.recipe import build
 
 TOKENS = 20
 
@@ -49,6 +53,17 @@ def test_a_head_that_is_left_out_is_missed(name):
         lacking = added[1:].sum(0) + bias - left
         assert torch.allclose(lacking, -added[0], atol=1e-4)
         assert lacking.norm() > 100 * ROUNDING * left.norm()
+
+
+def test_an_output_that_is_not_seen_to_join_the_stream_is_no_length_of_what_does():
+    whole = subject(build("llama"))
+    for block in whole.stack.blocks:
+        # What is behind the last sum is another one.
+        block.register_forward_hook(lambda module, given, left: left * torch.rand(left.shape))
+    given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 200), text=None)}
+    draw = Sampler(count=1, generator=torch.Generator().manual_seed(0), given=given)
+    with pytest.raises(NotApplicable, match="no sum in a block shows"):
+        anatomy(draw, "own")
 
 
 def test_entropy_is_one_for_equal_weights_and_none_for_one_key():

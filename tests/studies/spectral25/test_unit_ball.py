@@ -12,12 +12,12 @@ from layerlab.studies.engine.pictures import Curve, plane
 from layerlab.studies.spectral25.unit_ball import (
     axes,
     between,
-    check_scores,
     choose_head,
     maps,
     ratios,
     share_matched,
 )
+from layerlab.studies.support.attention_scores import check_scores
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
 from tests.families.recipe import family_config
 

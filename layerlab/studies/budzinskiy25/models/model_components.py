@@ -67,13 +67,15 @@ class ComponentIndex:
         self._head = getattr(model, "get_output_embeddings", lambda: None)()
         base = getattr(model, "base_model", model)
         self._around_blocks = {module for module in base.modules() if module is not model}
-        inside = (n for n, p in enumerate(self.places) if self._inside(p) and not self._stored(p))
+        inside = (
+            n for n, p in enumerate(self.places) if self._inside(p) and not self._is_stored(p)
+        )
         self._first = min(inside, default=0)
 
     def find(self, place: OpSite) -> str:
         """Return the component that a place belongs to, `OTHER` where none is known."""
         module = self._modules[place.module]
-        if self._stored(place):
+        if self._is_stored(place):
             return STORED
         if _is_rotary(module):
             return ROTARY
@@ -94,7 +96,7 @@ class ComponentIndex:
         feedforwards = self._feedforwards(self._modules[block])
         return FEEDFORWARD if path.partition(".")[0] in feedforwards else OTHER
 
-    def _stored(self, place: OpSite) -> bool:
+    def _is_stored(self, place: OpSite) -> bool:
         return self._sites.kind(place) == WEIGHTS
 
     def _inside(self, place: OpSite) -> str | None:
