@@ -9,6 +9,7 @@ import torch
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
 from layerlab.numerics.formats.formats import SINGLE, AnyFormat, Format, find
+from layerlab.numerics.formats.round import GivenFormat
 from layerlab.validation import Constraint, short_repr
 
 MODES = ("as-run", "flat", "autocast")
@@ -53,12 +54,12 @@ class EmulatedArithmetic:
 
 
 def regime(
-    format: str | AnyFormat,
+    format: GivenFormat,
     mode: str = "as-run",
     *,
-    weights: str | AnyFormat | None = None,
-    activations: str | AnyFormat | None = None,
-    cache: str | AnyFormat | None = None,
+    weights: GivenFormat | None = None,
+    activations: GivenFormat | None = None,
+    cache: GivenFormat | None = None,
     rounding: str = "nearest",
     seed: Any = 0,
     accumulate: Any = None,
@@ -135,7 +136,7 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
     return None, format
 
 
-def modes(format: str | AnyFormat) -> tuple[str, ...]:
+def modes(format: GivenFormat) -> tuple[str, ...]:
     """Return the modes that a format can be emulated in."""
     known = getattr(find(format), "name", "") in FORMATS
     return tuple(mode for mode in MODES if known or mode != "autocast")

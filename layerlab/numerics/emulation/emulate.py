@@ -37,7 +37,7 @@ from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, Tracker
 from layerlab.numerics.emulation.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import Unfused
-from layerlab.numerics.formats.round import Rounder, sparing
+from layerlab.numerics.formats.round import GivenFormat, Rounder, sparing
 
 
 class Emulation(CarriedWeights):
@@ -310,15 +310,15 @@ class Emulation(CarriedWeights):
 @contextmanager
 def emulate(
     model: nn.Module,
-    format: str | AnyFormat | torch.dtype,
+    format: GivenFormat,
     mode: str = "as-run",
     where: str | Iterable[str] | None = None,
     backward: bool = False,
     policy: Policy | None = None,
     *,
-    weights: str | AnyFormat | torch.dtype | None = None,
-    activations: str | AnyFormat | torch.dtype | None = None,
-    cache: str | AnyFormat | torch.dtype | None = None,
+    weights: GivenFormat | None = None,
+    activations: GivenFormat | None = None,
+    cache: GivenFormat | None = None,
     rounding: str = "nearest",
     seed: int = 0,
     accumulate: int | None = None,

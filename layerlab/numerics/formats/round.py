@@ -21,13 +21,15 @@ from layerlab.numerics.formats.scalar import Rounding
 from layerlab.validation import short_repr, suggest
 
 Rounder: TypeAlias = Callable[..., Tensor]
+# As `find` reads it.
+GivenFormat: TypeAlias = str | AnyFormat | torch.dtype
 # Formats that reach as far as the masks that code writes for them.
 SPANNING = frozenset({"bf16", "fp16", "fp32", "fp64"})
 
 
 def round_to(
     x: Tensor,
-    format: str | AnyFormat,
+    format: GivenFormat,
     mode: str = "nearest",
     generator: torch.Generator | None = None,
     out: Tensor | None = None,
@@ -65,7 +67,7 @@ def round_to(
 
 
 def rounder(
-    format: str | AnyFormat, mode: str = "nearest", generator: torch.Generator | None = None
+    format: GivenFormat, mode: str = "nearest", generator: torch.Generator | None = None
 ) -> Rounder:
     """Return a function of a tensor, and of `out` if wanted, that rounds as `round_to` does.
 
