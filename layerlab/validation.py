@@ -75,7 +75,7 @@ class Constraint:
 
 
 @cache
-def checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that takes no argument but of the kind that it declares.
 
     Args:

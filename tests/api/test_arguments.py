@@ -13,7 +13,7 @@ from torch import nn
 
 import layerlab
 from layerlab.errors import UserError
-from layerlab.validation import checked
+from layerlab.validation import check_arguments
 from tests.refused import refuses
 
 FUNCTIONS = [name for name in layerlab.__all__ if inspect.isfunction(getattr(layerlab, name))]
@@ -74,7 +74,7 @@ def test_a_value_is_of_its_kind_or_the_line_says_which(kind: str) -> None:
         return value
 
     take.__annotations__["value"] = annotation
-    function = checked(take, "lab.take")
+    function = check_arguments(take, "lab.take")
     for value in right:
         assert function(value) is value
     for value in wrong:
@@ -106,4 +106,4 @@ def test_errors_of_a_function_itself_pass() -> None:
     def fail(value: int) -> None:
         raise UserError(f"{value} is too small")
 
-    refuses("3 is too small", checked(fail, "lab.fail"), 3)
+    refuses("3 is too small", check_arguments(fail, "lab.fail"), 3)
