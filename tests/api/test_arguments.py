@@ -32,7 +32,11 @@ def arguments(name: str) -> list[inspect.Parameter]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("value", [object(), b"bytes", 3 + 1j, [object()], [b"bytes"]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), b"bytes", 3 + 1j, [object()], [b"bytes"]],
+    ids=["object", "bytes", "complex", "list of objects", "list of bytes"],
+)
 def test_what_no_argument_can_be_is_refused_by_its_name(name: str, value: Any) -> None:
     function = getattr(layerlab, name)
     known = arguments(name)
