@@ -86,8 +86,10 @@ def check_kept(family: str, kind: str, folder: Path) -> None:
         assert len(one.get_input_embeddings().weight) == len(ids)
         apart = logits(one, text)[:, : len(kept)] - before
         assert apart.abs().max() <= ROUNDING * before.abs().max()
+    # Weights that lie elsewhere in memory may be added up in another order.
     last = [*text, len(ids) - 1]
-    assert torch.equal(logits(again, last), logits(model, last))
+    ours = logits(model, last)
+    assert (logits(again, last) - ours).abs().max() <= ROUNDING * ours.abs().max()
 
 
 QUICK = ["gemma4_text", "deepseek_v4", "prophetnet", "reformer"]
