@@ -215,12 +215,14 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
                     **ends,
                 )
             )
-    last = next(iter(ratios.values())).shape[1]
+    places = {model: ratios[model, format].shape[1] for model in models}
+    last, *others = set(places.values())
+    ends = ", ".join(f"{end} of {model}" for model, end in places.items())
     return curves(
         "ratio",
         f"Observed over foretold error in {format} (median, and 5 to 95 % of passages)",
         lines,
-        x=f"block; {last} is the logits",
+        x=f"block; the logits are {ends}" if others else f"block; {last} is the logits",
         y="observed over foretold",
         log="",
     )
