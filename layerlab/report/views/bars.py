@@ -20,7 +20,7 @@ OPEN = 80
 LONGEST = 120  # characters of a name or a text in a cell
 # Of next tokens, of which a sequence has one less.
 NEXT = ("loss_change",)
-TOKENS = "tokens of the sequence"
+TOKENS = "_tokens"  # of the sequence of a row
 
 
 def view(
@@ -55,9 +55,7 @@ def view(
     }
 
 
-def count_tokens(
-    card: Mapping[str, Any], sequences: Sequence[Mapping[str, Any]]
-) -> dict[int, int]:
+def count_tokens(card: Mapping[str, Any], sequences: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     """Return the number of tokens of each sequence, as the model of a card reads it."""
     if own := card.get("tokens"):
         return {index: int(count) for index, count in enumerate(own)}

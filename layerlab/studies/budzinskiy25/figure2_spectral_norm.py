@@ -124,9 +124,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
     agree with it, fails if what they enclose is surely away from it, and else depends on where one
     reads it, or on the draws.
     """
-    powers = {
-        depth: [slope(errors, depth, ends, seed) for ends in RANGES] for depth in EXPECTED
-    }
+    powers = {depth: [slope(errors, depth, ends, seed) for ends in RANGES] for depth in EXPECTED}
     met = each(
         within(power, asked - NEAR, asked + NEAR)
         for depth, asked in EXPECTED.items()

@@ -88,9 +88,7 @@ def test_a_form_that_is_too_small_is_found():
         assert judge_never(every).word == word
 
 
-@pytest.mark.parametrize(
-    ("middle", "word"), [(9.0, "holds"), (2.0, "not decided"), (1.0, "fails")]
-)
+@pytest.mark.parametrize(("middle", "word"), [(9.0, "holds"), (2.0, "not decided"), (1.0, "fails")])
 def test_layer_norm_is_judged_where_its_interval_is_on_one_side_of_two(middle, word):
     every = np.full((12, 3, len(ROWS), len(COLUMNS)), np.nan)
     every[:, 0, ROWS.index("RMS norm"), EXACT] = 1.9

@@ -217,7 +217,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
             )
     places = {model: ratios[model, format].shape[1] for model in models}
     last, *others = set(places.values())
-    ends = ", ".join(f"{end} of {model}" for model, end in places.items())
+    ends = ", ".join(f"{end} ({model})" for model, end in places.items())
     return curves(
         "ratio",
         f"Observed over foretold error in {format} (median, and 5 to 95 % of passages)",

@@ -62,7 +62,7 @@ def test_the_picture_says_of_each_model_where_its_logits_are():
     assert told == "block; 3 is the logits"
     same["b", "bf16"] = planted(0.9, 5)["llama", "bf16"]
     told = plot(same, "bf16", ("a", "b")).layout["xaxis"]["title"]["text"]
-    assert told == "block; the logits are 3 of a, 5 of b"
+    assert told == "block; the logits are 3 (a), 5 (b)"
 
 
 @pytest.mark.full
