@@ -294,24 +294,18 @@ def judge_never(every: np.ndarray) -> StudyVerdict:
 
 def judge_norms(every: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the condition of RMS norm is at most 2, and that of layer norm unbounded."""
-    rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
-    layer = every[:, :, ROWS.index("layer norm"), EXACT]
+    rms, layer = (every[:, :, ROWS.index(name), EXACT] for name in ("RMS norm", "layer norm"))
     usual = bootstrap(np.nanmax(layer, axis=1), np.median, seed)
+    models = np.isfinite(layer).any(0).sum()
+    worst = "the worse of two models" if models == 2 else f"the worst of {models} models"
     return StudyVerdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
-        word=each((decide(holds=rms.value <= 2 * ABOVE), above(usual, 2))),
+        word=each((decide(holds=np.nanmax(rms) <= 2 * ABOVE), above(usual, 2))),
         number=usual.value,
-        said=f"condition of RMS norm: {rms.value:.4f} at most; of layer norm "
-        f"({_worst_of(np.isfinite(layer).any(0).sum())}): {usual} in the median passage, "
-        f"{np.nanmax(layer):.3g} at most",
+        said=f"condition of RMS norm: {np.nanmax(rms):.4f} at most; of layer norm ({worst}): "
+        f"{usual} in the median passage, {np.nanmax(layer):.3g} at most",
         source="budzinskiy25, Lemmas 3.6 and 3.8",
     )
-
-
-def _worst_of(models: int) -> str:
-    if models == 1:
-        return "one model"
-    return "the worse of two models" if models == 2 else f"the worst of {models} models"
 
 
 def judge_attained(every: np.ndarray, names: Sequence[str], seed: int) -> StudyVerdict:

@@ -97,7 +97,7 @@ def test_layer_norm_is_judged_where_its_interval_is_on_one_side_of_two(middle, w
     assert found.word == word
     assert "layer norm (the worse of two models):" in found.said
     every[:, 2] = np.nan
-    assert "layer norm (one model):" in judge_norms(every, 0).said
+    assert "layer norm (the worst of 1 models):" in judge_norms(every, 0).said
     every[:, 0, ROWS.index("RMS norm"), EXACT] = 2.1
     assert judge_norms(every, 0).word == "fails"
 

@@ -204,7 +204,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
     for kind, model in enumerate(models):
         found = ratios[model, format]
         for column, name, style in ((VARIANCE, "variances", "solid"), (SAMPLED, "drawn", "dash")):
-            ends = bands(found[..., column]) if column == VARIANCE else {}
+            edges = bands(found[..., column]) if column == VARIANCE else {}
             lines.append(
                 Curve(
                     name=f"{model}, {name}",
@@ -212,7 +212,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
                     y=np.median(found[..., column], axis=0).tolist(),
                     kind=kind,
                     style=style,
-                    **ends,
+                    **edges,
                 )
             )
     places = {model: ratios[model, format].shape[1] for model in models}
