@@ -61,7 +61,9 @@ def claims(found: Iterable[Study]) -> str:
         "Finished batches are kept until then: after Ctrl-C the same command goes on where it was, "
         "`--restart` begins anew. Of models of your own they are kept of their weights, "
         "configuration, precision and tokenizer, in memory also of all else that they hold. "
-        "`--draws N` takes fewer random initialisations than the source, "
+        "`--draws N` takes fewer random initialisations than the source; of less than six draws, "
+        "more where several intervals judge one claim, no interval has its level, and nothing is "
+        "decided. "
         "`--threads N` says "
         'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
         "`--fast` takes so few draws that a study is over in seconds and comes to the same "

@@ -6,6 +6,8 @@ from math import lcm
 
 import numpy as np
 
+from layerlab.errors import UserError
+
 # Turns until the pattern repeats, at most; weights that need more are rounded to so many parts.
 LONGEST = 1 << 16
 
@@ -39,6 +41,9 @@ class Mixture:
 def parts_of(weights: Sequence[float]) -> list[int]:
     """Return whole numbers in the ratio of the weights, as they are written.
 
+    Raises:
+        UserError: a weight is too small beside the others to have a turn.
+
     Example:
         >>> parts_of([0.5, 0.3, 0.2])
         [5, 3, 2]
@@ -48,7 +53,13 @@ def parts_of(weights: Sequence[float]) -> list[int]:
     whole = [int(weight * unit) for weight in exact]
     total = sum(whole)
     if total > LONGEST:
-        whole = [max(1, round(Fraction(one * LONGEST, total))) for one in whole]
+        if min(whole) * LONGEST < total:
+            raise UserError(
+                f"the weight {min(weights):g} is less than 1 / {LONGEST:,} of the sum of all, "
+                f"{sum(weights):g}; expected at least {sum(weights) / LONGEST:.2g}: write a larger "
+                "weight, or leave that source out"
+            )
+        whole = [round(Fraction(one * LONGEST, total)) for one in whole]
     common = np.gcd.reduce(whole)
     return [int(one // common) for one in whole]
 

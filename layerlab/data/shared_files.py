@@ -4,12 +4,12 @@ Copies of documents are found by their hashes. A file of plain text is one docum
 source holds out an end of its own, and those ends are no copies of anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from layerlab.data.places import list_shown
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
-from layerlab.recipes.training_sections import Source
+from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.validation import expand_home
 
 
@@ -21,6 +21,31 @@ def describe_shared(trained: Sequence[Source], held: Sequence[Source] | None = N
         held: whose ends are held out; those that are learned, where it is left out.
     """
     return list(dict.fromkeys(_describe(trained, trained if held is None else held)))
+
+
+def describe_learned(
+    base: DataSection, held: Iterable[tuple[Source, bool]], share: float
+) -> list[str]:
+    """Describe which held-out ends a base may have learned; nothing where none.
+
+    Args:
+        base: the texts of the base.
+        held: sources whose ends are held out later, each with whether it is cleaned before, which
+            moves the cut.
+        share: that is held out of each of them.
+    """
+    # Of shards the first alone has an end that is held out.
+    kept = 0.0 if base.shard_bytes else base.validation_fraction
+    found = []
+    for one, (other, cleaned) in product(base.sources, held):
+        own, its = _list_files(one), _list_files(other)
+        if own & its and (cleaned or kept < share or _reaches_in(one, other, own, its)):
+            found.append(
+                f"the base may have learned what is held out of {_name(other)}, and its loss then "
+                "tells what was memorised: base.recipe and [data] do not cut that text at one "
+                "place; give both the same validation_fraction and limit, and do not clean it"
+            )
+    return list(dict.fromkeys(found))
 
 
 def _describe(trained: Sequence[Source], held: Sequence[Source]) -> Iterator[str]:

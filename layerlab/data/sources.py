@@ -130,7 +130,7 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             f"there is no file or folder {short_repr(given)}; expected {', '.join(ROWS)}"
         )
     inside = list_shown(path) if path.is_dir() else [path]
-    files = [one for one in inside if one.name.lower().endswith(ROWS)]
+    files = _read_once(one for one in inside if one.name.lower().endswith(ROWS))
     if not files:
         raise UserError(f"{given} holds no rows that can be read; expected {', '.join(ROWS)}")
     warn_of_unread(path, files, ", ".join(ROWS))
@@ -201,7 +201,7 @@ def _files(given: str) -> list[Path]:
     """Return the files of a path."""
     path = expand_home(given)
     if path.is_dir():
-        found = list(filter(_kind, list_shown(path)))
+        found = _read_once(filter(_kind, list_shown(path)))
         if not found:
             raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
         return found
@@ -215,6 +215,12 @@ def _files(given: str) -> list[Path]:
     if not _kind(path):
         raise UserError(f"{given} is no text that can be read here; expected {EXPECTED}")
     return [path]
+
+
+def _read_once(files: Iterable[Path]) -> list[Path]:
+    """Leave out what lies packed beside the same file unpacked, and would be read twice."""
+    every = dict.fromkeys(files)
+    return [one for one in every if one.suffix.lower() != ".gz" or one.with_suffix("") not in every]
 
 
 def _kind(path: Path) -> str:

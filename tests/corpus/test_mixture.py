@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.corpus.mixture import LONGEST, Mixture, parts_of
+from layerlab.errors import UserError
 
 WEIGHTS = st.lists(st.integers(1, 60).map(float), min_size=1, max_size=7)
 
@@ -41,6 +42,13 @@ def test_weights_are_taken_as_they_are_written(weights, parts) -> None:
 
 
 def test_weights_of_many_digits_are_rounded_and_none_is_lost() -> None:
-    parts = parts_of([1 / 3, 2 / 3, 1e-9])
+    parts = parts_of([1 / 3, 2 / 3, 1.1 / LONGEST])
     assert sum(parts) <= LONGEST + 1 and min(parts) == 1
     assert parts[1] / parts[0] == pytest.approx(2, rel=1e-3)
+
+
+def test_a_weight_that_is_less_than_a_turn_is_refused() -> None:
+    """Its source would be drawn more often than was asked for: 1e-9 as 1.5e-5."""
+    told = r"the weight 1e-09 is less than 1 / 65,536 of .*; expected at least 1.5e-05: write"
+    with pytest.raises(UserError, match=told):
+        parts_of([1 / 3, 2 / 3, 1e-9])

@@ -1,11 +1,12 @@
 """What is held out of one source and learned from another is told where no copy shows it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layerlab.corpus.corpus import prepare
-from layerlab.data.shared_files import describe_shared
+from layerlab.data.shared_files import describe_learned, describe_shared
 from layerlab.recipes.training_sections import DataSection, Source
 
 WORDS = " ".join(f"{7919 * number % 10007:05d}" for number in range(3000))
@@ -43,6 +44,27 @@ def test_files_that_two_sources_share_are_told(
     trained: list[Source], held: list[Source] | None, told: int, home: Path
 ) -> None:
     assert len(describe_shared(trained, held)) == told
+
+
+@pytest.mark.parametrize(
+    ("base", "held", "share", "told"),
+    [
+        ({}, (WHOLE, False), 0.05, 0),
+        ({}, (WHOLE, False), 0.01, 0),
+        ({}, (WHOLE, False), 0.1, 1),
+        ({"shard_bytes": 2**20}, (WHOLE, False), 0.05, 1),
+        ({}, (WHOLE, True), 0.05, 1),
+        ({}, (PART, False), 0.05, 1),
+        ({"sources": (PART,)}, (WHOLE, False), 0.05, 0),
+        ({"sources": (FOLDER,)}, (WHOLE, False), 0.05, 1),
+        ({}, (Source(text="texts/b.txt"), True), 0.5, 0),
+    ],
+)
+def test_what_a_base_may_have_learned_is_told(
+    base: dict[str, Any], held: tuple[Source, bool], share: float, told: int, home: Path
+) -> None:
+    data = DataSection.model_validate({"sources": (WHOLE,), "validation_fraction": 0.05, **base})
+    assert len(describe_learned(data, [held], share)) == told
 
 
 def test_what_is_held_out_of_a_part_is_learned_from_the_whole(home: Path) -> None:

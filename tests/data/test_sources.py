@@ -94,6 +94,22 @@ def test_a_folder_is_all_its_texts_in_order(tmp_path) -> None:
     assert documents(Source(text=str(tmp_path))) == ["first", "second", "third", "fourth"]
 
 
+def test_what_lies_packed_beside_itself_is_read_once_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate(("a.jsonl", "b.jsonl")):
+        lines(tmp_path / name, {"text": str(number)})
+        with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
+            file.write((tmp_path / name).read_text())
+    (tmp_path / "b.jsonl").unlink()
+    found = open_source(Source(text=str(tmp_path)))
+    assert [piece.text for piece in found.pieces()] == ["0", "1"]
+    (said,) = found.notes
+    assert said.startswith(f"not read in {tmp_path.name}: a.jsonl.gz; read are")
+    assert [row["text"] for _, row in rows(str(tmp_path))] == ["0", "1"]
+    assert ": a.jsonl.gz; read are" in caplog.text
+
+
 def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path) -> None:
     folder = tmp_path / ".texts"  # what is given is meant, whatever it is called
     for place in (folder, folder / ".ipynb_checkpoints", folder / "a" / ".cache" / "b"):

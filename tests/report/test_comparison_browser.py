@@ -123,6 +123,24 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
     )
 
 
+def test_infinite_readings_of_the_monitor_are_counted_below_its_maps(window: Open):
+    content = race(NAMES[:2])
+    judged = next(run["run"] for run in content["runs"] if run["arm"] == NAMES[1])
+    own = [one for one in content["monitor"] if one["run"] == judged and one["measure"] == "score"]
+    own[0]["value"] = "Infinity"
+    section = show(window(render(content)), "monitor")
+    told = section.locator("[data-part=infinite] li")
+    readings = sum(
+        one["arm"] == NAMES[1] and one["measure"] == "score" for one in content["monitor"]
+    )
+    assert told.inner_text().strip() == (
+        f"{NAMES[1]}: 1 of {readings:,} readings of score are infinite: they are in no mean, "
+        "range or map"
+    )
+    section.get_by_label("Quantity").select_option(label="gradient")
+    assert told.count() == 0
+
+
 @pytest.mark.full
 def test_small_differences_widen_no_page(window: Open):
     """Six decimals, in the forest and in the table, at the width of a small laptop."""

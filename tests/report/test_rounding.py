@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from layerlab.report.results.report import Report
 from tests.report.findings.test_find import change, find, sick
 from tests.report.reading import content, frames
+from tests.report.views.test_inspection import view
 
 
 def test_of_a_format_of_few_digits_the_finding_is_no_verdict_on_its_inference():
@@ -31,6 +33,23 @@ def test_of_texts_of_unequal_length_every_position_counts_alike():
     found = find(given, {**tables, "logits": two})
     sentence = next(one for one in found if one.id.startswith("answers")).sentence
     assert "17 % of the positions" in sentence and "KL 0.17 nats" in sentence
+    # The table of the page has the same number.
+    (group,) = view(Report(given, {**tables, "logits": two}).to_dict(), "logits")["table"]["groups"]
+    at = group["heads"].index("changed") - group["axes"]
+    assert {row["cells"][at] for row in group["rows"]} == {0.17}
+
+
+def test_a_part_in_float32_is_judged_by_all_positions_too():
+    """Of 90 + 10 positions the error is twice as large with flat rounding, at 10 fifty times."""
+    given, tables = content(), frames()
+    tables = change(tables, "logits", {}, error=1.0)
+    tables = change(tables, "logits", {"sequence": 0, "mode": "flat"}, error=2.0)
+    tables = change(tables, "logits", {"sequence": 1, "mode": "flat"}, error=50.0)
+    tables["logits"] = tables["logits"][tables["logits"]["sequence"] < 2]
+    for card in given["models"]:
+        card["tokens"] = [90, 10]
+    found = next(one for one in find(given, tables) if one.id.startswith("islands"))
+    assert found.value == pytest.approx(0.9 * 2 + 0.1 * 50)
 
 
 def test_samples_that_overflow_are_what_is_said_of_a_format():

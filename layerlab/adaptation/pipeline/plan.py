@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.pipeline.stage import GIVEN, KINDS, Stage
+from layerlab.data.cleaning.clean import KEEP_ALL
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.places import find_text
+from layerlab.data.shared_files import describe_learned
 from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import check_found, input_files
@@ -19,7 +21,12 @@ from layerlab.loading.weights import configuration
 from layerlab.model.config import LabConfig
 from layerlab.model.preset import presets
 from layerlab.recipes.adaptation import AdaptationRecipe
-from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
+from layerlab.recipes.adaptation_sections import (
+    BenchmarkSection,
+    CleanSection,
+    PretrainSection,
+    RowsSection,
+)
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.logs import quiet_libraries
@@ -110,6 +117,19 @@ def sources(recipe: AdaptationRecipe) -> Iterator[tuple[str, int, Source]]:
     for kind in ("domain", "general"):
         for number, source in enumerate(getattr(recipe.data, kind)):
             yield kind, number, source
+
+
+def rules_of(recipe: AdaptationRecipe, kind: str) -> CleanSection:
+    """Return the rules by which texts of a kind are cleaned."""
+    rules = recipe.clean or KEEP_ALL
+    return KEEP_ALL if kind == "general" and not rules.general else rules
+
+
+def describe_base(recipe: AdaptationRecipe) -> list[str]:
+    """Describe which held-out texts the base may have learned, as far as its recipe tells."""
+    base = recipe.training()
+    held = ((source, rules_of(recipe, kind) != KEEP_ALL) for kind, _, source in sources(recipe))
+    return describe_learned(base.data, held, recipe.data.validation_fraction) if base else []
 
 
 def _stages(name: str, recipe: AdaptationRecipe, strict: bool) -> list[Stage]:
@@ -286,7 +306,13 @@ def _text(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
         [kind, source.limit, _identify_source(source, strict)]
         for kind, _, source in sources(recipe)
     ]
-    return {"rules": rules, "texts": texts, "validation": recipe.data.validation_fraction}
+    learned = describe_base(recipe)
+    return {
+        **({"learned": learned} if learned else {}),
+        "rules": rules,
+        "texts": texts,
+        "validation": recipe.data.validation_fraction,
+    }
 
 
 def _search(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:

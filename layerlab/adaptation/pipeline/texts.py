@@ -6,11 +6,11 @@ from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from layerlab.adaptation.pipeline.plan import sources
+from layerlab.adaptation.pipeline.plan import describe_base, rules_of, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
-from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean, limit_text
+from layerlab.data.cleaning.clean import TEXT, clean, limit_text
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.places import find_text
@@ -39,13 +39,11 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     every = list(sources(recipe))
     for kind, number, source in every:
         tell(f"reading {source.text}", len(told) / len(every))
-        rules = recipe.clean or KEEP_ALL
-        if kind == "general" and not rules.general:
-            rules = KEEP_ALL
         place = folder / f"{kind}-{number}"
-        found = clean(source, place, rules).to_json()
+        found = clean(source, place, rules_of(recipe, kind)).to_json()
         told.append({"kind": kind, "place": place.name, "text": source.text, **found})
     told[-1]["notes"] += describe_shared([source for _, _, source in every])
+    told[-1]["notes"] += describe_base(recipe)
     return {"sources": told}
 
 

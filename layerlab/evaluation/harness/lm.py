@@ -92,7 +92,8 @@ class HarnessModel(HFLM):
         self.notes: list[str] = []
         self._apart = APART.get(subject.model.dtype, 0.0) if share else APART[torch.bfloat16]
         self._close: set[tuple[int, ...]] | None = None
-        self._broken = self._rendered = False
+        self._broken: set[tuple[int, ...]] = set()
+        self._rendered = False
         self._need = 1
         self._appended = list_appended(self.tokenizer)
         self._encoded = functools.lru_cache(maxsize=8192)(self._encode_open)
@@ -255,21 +256,18 @@ class HarnessModel(HFLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Generate continuations, each up to a stop or to the limit of its task."""
-        asked = self._possible(requests)
-        self._broken = False
-        lengths = [len(self.tok_encode(one.args[0])) for one in asked]
-        new = max((answer_limit(one.args[1]) for one in asked), default=0)
-        parts = self._split("left", lengths, new)
+        self._broken, asked = set(), self._possible(requests)
+        prompts = [tuple(self.tok_encode(one.args[0])) for one in asked]
+        limits = [answer_limit(one.args[1]) for one in asked]
+        parts = self._split("left", [*map(len, prompts)], max(limits, default=0))
         write = functools.partial(super().generate_until, disable_tqdm=True)
         written = self._fit(self.rows, lambda: _ask(write, asked, parts))
-        empty = {one.doc_id for one, text in zip(asked, written, strict=True) if not text}
-        self.unsound = empty if self._broken else set()
-        most = [marked_length(answer_limit(one.args[1])) for one in asked]
-        pairs = list(zip(written, most, strict=True))
-        self.overlong = {
-            one.doc_id for one, (text, size) in zip(asked, pairs, strict=True) if len(text) > size
+        self.unsound = {
+            one.doc_id for one, own in zip(asked, prompts, strict=True) if own in self._broken
         }
-        found = iter([text[:size] for text, size in pairs])
+        sized = list(zip(asked, written, map(marked_length, limits), strict=True))
+        self.overlong = {one.doc_id for one, text, size in sized if len(text) > size}
+        found = iter([text[:size] for _, text, size in sized])
         return ["" if one.doc_id in self.unfit else next(found) for one in requests]
 
     def _possible(self, requests: Sequence[Any]) -> list[Any]:
@@ -348,11 +346,14 @@ class HarnessModel(HFLM):
     def _model_generate(self, context: Any, **options: Any) -> Any:
         check_ids(context, self._subject, "a question")
         with ignore_settings(self.model):
-            with record_logits(self.model, self._apart) as (broken, close):
+            beams = options.get("num_beams") or 1
+            with record_logits(self.model, self._apart, beams) as (broken, close):
                 found = super()._model_generate(context, **options)
             for rows in broken:  # what follows logits that are no numbers is no answer
-                self._broken |= bool(rows.any())
+                kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
+                self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
                 found[rows, context.shape[1] :] = self.eot_token_id
+                close[0] &= ~rows
             found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found

@@ -75,13 +75,16 @@ def max_length(subject: LoadedModel) -> int:
 
 
 @contextmanager
-def record_logits(model: Any, apart: float) -> Iterator[tuple[list[Any], list[Any]]]:
+def record_logits(
+    model: Any, apart: float, beams: int = 1
+) -> Iterator[tuple[list[Any], list[Any]]]:
     """Record which rows of a batch had a next-token logit of NaN or plus infinity, or two alike.
 
     A logit of minus infinity only forbids its token.
 
     Args:
         apart: how far the two largest may be apart and be alike, as `settle.close_rows` has it.
+        beams: of each row, which the model is given one after the other.
 
     Yields:
         Two lists that hold one truth value for each row once the model has been run.
@@ -92,9 +95,9 @@ def record_logits(model: Any, apart: float) -> Iterator[tuple[list[Any], list[An
     def note(module: Any, given: Any, found: Any) -> None:
         last = found.logits[:, -1]
         rows = (last.isnan() | last.isposinf()).any(dim=-1)
-        broken[:] = [rows if not broken else broken[0] | rows]
-        alike = close_rows(last, apart)
-        close[:] = [alike if not close else close[0] | alike]
+        for kept, noted in ((broken, rows), (close, close_rows(last, apart))):
+            own = noted.unflatten(0, (-1, beams)).any(dim=1)
+            kept[:] = [kept[0] | own if kept else own]
 
     handle = model.register_forward_hook(note)
     try:

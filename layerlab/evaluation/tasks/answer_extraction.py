@@ -31,7 +31,8 @@ _SAID = (
 )
 _FIRST = r"\(?" + _ONE + r"(?=$|[\s.,:;)。、])"
 _LISTED = r"\(?[{letters}](?![A-Za-z0-9])(?:、[{letters}](?![A-Za-z0-9])){{0,25}}\)?"
-# What is said not to be the answer: "不应选A", "排除A和B", "not A"; "不得不选A" says that it is.
+# What is said not to be the answer: "不应选A", "排除A和B", "除了A都对", "not A"; "不得不选A" says
+# that it is.
 _DENIED = (
     r"(?:(?<!得)不(?:一定|太|再)?(?:应该?当?|该|能够?|可以?|可能|会|要|宜)?"
     r"(?:选择?|是|为|填)?|[并而绝]?非|别选|勿选|没有?选|排除[了掉]?)"
@@ -39,6 +40,10 @@ _DENIED = (
     r"(?i:\bnot|n't|\bcannot|\bneither|\bnor|\brather than|\binstead of|\bexclud\w+"
     r"|\beliminat\w+|\brul(?:e|ed|ing) out)(?:\s+(?:be|choose|pick|select|option|the|answer|is))*"
     rf"\s+{_LISTED}",
+    rf"除了?(?:选项)?{_LISTED}(?:选?项)?(?:[以之]?外)?[,\s]*(?:其[他它余]|别|剩下)?的?(?:选?项)?"
+    r"(?:[都均全皆]|的?说法)+(?:是|为)?(?:对|正确|准确|符合|成立|合理)",
+    rf"(?i:\b(?:all|every\w*|any\w*)(?: options?)? (?:except|but)(?: for)?(?: option)?)\s+{_LISTED}"
+    r"\s+(?:is|are)\s+(?:right|correct|true)",
     rf"{_BEFORE}{_LISTED}(?:选?项)?(?:[都均也是]|的?说法)*"
     r"(?:\s*(?:不(?:对|正确|准确|符合|成立|合理|选|能选|应选|该选|可能)|错|有误)"
     r"|\s+(?:is|are)\s+(?:not\b|wrong|incorrect|false)|\s+(?:isn't|aren't|cannot|can't)\b)",

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from layerlab.data.fingerprint import hash_files
+from layerlab.data.places import list_shown
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import end_group
 from layerlab.recipes.comparison_sections import MODEL, Command
@@ -35,25 +37,49 @@ LONGEST = 1 << 24  # bytes of the last line
 def hash_command(command: Command) -> str:
     """Return a digest of a command and of the files that it names, wherever they lie.
 
-    With a script counts what it imports of its own folder.
+    With a script counts what it imports of its own folder, with a folder all files in it, unless
+    the working folder lies in there. `--data=FILE` names a file, too.
 
     Raises:
         UserError: a file cannot be read.
     """
+    found: list[Any] = []
+    beside = []
     try:
-        files = {word: Path(word) for word in command.run if is_there(Path(word))}
-        files = {word: file for word, file in files.items() if file.is_file()}
-        found: list[Any] = [
-            [files[word].name, hash_file(files[word])] if word in files else word
-            for word in command.run
-        ]
-        scripts = [file for file in files.values() if file.suffix == ".py"]
-        found += filter(None, map(hash_beside, scripts))
+        for number, word in enumerate(command.run):
+            before, place = _find_named(word)
+            if place and place.is_file():
+                found.append([before + place.name, hash_file(place)])
+                beside += [hash_beside(place)] if place.suffix == ".py" else []
+            elif place and number and _is_apart(place):
+                found.append([before + place.name, _hash_folder(place)])
+            else:
+                found.append(word)
     except OSError as error:
         raise UserError(
             f"cannot read a file that the command {shlex.join(command.run)} names: {error}"
         ) from None
+    found += filter(None, beside)
     return command.digest + hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
+
+
+def _find_named(word: str) -> tuple[str, Path | None]:
+    """Find what a word names, itself or behind `--data=`; return what stands before it, too."""
+    option, equals, value = word.rpartition("=")
+    for before, name in (("", word), (option + equals, value)):
+        if name and is_there(Path(name)):
+            return before, Path(name)
+    return "", None
+
+
+def _is_apart(place: Path) -> bool:
+    """Judge whether a place is a folder, and none in which all that is done here is written."""
+    return place.is_dir() and not Path.cwd().is_relative_to(place.resolve())
+
+
+def _hash_folder(folder: Path) -> str:
+    inside = ((file, file.relative_to(folder).as_posix()) for file in list_shown(folder))
+    return hash_files((one for one in inside if "__pycache__" not in one[1]), whole=False)
 
 
 def check_program(name: str, command: Command) -> None:
@@ -113,7 +139,7 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
             raise told.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
         line = _last(out)
     if hash_command(command) != asked:
-        raise told.error("was changed while it ran")
+        raise told.error("was changed while it ran, or wrote into a folder that it names")
     found = _read(line, told)
     # A single number has no questions behind it; a list has one each.
     worth = found if isinstance(found, list) else [found]

@@ -58,15 +58,26 @@ def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
     """Return a column over the layers, all models together: one figure for each kind of row."""
     found = {}
     for kind, name in enumerate(measure["kinds"] or [""]):
-        shown = [
-            one
-            for one in measure["series"]
-            if one["kind"] == kind and _drop_unknown(one["values"][column]["mean"])
-        ]
+        own = [one for one in measure["series"] if one["kind"] == kind]
+        shown = [one for one in own if _drop_unknown(one["values"][column]["mean"])]
         if shown:
             parts = [measure["name"], column, *slugs([name] if name else [])]
-            found["-".join(parts)] = _curve(view, measure, column, shown)
+            drawn = _curve(view, measure, column, shown)
+            found["-".join(parts)] = _tell_infinite(drawn, view, own, column)
     return found
+
+
+def _tell_infinite(drawn: Figure, view: Json, series: Sequence[Json], column: str) -> Figure:
+    """Write below a figure how many readings are infinite, which no picture has a place for."""
+    told = [
+        f"{plain(view['models'][one['model']]['name'])}: {counted['count']:,} of "
+        f"{counted['readings']:,} readings are infinite, and not drawn"
+        for one in series
+        if (counted := one["infinite"].get(column))
+    ]
+    title = drawn.layout["xaxis"]["title"]
+    title["text"] = "<br>".join([title["text"], *told])
+    return drawn
 
 
 def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Figure:
@@ -140,7 +151,8 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
         xaxis=axis("training step"), yaxis=axis(plain(column.replace("_", " "))), showlegend=True
     )
     own["margin"] = {**own["margin"], "t": 48}
-    return {f"{measure['name']}-{column}-steps": Figure(data=data, layout=own, height=328)}
+    drawn = Figure(data=data, layout=own, height=328)
+    return {f"{measure['name']}-{column}-steps": _tell_infinite(drawn, view, shown, column)}
 
 
 def _leave_embedding(layers: Sequence[int], values: list[Any]) -> list[Any]:
@@ -238,7 +250,8 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
             for head in range(len(heads))
         ]
         name = f"{measure['name']}-{column}-heads-{labels[series['model']]}"
-        found[name] = heatmaps.heads(grid, layers, heads, column)
+        drawn = heatmaps.heads(grid, layers, heads, column)
+        found[name] = _tell_infinite(drawn, view, [series], column)
     return found
 
 

@@ -1,7 +1,8 @@
 """What a number format does to a model: which answers change, and where the error is made."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, percent
 from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
+from layerlab.report.views.bars import mean_over_tokens
 
 CHANGED = 0.05  # Own: one position in twenty gets another likeliest token
 NOTABLE = 0.01  # Own
@@ -27,7 +29,10 @@ def _change(readings: RuleData) -> Iterator[RuleHit]:
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
         return
-    means = _means(rows, readings)
+    # What overflowed has no divergence; it is not left out, as the worst that a format does.
+    columns = ["changed", "kl", "loss_change"]
+    rows = rows.assign(**{name: rows[name].fillna(np.inf) for name in columns})
+    means = _means(rows, ["format"], columns, readings)
     worst = means.sort_values(["kl", "changed"], key=_rank).iloc[-1]
     if not worst["changed"] > NOTABLE:
         return
@@ -52,15 +57,10 @@ def _rank(values: pd.Series) -> pd.Series:
     return np.isinf(values) if values.name == "kl" else values
 
 
-def _means(rows: pd.DataFrame, readings: RuleData) -> pd.DataFrame:
-    """Return the means of each format over all positions; a longer text has more of them."""
-    # Where lengths are not known all are taken as alike, and the last token has no next one.
-    counts = rows["sequence"].map(readings.tokens).fillna(2)
-    weights = pd.DataFrame({"changed": counts, "kl": counts, "loss_change": counts - 1})
-    # What overflowed has no divergence; it is not left out, as the worst that a format does.
-    values = rows[list(weights)].fillna(np.inf).where(weights > 0, 0.0)
-    sums = (values * weights).groupby(rows["format"], sort=False).sum()
-    return sums / weights.groupby(rows["format"], sort=False).sum()
+def _means(rows: pd.DataFrame, by: Sequence[str], columns: Sequence[str], data: RuleData) -> Any:
+    """Return the means of columns over all positions, as the table of the page has them."""
+    mean = partial(mean_over_tokens, tokens=rows["sequence"].map(data.tokens))
+    return rows.groupby(list(by), sort=False).agg(dict.fromkeys(columns, mean))
 
 
 def _loss(worst: Any) -> str:
@@ -153,7 +153,7 @@ def _islands(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "error")
     if rows.empty:
         return
-    means = rows.pivot_table(index="format", columns="mode", values="error", aggfunc="mean")
+    means = _means(rows, ["format", "mode"], ["error"], readings)["error"].unstack()
     if not {"as-run", "flat"} <= set(means.columns):
         return
     # Of an error that is 0 or not finite nothing is a multiple.

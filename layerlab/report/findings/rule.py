@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.records.layer_names import layer_name
+from layerlab.report.views.bars import count_tokens
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -153,10 +154,7 @@ class RuleData:
     @cached_property
     def tokens(self) -> dict[int, int]:
         """Return the number of tokens of each sequence, as this model reads it."""
-        own = self.card.get("tokens")
-        if own:
-            return {index: int(count) for index, count in enumerate(own)}
-        return {int(one["index"]): int(one["tokens"]) for one in self.sequences}
+        return count_tokens(self.card, self.sequences)
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,9 @@ function drawVerdicts(section, shown) {
   }).filter(Boolean));
 }
 
-/* What is infinite has no place in a plot: of whose readings some are, the others alone are drawn. */
 function infinities(section) {
   const column = columnOf(section);
-  return seriesOf(section).filter((s) => s.infinite[column]).map((s) => {
-    const who = data.models.length > 1 ? [swatch(s.model), ` ${data.models[s.model].name}: `] : [];
-    const { count, readings } = s.infinite[column];
-    const given = { count: format(count), readings: format(readings), column: element("code", {}, columnName(column)) };
-    return element("li", { class: "loose" }, ...who, ...parts("{count} of {readings} readings of {column} are infinite: they are in no mean, range or map", given));
-  });
+  return seriesOf(section).filter((s) => s.infinite[column]).map((s) => infinity(s.infinite[column], s.model, column));
 }
 
 /* A column `residual` says how far the first quantity of its measure is from having converged. */

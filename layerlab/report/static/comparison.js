@@ -84,6 +84,8 @@ function drawMonitor(section, arms) {
   panels(section.part("maps"), entries, {
     arm: (e) => e.arm, label: (name) => say("{quantity} of every layer over the updates of {arm}", { quantity: state.title, arm: name }), figure: (e) => lapseFigure(e, state, span),
   });
+  section.part("infinite").replaceChildren(...data.monitor.arms.filter((e) => arms.includes(e.arm) && e.infinite[state.measure])
+    .map((e) => infinity(e.infinite[state.measure], e.arm, data.monitor.measures[Number(state.measure)])));
   drawMoment(section, arms);
 }
 

@@ -1,4 +1,4 @@
-/* The mark of each model, and small lines of every measure at the head of the page. */
+/* The mark of each model, what is said of it, and small lines of every measure at the page's head. */
 
 function swatch(index) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -16,6 +16,13 @@ function paint(node) {
   path.style.strokeWidth = 1.5;
   node.replaceChildren(path);
   return node;
+}
+
+/* What is infinite has no place in a plot: of whose readings some are, the others alone are drawn. */
+function infinity({ count, readings }, index, column) {
+  const who = data.models.length > 1 ? [swatch(index), ` ${data.models[index].name}: `] : [];
+  const given = { count: format(count), readings: format(readings), column: element("code", {}, columnName(column)) };
+  return element("li", { class: "loose" }, ...who, ...parts("{count} of {readings} readings of {column} are infinite: they are in no mean, range or map", given));
 }
 
 /* Small lines, first quantity of every measure, and bars of one without layers; drawn without

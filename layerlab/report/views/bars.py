@@ -18,12 +18,15 @@ MOST = 24
 # And of more than this, all groups but the first are folded.
 OPEN = 80
 LONGEST = 120  # characters of a name or a text in a cell
+# Of next tokens, of which a sequence has one less.
+NEXT = ("loss_change",)
+TOKENS = "_tokens"  # of the sequence of a row
 
 
 def view(
     report: Mapping[str, Any], measure: Mapping[str, Any], rows: pd.DataFrame, missing: list[Json]
 ) -> Json:
-    """Return the rows of a measure as cells, means over sequences.
+    """Return the rows of a measure as cells, means over sequences by their tokens.
 
     A mean is infinite where one sequence is, and none where one sequence has no reading: the others
     do not stand for it. What only a plotted measure has is empty.
@@ -48,8 +51,42 @@ def view(
         "band": None,
         "missing": missing,
         "series": [],
-        "table": _table(rows, axes, shown, columns, measure),
+        "table": _table(rows.assign(**_count(report, rows)), axes, shown, columns, measure),
     }
+
+
+def count_tokens(card: Mapping[str, Any], sequences: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Return the number of tokens of each sequence, as the model of a card reads it."""
+    if own := card.get("tokens"):
+        return {index: int(count) for index, count in enumerate(own)}
+    return {int(one["index"]): int(one["tokens"]) for one in sequences}
+
+
+def mean_over_tokens(values: pd.Series, tokens: pd.Series) -> float:
+    """Return the mean of a column over all tokens of its rows; a longer text has more of them.
+
+    It is NaN where one of them is, as are infinities of both signs.
+
+    Args:
+        tokens: of the sequence of each row; where they are not known all are taken as alike.
+    """
+    # The last token has no next one.
+    counts = tokens[values.index].fillna(2) - (values.name in NEXT)
+    kept = counts > 0
+    if not kept.any():
+        return np.nan
+    with np.errstate(invalid="ignore"):
+        return float(np.average(values[kept], weights=counts[kept]))
+
+
+def _count(report: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the column of the tokens of each row's sequence, if rows are of sequences."""
+    if "sequence" not in rows:
+        return {TOKENS: np.nan}
+    texts = report["text"]["sequences"]
+    counts = {model["name"]: count_tokens(model, texts) for model in report["models"]}
+    places = zip(rows["model"], rows["sequence"], strict=True)
+    return {TOKENS: [counts[model].get(place, np.nan) for model, place in places]}
 
 
 def _table(
@@ -63,8 +100,9 @@ def _table(
     if rows.empty or not columns:
         return {"groups": []}
     numeric = [name for name in columns if not is_text(rows[name])]
-    known = rows.assign(**{name: numbers(rows[name]) for name in numeric})
-    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numeric, _mean)
+    known = rows.assign(**{name: numbers(rows[name]) for name in numeric}).reset_index(drop=True)
+    mean = partial(mean_over_tokens, tokens=known[TOKENS])
+    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numeric, mean)
     table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
@@ -99,11 +137,6 @@ def _table(
             }
         )
     return {"groups": groups}
-
-
-def _mean(values: pd.Series) -> float:
-    with np.errstate(invalid="ignore"):  # of infinities of both signs there is none
-        return float(values.mean(skipna=False))
 
 
 def _is_known(column: pd.Series) -> bool:

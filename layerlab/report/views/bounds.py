@@ -43,6 +43,13 @@ def numbers(column: pd.Series) -> pd.Series:
     return pd.to_numeric(column, errors="coerce").astype(float)
 
 
+def count_infinite(column: pd.Series) -> dict[str, int] | None:
+    """Count the readings of a column and the infinite ones among them; None where none is."""
+    known = numbers(column).dropna()
+    endless = int(np.isinf(known).sum())
+    return {"count": endless, "readings": len(known)} if endless else None
+
+
 def finite(column: pd.Series) -> pd.Series:
     """Return a column as floats, with NaN for whatever is not a finite number."""
     values = numbers(column).to_numpy()

@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import bars, density, feature_cloud, saliency, text
-from layerlab.report.views.bounds import finite, is_text, numbers, violations
+from layerlab.report.views.bounds import count_infinite, finite, is_text, numbers, violations
 
 DIGITS = 4
 # With the library that draws a page has 1.5 MB, of which its pictures take so much at most.
@@ -255,15 +255,13 @@ def _series(
         "values": _summaries(table, ["layer"], columns, indices),
         "bounds": [_verdict(table, bound, dtype) for bound in bounds],
     }
-    known = {c: numbers(rows[c]).dropna() for c in columns}
     view["infinite"] = {
         c: {
-            "count": int(endless.sum()),
-            "readings": len(values),
-            "layers": sorted(int(n) for n in rows["layer"][values.index[endless]].unique()),
+            **counted,
+            "layers": sorted(int(n) for n in rows["layer"][np.isinf(numbers(rows[c]))].unique()),
         }
-        for c, values in known.items()
-        if (endless := np.isinf(values)).any()
+        for c in columns
+        if (counted := count_infinite(rows[c]))
     }
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])

@@ -7,7 +7,7 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import text
-from layerlab.report.views.bounds import finite
+from layerlab.report.views.bounds import count_infinite, finite, numbers
 from layerlab.report.views.curves import bins, short
 
 # Readings on the page, and updates of one map at most.
@@ -22,22 +22,26 @@ def monitor_timeline(
 ) -> Json:
     """Return the readings of these runs, merged over seeds: mean and largest over the heads.
 
+    Readings that are infinite are in neither; they are counted.
+
     Returns:
         `measures` by name; `arms`, each with its index, layers, updates, and for each measure
-        `mean` and `largest`, layer by layer.
+        `mean` and `largest`, layer by layer, and how many are `infinite`, if any.
     """
     table = _table(rows, runs)
     if table.empty:
         return {"measures": [], "arms": [], "heads": False}
     measures = [str(name) for name in table["measure"].unique()][:MOST_MEASURES]
-    table = _thin(table[table["measure"].isin(measures)])
+    table = table[table["measure"].isin(measures)]
+    endless = table.groupby(["arm", "measure"])["value"].agg(count_infinite)
+    table = _thin(table.assign(value=finite(table["value"])))
     grouped = table.groupby(_KEYS, sort=True)["value"]
     merged = pd.DataFrame({"mean": grouped.mean(), "largest": grouped.max()}).reset_index()
     return {
         "measures": [text.prose(name, 60) for name in measures],
         "heads": bool((merged["largest"] > merged["mean"]).any()),
         "arms": [
-            _arm(merged[merged["arm"] == name], index, measures)
+            _arm(merged[merged["arm"] == name], index, measures, endless[name])
             for index, name in enumerate(arms)
             if (merged["arm"] == name).any()
         ],
@@ -49,8 +53,9 @@ def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFra
     if whole.empty or not {"run", "value", *_KEYS} <= set(whole.columns):
         return pd.DataFrame()
     whole = whole[whole["run"].isin(runs)]
-    numbers = {name: finite(whole[name]) for name in ("update", "layer", "value")}
-    return whole.assign(**numbers).dropna(subset=list(numbers))
+    known = {name: finite(whole[name]) for name in ("update", "layer")}
+    known["value"] = numbers(whole["value"])
+    return whole.assign(**known).dropna(subset=list(known))
 
 
 def _thin(table: pd.DataFrame) -> pd.DataFrame:
@@ -61,7 +66,9 @@ def _thin(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["update"].isin(set(bins(updates, most)))]
 
 
-def _arm(rows: pd.DataFrame, index: int, measures: Sequence[str]) -> Json:
+def _arm(
+    rows: pd.DataFrame, index: int, measures: Sequence[str], endless: Mapping[str, Json | None]
+) -> Json:
     layers = sorted(rows["layer"].unique())
     updates = sorted(rows["update"].unique())
     full = pd.MultiIndex.from_product([layers, updates], names=["layer", "update"])
@@ -76,4 +83,9 @@ def _arm(rows: pd.DataFrame, index: int, measures: Sequence[str]) -> Json:
         "layers": [int(n) for n in layers],
         "updates": [int(n) for n in updates],
         "values": values,
+        "infinite": {
+            str(number): counted
+            for number, name in enumerate(measures)
+            if (counted := endless.get(name))
+        },
     }

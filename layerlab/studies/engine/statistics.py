@@ -3,9 +3,11 @@
 Errors of deep stacks have heavy tails: their mean belongs to a few draws. Every number that decides
 a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap). It
 is a little too narrow where draws are few: of the means of 24 to 64 lognormal draws it covers 85 to
-91 %. A largest value has none: no resampled one is above it, and `maximum` gives it alone.
+91 %. Where draws are so few that it could not have its level it has no ends, and decides nothing.
+A largest value has none: no resampled one is above it, and `maximum` gives it alone.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -88,7 +90,9 @@ def bootstrap(
 ) -> Interval:
     """Return a statistic of draws (the first axis) with its bootstrap interval.
 
-    Where it is NaN so is the interval, which rounds without those draws would not tell.
+    Where it is NaN so is the interval, which rounds without those draws would not tell. Of fewer
+    than 1 + log2(comparisons / 0.05) draws it reaches from minus to plus infinity: no resampled
+    number lies beyond them, and once in 2^(draws - 1) times all lie on one side of their median.
 
     Args:
         comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
@@ -97,8 +101,10 @@ def bootstrap(
     value = float(number(values))
     if np.isnan(value):
         return Interval(value, value, value)
-    generator = np.random.default_rng(seed)
     count = len(values)
+    if 2.0 ** (1 - count) > (100 - HIGH + LOW) / 100 / comparisons:
+        return Interval(value, -math.inf, math.inf)
+    generator = np.random.default_rng(seed)
     drawn = generator.integers(0, count, (rounds * comparisons, count))
     found = _each_round(values, number, drawn)
     low, high = np.nanpercentile(found, [LOW / comparisons, 100 - LOW / comparisons])
@@ -169,19 +175,22 @@ def resting(values: DrawTable) -> float:
 def summary(values: DrawTable, labels: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row on how a quantity is distributed over the draws.
 
-    Infinite values count for the quantiles.
+    Infinite values count for the quantiles; NaN is no reading, and no draw of the row.
     """
-    finite = np.isfinite(values)
-    low, middle, high = np.percentile(values, [5, 50, 95], method="nearest")
+    known = values[~np.isnan(values)]
+    finite = known[np.isfinite(known)]
+    low, middle, high = (
+        np.percentile(known, [5, 50, 95], method="nearest") if len(known) else [np.nan] * 3
+    )
     return {
         **labels,
-        "mean": float(values[finite].mean()) if finite.any() else np.nan,
+        "mean": float(finite.mean()) if len(finite) else np.nan,
         "median": float(middle),
         "p5": float(low),
         "p95": float(high),
-        "largest": float(values[finite].max()) if finite.any() else np.nan,
-        "infinite": int((~finite).sum()),
-        "draws": len(values),
+        "largest": float(finite.max()) if len(finite) else np.nan,
+        "infinite": len(known) - len(finite),
+        "draws": len(known),
     }
 
 

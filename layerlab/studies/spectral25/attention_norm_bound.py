@@ -359,5 +359,5 @@ STUDY = Study(
     attention=True,
     scale=random_networks(1, WIDTH),
     run=run,
-    fast={"draws": 4},
+    fast={"draws": 8},
 )

@@ -396,5 +396,5 @@ STUDY = Study(
     layers=3,
     scale=random_networks(DEPTH, WIDTH),
     run=run,
-    fast={"draws": 4},
+    fast={"draws": 8},
 )

@@ -336,5 +336,5 @@ STUDY = Study(
     draws=200,
     scale=random_networks(BARE_DEPTH, WIDTH),
     run=run,
-    fast={"draws": 5},
+    fast={"draws": 6},
 )

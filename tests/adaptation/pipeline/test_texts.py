@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from layerlab.adaptation.pipeline.plan import describe_base
 from layerlab.adaptation.pipeline.texts import clean_texts, contamination_of
-from layerlab.recipes.adaptation import make_recipe
+from layerlab.recipes.adaptation import load_adaptation, make_recipe
 
 
 def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path: Path) -> None:
@@ -25,3 +26,22 @@ def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path: Path) -
     clean_texts(recipe, tmp_path / "texts", lambda what, share: None)
     found = contamination_of(recipe, tmp_path / "texts")
     assert [(one["id"], one["covered"]) for one in found["matches"]] == [("1", 1.0)]
+
+
+def test_a_base_that_learned_what_is_held_out_is_told(tmp_path: Path) -> None:
+    """At another share the general held-out text is half of it a text that the base was taught."""
+    (tmp_path / "general.txt").write_text("A text of many words, line by line.\n" * 200)
+    texts = [{"text": str(tmp_path / "general.txt")}]
+    content = {
+        "base": {"recipe": {"data": {"sources": texts}, "train": {"max_steps": 1}}},
+        "data": {"general": texts},
+    }
+    same = make_recipe(content)
+    other = same.change({"data.validation_fraction": 0.1})
+    notes = []
+    for number, recipe in enumerate((same, other)):
+        folder = tmp_path / str(number)
+        notes.append(clean_texts(recipe, folder, lambda what, share: None)["sources"][-1]["notes"])
+    assert len(notes[1]) == len(notes[0]) + 1
+    assert "the base may have learned what is held out of" in notes[1][-1]
+    assert not describe_base(load_adaptation("yunshan-mini"))

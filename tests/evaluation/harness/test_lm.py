@@ -258,6 +258,41 @@ def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path: Path, begins: bool) 
         assert given == pytest.approx(total, rel=1e-5)
 
 
+class Writing(NamedTuple):
+    """A text to be gone on with."""
+
+    doc_id: int
+    args: tuple[str, dict[str, Any]]
+    request_type: str = "generate_until"
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams: int) -> None:
+    subject = candidate(64)
+    words = subject.tokenizer
+    assert words is not None
+    prompts = ["Which number? one", "Which number? two", "Which number comes after? three"]
+    last = [words(one)["input_ids"] for one in prompts]
+
+    def spoil(module: Any, args: Any, given: Any, found: Any) -> None:
+        """The first has no number, and the second ends at once."""
+        for row, ids in enumerate(given["input_ids"].tolist()):
+            if ids[-len(last[0]) :] == last[0]:
+                found.logits[row, -1, 5] = float("nan")
+            if ids[-len(last[1]) :] == last[1]:
+                found.logits[row, -1, 0] = 1e4
+
+    handle = subject.model.register_forward_hook(spoil, with_kwargs=True)
+    engine = HarnessModel(subject, batch=4, scoring="gen")
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8, "num_beams": beams}
+    answers = engine.generate_until(
+        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+    )
+    handle.remove()
+    assert answers[0] == answers[1] == "" != answers[2]
+    assert engine.unsound == {0}
+
+
 def test_four_labels_take_one_pass(folder: Path) -> None:
     engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []

@@ -68,6 +68,10 @@ def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str 
         *(("A person would choose", None), ("A cat is an animal, so the answer is B.", "B")),
         *(("It is A person", None), ("The answer is A person", None), ("A is correct", "A")),
         *(("A because it fits", "A"), ("The answer is A since 2 > 1", "A"), ("A\nquestion", "A")),
+        *(("除了A都对", None), ("除了A，其他都正确", None), ("除A外，其余选项均正确", None)),
+        *(("除了A都不对", None), ("除A和B以外，选C", "C"), ("除了A，还有B", None)),
+        *(("除了A和B项都是对的，选C", "C"), ("排除法，选A", "A"), ("除此之外，选D", "D")),
+        *(("All except A are right", None), ("Everything but A is true, so A", "A")),
         *(("A. a person", "A"), ("A) person", "A"), ("A Person", "A"), ("B person", "B")),
     ],
 )

@@ -150,6 +150,46 @@ def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
     assert len(set(seen)) == 3 and hash_command(given) == seen[-1]
 
 
+def test_what_an_option_names_and_all_in_a_folder_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "questions"
+    (folder / "law" / "__pycache__").mkdir(parents=True)
+    data, inside = tmp_path / "data.jsonl", folder / "law" / "first.jsonl"
+    data.write_text("1")
+    inside.write_text("1")
+    words = ("python", "-c", "print(1)", "{model}", f"--data={data}", f"--key=x={folder}")
+    given = Command(run=(*words, str(folder)))
+    seen = [hash_command(given)]
+    for file in (data, inside, folder / "second.jsonl"):
+        file.write_text("2")
+        seen.append(hash_command(given))
+    assert len(set(seen)) == 4
+    # What a run leaves there by itself does not count, nor does what a folder of all work holds.
+    (folder / "law" / "__pycache__" / "first.pyc").write_text("3")
+    assert hash_command(given) == seen[-1]
+    monkeypatch.chdir(tmp_path)
+    here = Command(run=("python", "-c", "print(1)", "{model}", "."))
+    before = hash_command(here)
+    data.write_text("3")
+    assert hash_command(here) == before
+    # Where a folder lies does not matter.
+    near, far = (Command(run=(*words[:4], one)) for one in ("questions", str(folder)))
+    assert hash_command(near) == hash_command(far)
+
+
+def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    given = command(tmp_path, "open(sys.argv[2] + '/log', 'w').write('1'); print(1)")
+    words = Command(run=(*given.run, str(out)))
+    with (
+        trust(False, trust_recipe=True),
+        pytest.raises(UserError, match="or wrote into a folder that it names"),
+    ):
+        run_command("own", words, tmp_path, "llama-s1")
+
+
 def test_a_file_of_a_command_is_known_wherever_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,17 @@ def test_every_picture_of_a_report_is_a_figure():
     assert {"saliency-a-embedding", "saliency-a-layer-2", "features-a-layer-3"} <= set(seen)
 
 
+def test_a_figure_says_which_readings_it_leaves_out():
+    content = sample(["a", "<b>"], layers=2, heads=2, sequences=1)
+    content["frames"]["querykey"]["data"]["condition"][-1] = "Infinity"
+    found = figures(content)
+    told = "layer<br>&lt;b&gt;: 1 of 4 readings are infinite, and not drawn"
+    for name in ("querykey-condition", "querykey-condition-heads-b"):
+        assert found[name].layout["xaxis"]["title"]["text"] == told
+    for name in ("querykey-condition-heads-a", "querykey-norm"):
+        assert "infinite" not in str(found.get(name))
+
+
 @pytest.mark.parametrize(
     ("measure", "column"),
     [

@@ -1,5 +1,6 @@
 """A measure without layers is a table on the page, in groups where it is long."""
 
+import math
 import re
 
 import pandas as pd
@@ -30,6 +31,15 @@ def test_rows_are_means_over_sequences_and_bars_are_shares_of_the_longest():
     assert all(row["bar"] == 100 for row in group["rows"])
     own = inspection.frame(whole, "logits")
     assert group["rows"][0]["cells"][0] == pytest.approx(own["error"].mean(), rel=1e-3)
+
+
+def test_a_mean_is_over_the_tokens_and_one_less_of_next_tokens():
+    values = pd.Series([1.0, 4.0, 9.0], name="error")
+    assert bars.mean_over_tokens(values, pd.Series([3, 1, 0])) == 7 / 4
+    following = values.rename("loss_change")
+    assert bars.mean_over_tokens(following, pd.Series([3, 2, 1])) == 6 / 3
+    assert bars.mean_over_tokens(values, pd.Series([None, None, None], dtype=float)) == 14 / 3
+    assert math.isnan(bars.mean_over_tokens(following, pd.Series([1, 1, 1])))
 
 
 def test_a_long_table_is_cut_into_groups_and_keeps_every_row():

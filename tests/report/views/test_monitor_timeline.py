@@ -45,7 +45,23 @@ def test_a_reading_that_is_not_finite_or_of_no_layer_is_a_gap():
     given.append({**given[1], "layer": None})
     found = monitor_timeline(given, ["a1"], ["a"])
     assert found["arms"][0]["values"]["0"]["mean"] == [None, 2, 11, 12]
+    assert found["arms"][0]["infinite"] == {"0": {"count": 1, "readings": 4}}
     assert not found["heads"]
+
+
+def test_infinite_readings_are_counted_for_each_arm_and_measure():
+    given = [*rows(), *rows("b", "b1"), *({**one, "measure": "norm"} for one in rows())]
+    for one in given:
+        if one["arm"] == "a" and one["measure"] == "norm":
+            one["value"] = "Infinity"
+    given[0]["value"] = "-Infinity"
+    found = monitor_timeline(given, ["a1", "b1"], ["a", "b"])
+    assert [arm["infinite"] for arm in found["arms"]] == [
+        {"0": {"count": 1, "readings": 8}, "1": {"count": 8, "readings": 8}},
+        {},
+    ]
+    assert found["arms"][0]["values"]["0"]["mean"][0] == 2  # of the other head
+    assert set(found["arms"][0]["values"]["1"]["mean"]) == {None}
 
 
 @pytest.mark.parametrize("given", [[], [{"run": "a1"}], rows(run="other")])

@@ -12,6 +12,7 @@ from layerlab.studies.budzinskiy25.section3_condition import (
     ROWS,
     describe_parts,
     judge_never,
+    judge_norms,
     judge_usual,
     medians,
     norm_modules,
@@ -85,6 +86,20 @@ def test_a_form_that_is_too_small_is_found():
         every = np.full((4, 1, len(ROWS), len(COLUMNS)), np.nan)
         every[:, 0, 0] = measure(replace(true, form=form), generator()).numpy()
         assert judge_never(every).word == word
+
+
+@pytest.mark.parametrize(("middle", "word"), [(9.0, "holds"), (2.0, "not decided"), (1.0, "fails")])
+def test_layer_norm_is_judged_where_its_interval_is_on_one_side_of_two(middle, word):
+    every = np.full((12, 3, len(ROWS), len(COLUMNS)), np.nan)
+    every[:, 0, ROWS.index("RMS norm"), EXACT] = 1.9
+    every[:, 1:, ROWS.index("layer norm"), EXACT] = (middle * np.linspace(0.9, 1.1, 12))[:, None]
+    found = judge_norms(every, 0)
+    assert found.word == word
+    assert "layer norm (the worse of two models):" in found.said
+    every[:, 2] = np.nan
+    assert "layer norm (the worst of 1 models):" in judge_norms(every, 0).said
+    every[:, 0, ROWS.index("RMS norm"), EXACT] = 2.1
+    assert judge_norms(every, 0).word == "fails"
 
 
 def test_every_part_that_was_not_read_is_named():

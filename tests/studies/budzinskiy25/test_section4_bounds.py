@@ -46,8 +46,8 @@ def test_a_bound_that_is_too_small_is_found():
     true = adversaries()
     assert max(true[row] for row in CORRECT) == pytest.approx(1, abs=1e-6)
     observed, worsts = (
-        np.full((4, 3, len(ROWS), len(FORMATS)), 0.2),
-        np.full((4, 3, len(ROWS)), 0.5),
+        np.full((12, 3, len(ROWS), len(FORMATS)), 0.2),
+        np.full((12, 3, len(ROWS)), 0.5),
     )
     assert judge_never(observed, worsts, true).word == "holds"
     assert judge_never(observed, worsts, {**true, "Lemma 4.6": 1.2}).word == "fails"

@@ -42,7 +42,7 @@ def test_errors_fall_with_digits_and_bounds_with_them():
 
 
 def planted(above):
-    found = np.full((5, LAYERS, len(COLUMNS)), 1e-5)
+    found = np.full((12, LAYERS, len(COLUMNS)), 1e-5)
     found[..., RECURSION] *= above
     found[..., PRINTED] *= above
     return {"t = 24": found}
@@ -54,5 +54,5 @@ def test_planted_bounds_are_judged():
     assert judge_size(planted(1e9), PRINTED, "", 0).word == "fails"
     assert judge_size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)
     for error, word in ((10.0, "fails"), (0.1, "holds")):
-        model = {"errors": np.full((4, 8), error), "factors": np.full((4, 8), np.inf)}
+        model = {"errors": np.full((12, 8), error), "factors": np.full((12, 8), np.inf)}
         assert judge_speaking(model, "it", 0).word == word

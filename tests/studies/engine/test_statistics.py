@@ -67,6 +67,17 @@ def test_intervals_that_are_right_together_are_wider():
     assert ten.high - ten.low == pytest.approx(2 * 2.81 * error, rel=0.15)
 
 
+@pytest.mark.parametrize(("comparisons", "least"), [(1, 6), (20, 10)])
+def test_draws_that_are_too_few_for_the_level_decide_nothing(comparisons, least):
+    """Of n draws all lie on one side of their median once in 2^(n - 1) times."""
+    values = np.linspace(2.0, 3.0, least)
+    enough = bootstrap(values, np.median, comparisons=comparisons)
+    assert above(enough, 1.0) == "holds" and below(enough, 1.0) == "fails"
+    few = bootstrap(values[1:], np.median, comparisons=comparisons)
+    assert few.value == np.median(values[1:]) and (few.low, few.high) == (-np.inf, np.inf)
+    assert above(few, 1.0) == below(few, 1.0) == "not decided"
+
+
 def test_groups_cover_the_largest_of_as_many_draws():
     draws = np.random.default_rng(0)
     # Of ten numbers between 0 and 1 the largest is 10 / 11 on average.
@@ -96,6 +107,14 @@ def test_infinite_draws_count_for_quantiles_and_not_for_the_mean():
     row = summary(np.array([1.0, 2.0, 3.0, np.inf, np.inf]), {"layer": 1})
     assert (row["layer"], row["mean"], row["median"], row["infinite"]) == (1, 2.0, 3.0, 2)
     assert row["p95"] == np.inf and row["largest"] == 3.0
+
+
+def test_what_was_not_read_is_not_called_infinite():
+    row = summary(np.array([1.0, np.nan, 3.0, np.inf]), {})
+    assert (row["mean"], row["median"], row["infinite"], row["draws"]) == (2.0, 3.0, 1, 3)
+    assert row == summary(np.array([1.0, 3.0, np.inf]), {})
+    none = summary(np.full(3, np.nan), {})
+    assert np.isnan(none["median"]) and none["infinite"] == none["draws"] == 0
 
 
 def test_a_histogram_counts_every_positive_draw():

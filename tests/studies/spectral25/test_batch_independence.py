@@ -8,7 +8,7 @@ from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, norms
 from layerlab.studies.support.passages import patient
 
-QUICK = {"draws": 4, "progress": False, "threads": 1}
+QUICK = {"draws": 8, "progress": False, "threads": 1}
 
 
 def sampler() -> Sampler:

@@ -87,12 +87,12 @@ def test_heads_are_apart_by_what_they_have_elsewhere():
 
 
 def planted(error=1e-7, apart=0.5, attention=(0.8, 0.4), mlp=(0.4, 0.8), added=0.5):
-    """Two models, 6 passages, 2 layers, 2 heads."""
-    heads = np.zeros((6, 2, 2, 5))
+    """Two models, 12 passages, 2 layers, 2 heads."""
+    heads = np.zeros((12, 2, 2, 5))
     heads[..., 0], heads[..., 4] = error, apart
-    norms = np.ones((6, 2, 3))
+    norms = np.ones((12, 2, 3))
     norms[..., 1:] = added
-    residuals = np.zeros((6, 2, 4))
+    residuals = np.zeros((12, 2, 4))
     residuals[:] = (*attention, *mlp)
     part = {"heads": heads, "norms": norms, "residuals": residuals}
     return {name: part for name in MODELS}

@@ -79,12 +79,12 @@ def test_lengths_are_those_of_the_source_and_one_token_has_norm_one():
 
 def planted(gap, excess=0.0):
     """Norms of 1 + i / 100, a gap between the models, and what padding adds."""
-    base = np.tile(1 + np.arange(8) / 100, (6, 1))
+    base = np.tile(1 + np.arange(8) / 100, (24, 1))
     parts = {}
     for texts, factor in zip(LENGTHS, (1.0, 1.2), strict=True):
         for name in ("pre-norm", "post-norm"):
             own = factor * base + gap * (name == "post-norm")
-            uniform = np.full(6, factor)
+            uniform = np.full(24, factor)
             parts[name, texts] = {"own": own, "padded": own + excess, "uniform": uniform}
     return parts
 

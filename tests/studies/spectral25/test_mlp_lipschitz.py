@@ -67,7 +67,7 @@ def test_what_saturates_is_judged_on_both_sides_of_its_own_size():
 
     def models(*last):
         rows = {"pre-norm": rising, "post-norm": rising, "llama": np.array(last)}
-        return {name: np.tile(one, (6, 1)) for name, one in rows.items()}
+        return {name: np.tile(one, (12, 1)) for name, one in rows.items()}
 
     found = judge_trained(models(*rising), 0)
     assert found.word == "holds" and "1.7% a doubling" in found.said

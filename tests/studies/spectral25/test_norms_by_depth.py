@@ -37,8 +37,8 @@ def test_products_of_known_matrices():
 
 def planted(slope, product=2.0):
     """Norms that rise by `slope` over the whole depth, in every stack."""
-    rows = np.tile(1.5 + slope * np.arange(DEPTH) / DEPTH, (6, 1))
-    one = {"norm": rows, "product": np.full(6, product), "norms": np.full(6, 1e6)}
+    rows = np.tile(1.5 + slope * np.arange(DEPTH) / DEPTH, (12, 1))
+    one = {"norm": rows, "product": np.full(12, product), "norms": np.full(12, 1e6)}
     return {
         (place, scores): one for place in ("pre-norm", "post-norm") for scores in ("start", "sharp")
     }

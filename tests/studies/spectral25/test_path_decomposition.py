@@ -84,9 +84,9 @@ def test_a_layer_that_adds_a_multiple_of_its_input_shares_as_it_must(factor, exp
 
 
 def test_mean_lengths_are_weighed_by_shares_and_long_paths_are_told():
-    even, late = np.full((5, DEPTH + 1), 1 / (DEPTH + 1)), np.zeros((5, DEPTH + 1))
+    even, late = np.full((12, DEPTH + 1), 1 / (DEPTH + 1)), np.zeros((12, DEPTH + 1))
     late[:, -1] = 1
-    assert length(even).tolist() == pytest.approx([DEPTH / 2] * 5)
+    assert length(even).tolist() == pytest.approx([DEPTH / 2] * 12)
     assert judge_short({"llama": late}, 0).word == "fails"
     assert judge_short({"llama": late[:, ::-1]}, 0).word == "holds"
 
@@ -96,9 +96,9 @@ def test_a_head_more_does_not_make_a_path_longer():
 
 
 def residuals(*factors):
-    """Of five draws, whose residual each sublayer more multiplies by a factor."""
+    """Of twelve draws, whose residual each sublayer more multiplies by a factor."""
     one = np.cumprod([1.0, *factors])
-    return {CAUSAL: steps(np.tile(one, (5, 1)) * np.linspace(1, 2, 5)[:, None], 0)}
+    return {CAUSAL: steps(np.tile(one, (12, 1)) * np.linspace(1, 2, 12)[:, None], 0)}
 
 
 @pytest.mark.full

@@ -204,7 +204,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
     for kind, model in enumerate(models):
         found = ratios[model, format]
         for column, name, style in ((VARIANCE, "variances", "solid"), (SAMPLED, "drawn", "dash")):
-            ends = bands(found[..., column]) if column == VARIANCE else {}
+            edges = bands(found[..., column]) if column == VARIANCE else {}
             lines.append(
                 Curve(
                     name=f"{model}, {name}",
@@ -212,15 +212,17 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str, models: Sequenc
                     y=np.median(found[..., column], axis=0).tolist(),
                     kind=kind,
                     style=style,
-                    **ends,
+                    **edges,
                 )
             )
-    last = next(iter(ratios.values())).shape[1]
+    places = {model: ratios[model, format].shape[1] for model in models}
+    last, *others = set(places.values())
+    ends = ", ".join(f"{end} ({model})" for model, end in places.items())
     return curves(
         "ratio",
         f"Observed over foretold error in {format} (median, and 5 to 95 % of passages)",
         lines,
-        x=f"block; {last} is the logits",
+        x=f"block; the logits are {ends}" if others else f"block; {last} is the logits",
         y="observed over foretold",
         log="",
     )

@@ -210,6 +210,6 @@ STUDY = Study(
     scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with passages of one text",
     run=run,
-    fast={"draws": 4, "layers": 16, "width": 64},
+    fast={"draws": 8, "layers": 16, "width": 64},
     **study_options("collapse-depth"),
 )

@@ -202,6 +202,6 @@ STUDY = Study(
     scale=random_networks("{layers}", "{width}"),
     unit="random initialisations, each with a passage of one text",
     run=run,
-    fast={"draws": 4, "layers": 12, "width": 64},
+    fast={"draws": 8, "layers": 12, "width": 64},
     **study_options("scaled-identity"),
 )

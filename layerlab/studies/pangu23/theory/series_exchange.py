@@ -14,7 +14,7 @@ from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
-from layerlab.studies.engine.verdict import decide
+from layerlab.studies.engine.verdict import above, decide, each
 from layerlab.variants.registry import part
 
 TOKENS = 12
@@ -195,12 +195,11 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
     for options, found in zip(FORMS, back, strict=True):
         if options["form"] == LOCAL:
             shares[options["n"]] = bootstrap(found[:, 1], np.median, seed)
-    lowest = min(share.low for share in shares.values())
     numbers = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
     return StudyVerdict(
         claim="A series over neighbouring tokens, as a causal convolution, exchanges information "
         "between tokens.",
-        word=decide(holds=lowest > 0),
+        word=each(above(share, 0) for share in shares.values()),
         number=min(share.value for share in shares.values()),
         said=f"the derivative by the token before is {numbers} times that by the token itself "
         f"(median over {len(parts[0])} draws)",

@@ -225,7 +225,7 @@ def judge_even(gains: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     numbers = ", ".join(f"{one} ({name})" for name, one in found.items())
     return StudyVerdict(
         claim="Noise without a mean moves the diversity of features by all of its norm.",
-        word=decide(fails=max(one.high for one in found.values()) < 1 - 1e-9),
+        word=each(above(one, 1 - 1e-9) for one in found.values()),
         number=max(one.value for one in found.values()),
         said=f"it moves it by {numbers} of its norm (median), since noise and features are at an "
         "angle; as an upper bound the equation holds",

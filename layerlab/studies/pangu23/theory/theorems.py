@@ -376,6 +376,6 @@ STUDY = Study(
     scale=f"{BUILT_IN}, and the same before training",
     unit=PASSAGES,
     run=run,
-    fast={"draws": 4, "tokens": 16},
+    fast={"draws": 6, "tokens": 16},
     **study_options("pangu-theorems"),
 )

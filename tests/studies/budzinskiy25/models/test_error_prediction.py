@@ -17,6 +17,7 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     medians,
     name_places,
     one,
+    plot,
 )
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 
@@ -53,6 +54,15 @@ def test_a_bound_of_one_says_nothing():
 def test_lengths_and_names():
     assert length(torch.tensor([[[3.0], [4.0]], [[torch.inf], [0.0]]])).tolist() == [5.0, torch.inf]
     assert name_places(3) == ["block 1", "block 2", "logits"]
+
+
+def test_the_picture_says_of_each_model_where_its_logits_are():
+    same = {(model, "bf16"): planted(0.9, 3)["llama", "bf16"] for model in ("a", "b")}
+    told = plot(same, "bf16", ("a", "b")).layout["xaxis"]["title"]["text"]
+    assert told == "block; 3 is the logits"
+    same["b", "bf16"] = planted(0.9, 5)["llama", "bf16"]
+    told = plot(same, "bf16", ("a", "b")).layout["xaxis"]["title"]["text"]
+    assert told == "block; the logits are 3 (a), 5 (b)"
 
 
 @pytest.mark.full

@@ -59,8 +59,8 @@ def test_a_component_without_a_place_is_named_and_gives_no_share():
 
 
 def planted(**shares):
-    errors = np.zeros((6, len(NAMES)))
-    errors[:, -1] = np.linspace(1, 2, 6)
+    errors = np.zeros((24, len(NAMES)))
+    errors[:, -1] = np.linspace(1, 2, 24)
     for name, share in shares.items():
         errors[:, NAMES.index(name.replace("_", " "))] = share * errors[:, -1]
     return {model: errors for model in builtin.NAMES}

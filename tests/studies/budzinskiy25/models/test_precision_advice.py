@@ -34,7 +34,7 @@ def test_what_is_kept_is_a_component_and_keeping_all_leaves_nothing():
 
 def planted(**shares):
     """What is left by name, everything else as if nothing had been kept."""
-    errors = np.outer(np.linspace(1, 2, 6), np.ones(len(NAMES)))
+    errors = np.outer(np.linspace(1, 2, 24), np.ones(len(NAMES)))
     for name, share in shares.items():
         errors[:, NAMES.index({"softmax": SCORES, "code": AS_RUN}.get(name, name))] *= share
     found = {name: share_left(errors, name, 0, 3) for name in NAMES[:-1]}

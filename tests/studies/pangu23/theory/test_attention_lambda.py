@@ -46,5 +46,5 @@ def test_a_passage_has_a_number_for_every_head_of_every_layer():
 
 def test_words_follow_the_share_of_heads():
     for value, word in ((0.5, "holds"), (2.0, "fails")):
-        assert judge_real({8: np.full((5, 4), value)}, 0, "heads").word == word
+        assert judge_real({8: np.full((12, 4), value)}, 0, "heads").word == word
         assert judge_doubly({8: np.full((5, 1), value)}).word == word

@@ -51,7 +51,7 @@ def test_a_batch_has_a_share_for_every_variant_start_and_layer():
 
 
 def planted(without, loss):
-    values = np.full((4, len(NAMES), len(STARTS), 3), 0.4)
+    values = np.full((12, len(NAMES), len(STARTS), 3), 0.4)
     values[:, NAMES.index(without), :, -1] -= loss
     return values
 

@@ -9,6 +9,8 @@ from layerlab.studies.pangu23.theory.shortcut_noise import (
     NAMES,
     NOISE,
     SIGNAL,
+    SMALL,
+    judge_even,
     judge_robust,
     judge_strict,
     noise_and_bound,
@@ -51,7 +53,8 @@ def test_the_bound_is_attained_by_active_units_and_missed_by_silent_ones():
 
 
 def planted(noise, signal):
-    values = np.ones((6, len(NAMES), 4, 3)) * np.random.default_rng(0).normal(1, 1e-3, (6, 1, 1, 1))
+    values = np.ones((12, len(NAMES), 4, 3))
+    values *= np.random.default_rng(0).normal(1, 1e-3, (12, 1, 1, 1))
     values[..., NOISE] *= noise
     values[..., SIGNAL] *= signal
     return {"Gaussian": values}
@@ -59,5 +62,12 @@ def planted(noise, signal):
 
 def test_a_path_that_keeps_more_than_it_lets_through_would_be_called_robust():
     for signal, word in ((0.9, "holds"), (0.3, "fails")):
-        assert judge_robust(robustness(planted(0.5, signal), 0), 6).word == word
+        assert judge_robust(robustness(planted(0.5, signal), 0), 12).word == word
     assert judge_strict(planted(0.5, 0.5)).number == 1
+
+
+@pytest.mark.parametrize(("draws", "word"), [(12, "fails"), (4, "not decided")])
+def test_few_draws_decide_nothing_on_noise_without_a_mean(draws: int, word: str) -> None:
+    gains = np.zeros((draws, 1, SMALL + 1, EVEN + 1))
+    gains[:, 0, SMALL, EVEN] = np.linspace(0.6, 0.8, draws)
+    assert judge_even({"relu": gains}, 0).word == word

@@ -110,5 +110,5 @@ def test_a_constant_that_is_too_small_is_found():
 def test_usual_is_more_than_half():
     name = SINGLE[-1]
     for value, word in ((0.5, "holds"), (2.0, "fails")):
-        ratios = {name: np.full((4, 2), value)}
+        ratios = {name: np.full((12, 2), value)}
         assert judge_usual({"a, trained": ratios, "a, random": ratios}, 0).word == word
