@@ -37,7 +37,7 @@ class Trials:
         # Late: the list of studies needs no transformers.
         from layerlab.numerics.emulation.arithmetic import exact, regime
         from layerlab.numerics.emulation.emulate import Emulation
-        from layerlab.studies.budzinskiy25.models.model_components import ComponentIndex
+        from layerlab.studies.budzinskiy25.support.model_components import ComponentIndex
 
         subject = patient(model, given)
         self.model: Any = subject.model

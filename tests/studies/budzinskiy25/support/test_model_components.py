@@ -7,7 +7,7 @@ from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.studies.budzinskiy25.models.components import COMPONENTS, OTHER
-from layerlab.studies.budzinskiy25.models.model_components import ComponentIndex
+from layerlab.studies.budzinskiy25.support.model_components import ComponentIndex
 from layerlab.studies.support.passages import patient, tokens_of
 from tests.families.examination import subject, tokens
 from tests.families.recipe import FAMILIES, UNBUILT, build
