@@ -17,9 +17,10 @@ COMMANDS = {
     "adapt": "layerlab.cli.adapt.group",
 }
 CHANGES = {
-    "a quantity that inspection reads": "`measures/quantities/`, a new file, found by itself",
-    "an idea for a block": "`variants/`, by what it changes, a new file, found by itself; what "
-    "many share: `blocks/`",
+    "a quantity that inspection reads": "`measures/quantities/`, a new file; its name in "
+    "`known_names.py`, its options in `known_options.py`",
+    "an idea for a block": "`variants/`, by what it changes, a new file; its name, and new options "
+    "of parts, in `known_names.py`; what many share: `blocks/`",
     "a model family that is read wrongly": "`observe/architecture/`",
     "a number format": "`numerics/formats/formats.py`, an entry",
     "how an engine computes": "`numerics/profiles/shipped/`, a TOML file; a form in which engines "
@@ -36,7 +37,7 @@ CHANGES = {
     "alarm while a model trains: `training/monitor/rules.py`",
     "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue",
     "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
-    "a new file, found by itself",
+    "a new file; its name in `known_names.py`, its options in `known_options.py`",
     "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
     "and `system/files.py` for what is read, `system/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
