@@ -356,3 +356,19 @@ def test_a_bare_participle_would_be_found() -> None:
         assert participles("@property\n" + source.format(name)) == []
     for name in ("check", "embed", "kept_texts", "widen", "spectrum"):
         assert participles(source.format(name)) == []
+
+
+QUESTION = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|When|Why)\b")
+
+
+def questions(source: str) -> list[str]:
+    """Return the classes of a file whose docstring opens as a question would."""
+    kinds = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    return [one.name for one in kinds if QUESTION.match(ast.get_docstring(one) or "")]
+
+
+def test_a_class_is_said_by_a_noun() -> None:
+    found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert questions('class A:\n    """What it came to."""') == ["A"]
+    assert questions('class A:\n    """Whatever comes."""') == []

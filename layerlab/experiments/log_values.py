@@ -29,7 +29,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedStep:
-    """Which readings of a run are judged.
+    """Readings of a run that are judged.
 
     Attributes:
         at: the step; the last one of all runs where it is None.

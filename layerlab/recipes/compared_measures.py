@@ -29,7 +29,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True)
 class ComparedMeasure:
-    """What is read of a run.
+    """A measure by which runs are compared.
 
     Attributes:
         kind: `steps` until the held-out loss is reached; the `peak` of a monitor's reading; the

@@ -54,7 +54,7 @@ def describe_state(model: nn.Module) -> list[str]:
 
 
 class _Values:
-    """What the modules of a model hold beside weights, buffers and parts, each told once.
+    """Values in the modules of a model beside weights, buffers and parts, each told once.
 
     Attributes:
         kinds: classes of what they hold.

@@ -27,7 +27,7 @@ PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a leaf task came to.
+    """Result of a leaf task.
 
     Attributes:
         scores: of every question, by its place and hash; none where a question has none by itself.

@@ -17,7 +17,7 @@ LISTED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Omissions:
-    """What was asked of all and is not judged, by why it is not.
+    """Tasks and groups asked of all and not judged, by why they are not.
 
     Attributes:
         unscored: tasks that score no question by itself.

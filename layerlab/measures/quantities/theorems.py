@@ -83,7 +83,7 @@ class _Stack:
 
 @dataclass(kw_only=True)
 class _TheoremRows:
-    """What is kept between the layers of one sequence."""
+    """State kept between the layers of one sequence."""
 
     run: MeasureContext
     rows: list[Row] = field(default_factory=list)
