@@ -2,7 +2,7 @@
 
 import ast
 import runpy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,7 +71,7 @@ def architecture() -> str:
             "The columns show the way of four commands: a mark says that the command reaches the "
             "part, by whatever its file imports and what that imports in turn; the number is that "
             "of modules. `blocks` and `variants` are reached by `inspect` through `plugins`, which "
-            "loads what a user brings along.",
+            "loads what a user brings along; training and evaluation are not.",
             "",
             "## Rooms",
             "",
@@ -94,7 +94,7 @@ def _never() -> str:
 def _layers() -> str:
     """Show every layer with the modules of it that each command reaches."""
     edges = RULE["graph"]()
-    reached = {name: _reached(edges, start) for name, start in COMMANDS.items()}
+    reached = {name: RULE["reached"](edges, start) for name, start in COMMANDS.items()}
     rows = []
     for number, row in enumerate(RULE["ROWS"], 1):
         for one in row.split():
@@ -104,16 +104,6 @@ def _layers() -> str:
             marks = [f"● {count}" if count else "" for count in counts]
             rows.append((str(number), f"`{one}`", *marks))
     return str(TABLE(("layer", "part", *(f"`layerlab {name}`" for name in COMMANDS)), rows))
-
-
-def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
-    seen, waiting = set[str](), [start]
-    while waiting:
-        module = waiting.pop()
-        if module not in seen:
-            seen.add(module)
-            waiting += edges.get(module, ())
-    return seen
 
 
 def _rooms() -> Iterator[tuple[str, str, str]]:

@@ -34,9 +34,9 @@ from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
+from layerlab.system.hardware import CatchOutOfMemory, release_memory
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
