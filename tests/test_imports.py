@@ -239,6 +239,12 @@ def test_no_folder_holds_more_than_one_sees_at_once() -> None:
     assert crowded == {}
 
 
+def test_quantities_hold_measures_and_nothing_else() -> None:
+    files = sorted((PACKAGE / "measures" / "quantities").rglob("[a-z]*.py"))
+    none = [one.name for one in files if "\nMEASURES = " not in one.read_text("utf-8")]
+    assert files and none == []
+
+
 def test_an_engine_is_imported_in_one_file() -> None:
     homes = defaultdict(set)
     for path in FILES:
