@@ -172,7 +172,7 @@ class _LogSection(CompareSection):
     higher: bool = False
 
     def is_higher_better(self, measure: str) -> bool:
-        """Tell whether more is better in a measure."""
+        """Return whether more is better in a measure."""
         return self.higher if measure == LOSS else super().is_higher_better(measure)
 
 

@@ -185,7 +185,7 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
 
 
 def _is_lost(log: TrainingLog, judged: JudgedStep, by: float = math.inf) -> bool:
-    """Judge whether a run counts as diverged by a step: at all where none is given.
+    """Return whether a run counts as diverged by a step: at all where none is given.
 
     Of readings behind the last finite one the first tells when.
     """

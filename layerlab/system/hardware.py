@@ -217,7 +217,7 @@ def _read_fresh(file: Path) -> float | None:
 
 
 def is_duration(value: Any) -> bool:
-    """Judge whether a value that was kept is a number of seconds.
+    """Return whether a value that was kept is a number of seconds.
 
     Example:
         >>> is_duration(0.5), is_duration(True), is_duration(float("nan"))

@@ -121,7 +121,7 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Tell whether all updates are done."""
+        """Return whether all updates are done."""
         return self.update >= self.updates
 
     def start(self) -> None:

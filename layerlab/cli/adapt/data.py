@@ -149,7 +149,7 @@ def _show(found: Any, as_json: bool) -> None:
 
 
 def _ours(file: Path) -> bool:
-    """Tell whether a file is what an earlier call wrote."""
+    """Return whether a file is what an earlier call wrote."""
     try:
         found = read_json(file)
     except (OSError, ValueError):

@@ -141,7 +141,7 @@ class HarnessModel(HFLM):
         return (tokens[:1], tokens[1:]) if len(tokens) > 1 else ([self.prefix_token_id], tokens)
 
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
-        """Judge whether a request fits into the context with nothing cut."""
+        """Return whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
             return (
                 len(self.tok_encode(arguments[0])) + answer_limit(arguments[1]) <= self.max_length
@@ -200,7 +200,7 @@ class HarnessModel(HFLM):
         return found
 
     def _is_open(self, requests: Sequence[Any], sums: Sequence[float]) -> bool:
-        """Judge whether rounding could turn which option, or which text, is the likeliest."""
+        """Return whether rounding could turn which option, or which text, is the likeliest."""
         if len(requests) > 1:
             return is_close(sums, [one.args[1] for one in requests], self._apart)
         return self._close is None or trim_row(self._tokens(requests[0])) in self._close

@@ -160,7 +160,7 @@ def _describe_numbers(value: torch.Tensor | np.ndarray) -> str:
 
 
 def _moves(hook: Any) -> bool:
-    """Judge whether a hook is one of accelerate's own, which change no number."""
+    """Return whether a hook is one of accelerate's own, which change no number."""
     held = getattr(hook, "hooks", (hook,))
     return hook is not None and all(_is_known(type(one).__module__) for one in held)
 

@@ -192,7 +192,7 @@ def format_size(row: Record, value: float, *, sign: bool = False) -> str:
 
 
 def is_beyond(row: Record) -> bool:
-    """Judge whether what can be detected is more than shares can differ by."""
+    """Return whether what can be detected is more than shares can differ by."""
     return bool(row["share"] and row["detectable"] and max(row["detectable"]) > 1)
 
 

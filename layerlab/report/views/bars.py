@@ -107,7 +107,7 @@ def _mean(values: pd.Series) -> float:
 
 
 def _is_known(column: pd.Series) -> bool:
-    """Judge whether a column has a value other than an empty text."""
+    """Return whether a column has a value other than an empty text."""
     return bool((column.notna() & (column != "")).any())
 
 
