@@ -343,7 +343,7 @@ def spent() -> float:
 def asked(built: GPT2LMHeadModel, tokens: torch.Tensor, again: bool) -> None:
     from layerlab.loading.model import subject
     from layerlab.measures.quantities import saliency as measure
-    from layerlab.measures.support.saliency_prompt import Prompt
+    from layerlab.measures.support.saliency.prompt import Prompt
     from layerlab.observe.tracing.trace import observing
 
     with observing(built):

@@ -2,7 +2,7 @@
 
 import ast
 import runpy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,9 +17,10 @@ COMMANDS = {
     "adapt": "layerlab.cli.adapt.group",
 }
 CHANGES = {
-    "a quantity that inspection reads": "`measures/quantities/`, a new file, found by itself",
-    "an idea for a block": "`variants/`, by what it changes, a new file, found by itself; what "
-    "many share: `blocks/`",
+    "a quantity that inspection reads": "`measures/quantities/`, a new file; its name in "
+    "`known_names.py`, its options in `known_options.py`",
+    "an idea for a block": "`variants/`, by what it changes, a new file; its name, and new options "
+    "of parts, in `known_names.py`; what many share: `blocks/`",
     "a model family that is read wrongly": "`observe/architecture/`",
     "a number format": "`numerics/formats/formats.py`, an entry",
     "how an engine computes": "`numerics/profiles/shipped/`, a TOML file; a form in which engines "
@@ -36,7 +37,7 @@ CHANGES = {
     "alarm while a model trains: `training/monitor/rules.py`",
     "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue",
     "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
-    "a new file, found by itself",
+    "a new file; its name in `known_names.py`, its options in `known_options.py`",
     "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
     "and `system/files.py` for what is read, `system/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
@@ -70,7 +71,7 @@ def architecture() -> str:
             "The columns show the way of four commands: a mark says that the command reaches the "
             "part, by whatever its file imports and what that imports in turn; the number is that "
             "of modules. `blocks` and `variants` are reached by `inspect` through `plugins`, which "
-            "loads what a user brings along.",
+            "loads what a user brings along; training and evaluation are not.",
             "",
             "## Rooms",
             "",
@@ -93,7 +94,7 @@ def _never() -> str:
 def _layers() -> str:
     """Show every layer with the modules of it that each command reaches."""
     edges = RULE["graph"]()
-    reached = {name: _reached(edges, start) for name, start in COMMANDS.items()}
+    reached = {name: RULE["reached"](edges, start) for name, start in COMMANDS.items()}
     rows = []
     for number, row in enumerate(RULE["ROWS"], 1):
         for one in row.split():
@@ -103,16 +104,6 @@ def _layers() -> str:
             marks = [f"● {count}" if count else "" for count in counts]
             rows.append((str(number), f"`{one}`", *marks))
     return str(TABLE(("layer", "part", *(f"`layerlab {name}`" for name in COMMANDS)), rows))
-
-
-def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
-    seen, waiting = set[str](), [start]
-    while waiting:
-        module = waiting.pop()
-        if module not in seen:
-            seen.add(module)
-            waiting += edges.get(module, ())
-    return seen
 
 
 def _rooms() -> Iterator[tuple[str, str, str]]:

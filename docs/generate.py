@@ -153,7 +153,7 @@ def older_names() -> str:
     about = (
         "Most names are those of transformers' `TrainingArguments` and of TRL. A recipe with the "
         "names of 0.1 is still read, with one line that says so; a setting under both names is "
-        "refused."
+        "refused. `layerlab adapt clean` and `layerlab.clean_text` read those of `clean` likewise."
     )
     return f"### Names of 0.1\n\n{about}\n\n{table(('in 0.1', 'today'), rows)}"
 

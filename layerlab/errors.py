@@ -20,8 +20,8 @@ class Interrupted(Exception):
 
 
 class NotApplicable(Exception):
-    """Why a quantity does not exist for this model: a result, printed after 'because'."""
+    """Reason why a quantity does not exist for this model: a result, printed after 'because'."""
 
 
 class DamageWarning(UserWarning):
-    """What was kept is not what was written, and does not count; the message is one line."""
+    """Damage to a kept file, which then does not count; the message is one line."""

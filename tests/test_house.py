@@ -356,3 +356,32 @@ def test_a_bare_participle_would_be_found() -> None:
         assert participles("@property\n" + source.format(name)) == []
     for name in ("check", "embed", "kept_texts", "widen", "spectrum"):
         assert participles(source.format(name)) == []
+
+
+QUESTION = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|When|Why)\b")
+
+
+def questions(source: str) -> list[str]:
+    """Return the classes of a file whose docstring opens as a question would."""
+    kinds = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    return [one.name for one in kinds if QUESTION.match(ast.get_docstring(one) or "")]
+
+
+def test_a_class_is_said_by_a_noun() -> None:
+    found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert questions('class A:\n    """What it came to."""') == ["A"]
+    assert questions('class A:\n    """Whatever comes."""') == []
+
+
+def test_what_gives_true_or_false_is_said_to_return_whether() -> None:
+    """Who judges gives a verdict or a score, who tells gives a text."""
+    kinds = [
+        f"{path.relative_to(PACKAGE)}: {node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        if ast.unparse(node.returns) in ("bool", "bool | None")
+        if re.match(r"(?!Return)\w+ whether\b", ast.get_docstring(node) or "")
+    ]
+    assert kinds == []

@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -191,10 +191,27 @@ def graph() -> dict[str, set[str]]:
     return found
 
 
+def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
+    """Give a file with those that it imports, and what they import in turn."""
+    seen, waiting = set[str](), [start]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += edges.get(module, ())
+    return seen
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     assert TopologicalSorter(graph()).prepare() is None, "it raises where there is a circle"
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+
+
+def test_inspection_reaches_neither_training_nor_evaluation() -> None:
+    parts = {part(module) for module in reached(graph(), "layerlab.cli.inspect")}
+    assert "measures" in parts
+    assert {"training", "experiments", "evaluation", "adaptation"} & parts == set()
 
 
 def test_folders_of_a_part_have_an_order() -> None:
@@ -220,6 +237,12 @@ def test_no_folder_holds_more_than_one_sees_at_once() -> None:
     counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
     crowded = {str(one.relative_to(ROOT)): n for one, n in counts.items() if n > MOST}
     assert crowded == {}
+
+
+def test_quantities_hold_measures_and_nothing_else() -> None:
+    files = sorted((PACKAGE / "measures" / "quantities").rglob("[a-z]*.py"))
+    none = [one.name for one in files if "\nMEASURES = " not in one.read_text("utf-8")]
+    assert files and none == []
 
 
 def test_an_engine_is_imported_in_one_file() -> None:

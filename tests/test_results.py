@@ -126,6 +126,11 @@ def test_what_is_kept_is_small() -> None:
         assert size < most, f"{path} has {size:,} bytes"
 
 
+def test_what_is_kept_is_few_files() -> None:
+    """A study draws the pictures of its comparison, which then keeps none of its own."""
+    assert len(kept(RESULTS)) <= 250
+
+
 def told(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row says; its last digits may be those of another library."""
     parts = [row.get(key) for key in ("arm", "source", "says", "relation", "n", "verdict")]

@@ -11,7 +11,7 @@ from layerlab.console.tables import note_printer
 from layerlab.data.sources import check_source, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
-from layerlab.recipes.load import validate_table
+from layerlab.recipes.load import read_older_names, validate_table
 from layerlab.report.i18n.language import language
 from layerlab.system.files import File, OnlyOwn, check_folder, write_folder
 from layerlab.system.trust import trust
@@ -27,39 +27,42 @@ if TYPE_CHECKING:
 EMBEDDING = "embedding.json"
 
 
+@read_older_names("clean")
 def clean_text(
     source: File,
     out: File,
     *,
-    form: str = "NFC",
-    shortest: int = 50,
-    longest: int = 10_000_000,
-    broken: float = 0.005,
-    symbols: float = 0.1,
-    words: float = 0.8,
-    bullets: float = 0.9,
-    ellipses: float = 0.3,
-    characters: float = 0.5,
+    unicode_form: str = "NFC",
+    min_chars: int = 50,
+    max_chars: int = 10_000_000,
+    max_broken_ratio: float = 0.005,
+    max_symbol_ratio: float = 0.1,
+    min_word_ratio: float = 0.8,
+    max_bullet_ratio: float = 0.9,
+    max_ellipsis_ratio: float = 0.3,
+    max_repeated_ratio: float = 0.5,
     repetition: bool = True,
-    near: float = 0.8,
+    near_duplicate_threshold: float = 0.8,
     field: str = "text",
 ) -> "Cleaned":
     """Normalise, filter and deduplicate text into a folder, with a report of what went.
 
+    Rules are called as in a recipe; their names of 0.1 are still read.
+
     Args:
         source: a file, a folder or `hf:NAME`, as in a recipe.
         out: folder for text.jsonl and report.json.
-        form: Unicode normalisation form: NFC, NFKC or none.
-        shortest: fewest characters of a document.
-        longest: most characters of a document.
-        broken: largest share of broken characters: U+FFFD and control characters.
-        symbols: most # and ellipses per word.
-        words: smallest share of words with a letter.
-        bullets: largest share of lines that begin with a bullet.
-        ellipses: largest share of lines that end in an ellipsis.
-        characters: largest share of characters in repeated runs of 10.
+        unicode_form: Unicode normalisation form: NFC, NFKC or none.
+        min_chars: fewest characters of a document.
+        max_chars: most characters of a document.
+        max_broken_ratio: largest share of broken characters: U+FFFD and control characters.
+        max_symbol_ratio: most # and ellipses per word.
+        min_word_ratio: smallest share of words with a letter.
+        max_bullet_ratio: largest share of lines that begin with a bullet.
+        max_ellipsis_ratio: largest share of lines that end in an ellipsis.
+        max_repeated_ratio: largest share of characters in repeated runs of 10.
         repetition: drop documents that repeat lines, paragraphs or words.
-        near: similarity from which documents are duplicates; 0 keeps them.
+        near_duplicate_threshold: similarity from which documents are copies; 0 keeps them.
         field: column that holds the text of a row.
 
     Raises:
@@ -71,23 +74,23 @@ def clean_text(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     text = Path(folder) / "law.txt"
         ...     _ = text.write_text("An appeal is heard by the court above the one that ruled.")
-        ...     clean_text(text, Path(folder) / "clean", shortest=20).kept
+        ...     clean_text(text, Path(folder) / "clean", min_chars=20).kept
         1
     """
     from layerlab.data.cleaning.clean import clean
 
     given = {
-        "unicode_form": form,
-        "min_chars": shortest,
-        "max_chars": longest,
-        "max_broken_ratio": broken,
-        "max_symbol_ratio": symbols,
-        "min_word_ratio": words,
-        "max_bullet_ratio": bullets,
-        "max_ellipsis_ratio": ellipses,
-        "max_repeated_ratio": characters,
+        "unicode_form": unicode_form,
+        "min_chars": min_chars,
+        "max_chars": max_chars,
+        "max_broken_ratio": max_broken_ratio,
+        "max_symbol_ratio": max_symbol_ratio,
+        "min_word_ratio": min_word_ratio,
+        "max_bullet_ratio": max_bullet_ratio,
+        "max_ellipsis_ratio": max_ellipsis_ratio,
+        "max_repeated_ratio": max_repeated_ratio,
         "repetition": repetition,
-        "near_duplicate_threshold": near,
+        "near_duplicate_threshold": near_duplicate_threshold,
     }
     rules = validate_table(CleanSection, given, "adapt clean")
     return clean(to_source(str(source), field), Path(out), rules)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunIndex:
-    """What a folder holds, newest first.
+    """Entries of a folder, newest first.
 
     Attributes:
         folder: that was searched.

@@ -9,14 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import (
-    check_formats,
-    check_loads,
-    check_model,
-    check_scoring,
-    check_texts,
-)
+from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet
+from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError

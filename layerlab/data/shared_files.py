@@ -61,7 +61,7 @@ def _describe(trained: Sequence[Source], held: Sequence[Source]) -> Iterator[str
 
 
 def _reaches_in(one: Source, other: Source, own: frozenset[str], its: frozenset[str]) -> bool:
-    """Judge whether what is learned of a source may reach into what is held out of another."""
+    """Return whether what is learned of a source may reach into what is held out of another."""
     if own != its:
         return bool(own & its)
     return other.limit is not None and (one.limit is None or one.limit > other.limit)

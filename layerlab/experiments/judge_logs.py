@@ -40,7 +40,7 @@ SHARED, SURE = 2, 8
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRequest:
-    """What is asked of logs.
+    """Request for a verdict on logs.
 
     Attributes:
         judged: which readings count.
@@ -163,7 +163,7 @@ def _is_higher(logs: Sequence[TrainingLog], asked: JudgeRequest) -> bool:
 
 
 class _LogSection(CompareSection):
-    """What is asked of logs, where more of what is judged may be better.
+    """Settings of a comparison of logs, where more of what is judged may be better.
 
     Attributes:
         higher: whether it is.
@@ -172,7 +172,7 @@ class _LogSection(CompareSection):
     higher: bool = False
 
     def is_higher_better(self, measure: str) -> bool:
-        """Tell whether more is better in a measure."""
+        """Return whether more is better in a measure."""
         return self.higher if measure == LOSS else super().is_higher_better(measure)
 
 

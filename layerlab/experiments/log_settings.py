@@ -103,7 +103,7 @@ def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
 
 
 def _names_runs(logs: Sequence[TrainingLog], path: str) -> bool:
-    """Tell whether every run, or every seed, has a value of its own, although arms have several."""
+    """Return whether every run, or every seed, has a value of its own, where arms have several."""
     found = [(one.seed or one.place, repr(one.config[path])) for one in logs if path in one.config]
     if any(isinstance(one.config.get(path), float) for one in logs):
         return False  # a measure of something, as a learning rate is

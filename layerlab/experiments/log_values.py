@@ -29,7 +29,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedStep:
-    """Which readings of a run are judged.
+    """Readings of a run that are judged.
 
     Attributes:
         at: the step; the last one of all runs where it is None.
@@ -185,7 +185,7 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
 
 
 def _is_lost(log: TrainingLog, judged: JudgedStep, by: float = math.inf) -> bool:
-    """Judge whether a run counts as diverged by a step: at all where none is given.
+    """Return whether a run counts as diverged by a step: at all where none is given.
 
     Of readings behind the last finite one the first tells when.
     """

@@ -97,7 +97,7 @@ def check_page_folder(folder: Path, *, logs: bool = False) -> None:
 
 
 def _is_of_logs(file: Path) -> bool:
-    """Tell whether a comparison is of logs: it has a command, and no recipe to judge again by."""
+    """Return whether a comparison is of logs: it has a command, and no recipe to judge again by."""
     found = read_json(file)
     return "command" in found and "recipe" not in found
 
@@ -127,7 +127,7 @@ def pages_in(folder: Path) -> list[Path]:
 
 
 def _is_of(folder: Path, task: PreparedRecipe) -> bool:
-    """Judge whether the page in a folder is that of a task: the same arms on the same terms."""
+    """Return whether the page in a folder is that of a task: the same arms on the same terms."""
     own, there = _arms(task), read_arms(folder)
     if there is None or (there[0], set(there)) != (own[0], set(own)):
         return False

@@ -21,7 +21,7 @@ SCREEN = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignTerms:
-    """What holds for all ideas of a campaign.
+    """Terms that hold for all ideas of a campaign.
 
     Attributes:
         baseline: arm that ideas are judged against.
@@ -46,7 +46,7 @@ class CampaignTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class IdeaVerdict:
-    """What runs say of an idea.
+    """Verdict of runs on an idea.
 
     Attributes:
         idea: that was judged.
@@ -116,7 +116,7 @@ class IdeaTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class WealthStep:
-    """What a line of the ledger left to spend.
+    """Wealth that a line of the ledger left to spend.
 
     Attributes:
         tried: ideas that were written down by then.

@@ -34,7 +34,7 @@ SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2**-6, torch.b
 
 @dataclass(frozen=True)
 class Batching:
-    """Which sequences may share a batch.
+    """Rule by which sequences may share a batch.
 
     Attributes:
         padded: tokens up to which sequences of any length may, filled up to that of the longest;

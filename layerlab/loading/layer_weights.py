@@ -242,7 +242,7 @@ def find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, s
 
 
 def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
-    """Tell whether two stored tensors hold the same numbers, in the narrower of their precisions.
+    """Return whether two stored tensors hold the same numbers, in the narrower of their precisions.
 
     transformers brings both to one precision before it compares them.
     """
@@ -255,7 +255,7 @@ def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
 
 
 def _is_same(one: str, other: str, places: Mapping[str, Path]) -> bool:
-    """Tell whether two stored tensors of one kind and shape are the same, bit for bit."""
+    """Return whether two stored tensors of one kind and shape are the same, bit for bit."""
     found = []
     for name in (one, other):
         with _open(places[name]) as store:

@@ -105,12 +105,12 @@ class LoadedModel:
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """Tell whether logits at a token hang on later ones, as those of an encoder do; tried."""
+        """Return whether logits at a token hang on later ones, as those of an encoder do; tried."""
         return reads_ahead(self.model)
 
     @property
     def lacks_policy(self) -> bool:
-        """Tell whether the configuration carries a precision policy that was not applied."""
+        """Return whether the configuration carries a precision policy that was not applied."""
         carried = getattr(self.model.config, CARRIED, None) is not None
         return carried and not hasattr(self.model, APPLIED)
 
@@ -133,7 +133,7 @@ class LoadedModel:
 
     @property
     def offloaded(self) -> bool:
-        """Tell whether some weights are moved to the device only when needed."""
+        """Return whether some weights are moved to the device only when needed."""
         return not self.stored and is_offloaded(self.model)
 
     @property

@@ -98,7 +98,7 @@ def parse_samples(text: str) -> int | str:
 
 
 def is_random(model: Any) -> bool:
-    """Tell whether a name stands for a variant or a preset with random weights.
+    """Return whether a name stands for a variant or a preset with random weights.
 
     Example:
         >>> is_random("gpt2-large:"), is_random("gpt2:layers=3"), is_random("gpt2")

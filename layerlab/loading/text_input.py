@@ -50,7 +50,7 @@ class TextInput:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nothing is read: only weights are looked at."""
+        """Return whether nothing is read: only weights are looked at."""
         return not self.texts and not self.ids
 
     @property

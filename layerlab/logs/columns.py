@@ -195,7 +195,7 @@ def _refuse_parts(
 
 
 def _begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
-    """Judge whether rows are of several runs, each of which begins at the first step.
+    """Return whether rows are of several runs, each of which begins at the first step.
 
     One that failed behind its first reading and was started anew has that one twice, and one
     reading may be written twice.

@@ -99,7 +99,7 @@ def _name(log: Path, pattern: str | None) -> tuple[str, str | None]:
 
 
 def _is_another(name: tuple[str, str | None], beside: set[tuple[str, str | None]]) -> bool:
-    """Judge whether a log is of a run of its own, beside several of another kind in one folder."""
+    """Return whether a log is of a run of its own, beside several of another kind in one folder."""
     return len(beside) > 1 and name[1] is not None and name not in beside
 
 

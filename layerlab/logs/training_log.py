@@ -30,7 +30,7 @@ TEXTS = ("train", "training", "val", "valid", "validation", "eval", "evaluation"
 
 @dataclass(frozen=True, kw_only=True)
 class LogColumns:
-    """Where a log has what is judged; what is None is looked for under usual names.
+    """Columns of a log that are judged; one that is None is looked for under usual names.
 
     Attributes:
         arm: column that names what a run tries; else the path does.

@@ -29,7 +29,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True)
 class ComparedMeasure:
-    """What is read of a run.
+    """A measure by which runs are compared.
 
     Attributes:
         kind: `steps` until the held-out loss is reached; the `peak` of a monitor's reading; the
@@ -48,7 +48,7 @@ class ComparedMeasure:
 
     @property
     def scored(self) -> bool:
-        """Tell whether it is a score of the finished model."""
+        """Return whether it is a score of the finished model."""
         return self.kind in _SCORED
 
     @property
@@ -95,13 +95,13 @@ def parse_measure(name: str) -> ComparedMeasure:
 
 
 def is_watched(name: str) -> bool:
-    """Tell whether a measure is read off a monitor."""
+    """Return whether a measure is read off a monitor."""
     found = parse_measure(name)
     return found.kind != "steps" and not found.scored
 
 
 def is_scored(name: str) -> bool:
-    """Tell whether a measure is a score of the finished model; the loss is none."""
+    """Return whether a measure is a score of the finished model; the loss is none."""
     return name.partition(":")[0] in _SCORED
 
 

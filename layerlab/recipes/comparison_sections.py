@@ -243,7 +243,7 @@ class CompareSection(Section):
         return tuple(one for one in named if is_scored(one))
 
     def is_higher_better(self, measure: str) -> bool:
-        """Tell whether more is better in a measure: in scores, but for a command that says not."""
+        """Return whether more is better in a measure: in scores, unless a command says not."""
         if not is_scored(measure):
             return False
         known = parse_measure(measure)

@@ -4,12 +4,13 @@ import copy
 import difflib
 import json
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, ParamSpec, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -24,6 +25,8 @@ from layerlab.system.files import check_size
 from layerlab.validation import short_repr
 
 Settings = TypeVar("Settings", bound=BaseModel)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def validate_table(
@@ -120,6 +123,20 @@ def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
             stacklevel=2,
         )
     return found
+
+
+def read_older_names(table: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take the settings of a recipe's table by their names of 0.1 too."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> T:
+            renamed: Any = rename_settings({table: given}, function.__name__)[table]
+            return function(*args, **renamed)
+
+        return call
+
+    return decorate
 
 
 def load_table(

@@ -30,7 +30,7 @@ def say_update(path: Path) -> str:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether a folder holds files of a checkpoint, whole or not, and nothing else."""
+    """Return whether a folder holds files of a checkpoint, whole or not, and nothing else."""
     names = {one.name for one in path.iterdir()} - {WEIGHTS, OPTIMIZER, STATE}
     return all(map(_PART.fullmatch, names))
 

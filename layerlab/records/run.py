@@ -57,7 +57,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Tell whether it has a result; a diverged run has one too."""
+        """Return whether it has a result; a diverged run has one too."""
         return self.result is not None
 
     @property

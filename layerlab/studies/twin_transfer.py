@@ -99,7 +99,7 @@ class Transfer:
     sure: frozenset[Pair]
 
     def is_turned(self, pair: Pair) -> bool:
-        """Judge whether the two sizes order a pair differently."""
+        """Return whether the two sizes order a pair differently."""
         return _mean(self.twin, pair) * _mean(self.source, pair) < 0
 
     @property

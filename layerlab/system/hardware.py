@@ -1,5 +1,6 @@
 """Describes the machine: name, versions, memory and its end, fastest matrix product."""
 
+import gc
 import hashlib
 import json
 import math
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ _SAYINGS = (
     "not enough memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+_ACCELERATORS = ("cuda", "npu", "xpu")
 _MOST = 200  # characters of what an error says
 
 
@@ -214,7 +217,7 @@ def _read_fresh(file: Path) -> float | None:
 
 
 def is_duration(value: Any) -> bool:
-    """Judge whether a value that was kept is a number of seconds.
+    """Return whether a value that was kept is a number of seconds.
 
     Example:
         >>> is_duration(0.5), is_duration(True), is_duration(float("nan"))
@@ -268,6 +271,40 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
+
+
+class CatchOutOfMemory:
+    """Catches an out-of-memory error, and no other.
+
+    Args:
+        bears: even that one only where this is true.
+
+    Attributes:
+        found: whether there was one.
+    """
+
+    def __init__(self, *, bears: bool = True) -> None:
+        self.bears, self.found = bears, False
+
+    def __enter__(self) -> "CatchOutOfMemory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        self.found = self.bears and error is not None and is_out_of_memory(error)
+        return self.found
+
+
+def release_memory() -> None:
+    """Free the memory that a failed pass left behind."""
+    gc.collect()
+    for name in _ACCELERATORS:
+        device = getattr(torch, name, None)
+        if device is not None and device.is_available() and device.is_initialized():
+            device.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 @contextmanager

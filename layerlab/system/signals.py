@@ -113,7 +113,7 @@ class GracefulStop:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether a signal asked to stop."""
+        """Return whether a signal asked to stop."""
         return self.signal is not None
 
     def leave(self) -> None:

@@ -62,7 +62,7 @@ class RunAccelerator:
 
     @property
     def first(self) -> bool:
-        """Tell whether this process writes the files."""
+        """Return whether this process writes the files."""
         return bool(self.accelerator.is_main_process)
 
     def precision(self) -> AbstractContextManager[Any]:

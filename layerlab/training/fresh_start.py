@@ -19,7 +19,7 @@ LEFT_ON_GPU = 16 * 2**20
 
 
 class FreshStart:
-    """What a new process has: its seed, and nothing in memory but what was imported."""
+    """State of a new process: its seed, and nothing in memory but what was imported."""
 
     def __init__(self) -> None:
         self._seed = torch.initial_seed()

@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import EventLog
-from layerlab.system.hardware import explain_memory, is_device_shared
+from layerlab.system.hardware import CatchOutOfMemory, explain_memory, is_device_shared
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
@@ -44,7 +44,7 @@ from layerlab.training.sharding import (
 )
 from layerlab.training.step.emulated_rounding import emulation
 from layerlab.training.step.keyed_dropout import key_dropout
-from layerlab.training.step.microbatch import SMALLER, CatchOutOfMemory, MicroBatcher
+from layerlab.training.step.microbatch import SMALLER, MicroBatcher
 from layerlab.training.step.nonfinite import Diverged, NonFiniteOrigin, explain_origin, find_origin
 from layerlab.training.validation import ValidationResult, Validator
 
@@ -121,7 +121,7 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Tell whether all updates are done."""
+        """Return whether all updates are done."""
         return self.update >= self.updates
 
     def start(self) -> None:

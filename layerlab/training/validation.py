@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
+from layerlab.system.hardware import CatchOutOfMemory, release_memory
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.sharding import is_sharded
-from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 
 @dataclass(frozen=True, kw_only=True)

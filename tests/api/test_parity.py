@@ -9,6 +9,7 @@ from typer.main import get_command
 
 import layerlab
 from layerlab.cli.app import app
+from layerlab.recipes.adaptation_sections import CleanSection
 
 # How a command is shown, and where it writes.
 TERMINAL = {"as_json", "quiet", "max_bytes", "opened", "fail_on", "figures", "planned"}
@@ -83,6 +84,16 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
         if isinstance(usual, str | int | float):
             default = options[each].default
             assert str(usual) == str(getattr(default, "value", default)), each
+
+
+def test_rules_that_clean_text_are_called_as_in_a_recipe() -> None:
+    """What is no rule there: where text comes from and goes to; what is no option: other text."""
+    rules = set(CleanSection.model_fields) - {"exact_dedup", "general", "benchmarks"}
+    assert {*inspect.signature(layerlab.clean_text).parameters} == rules | {
+        "source",
+        "out",
+        "field",
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+import layerlab
 from layerlab import UserError
-from layerlab.cli.adapt import data as adapt_data
+from layerlab.cli.adapt.group import adapt
 from layerlab.data.catalog import list_corpora, table
 
-app = typer.Typer()
-for name in ("clean", "contamination", "catalogue"):
-    app.command(name)(getattr(adapt_data, name))
+LOOSE = ("--near-duplicate-threshold", "0")
 
 
 def typed(*words: str | Path) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    done = CliRunner().invoke(adapt, [str(word) for word in words], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -45,7 +43,7 @@ def test_it_is_printed_as_a_table_and_as_json() -> None:
 
 def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:
     (tmp_path / "law.jsonl").write_text('{"body": "ＡＢＣ law"}\n{"body": "x"}\n')
-    words = ("--shortest", "3", "--form", "NFKC", "--field", "body", "--near", "0")
+    words = ("--min-chars", "3", "--unicode-form", "NFKC", "--field", "body", *LOOSE)
     said = typed("clean", tmp_path / "law.jsonl", "--out", tmp_path / "out", *words)
     assert "too short" in said and "text.jsonl" in said
     assert json.loads((tmp_path / "out" / "text.jsonl").read_text()) == {"text": "ABC law"}
@@ -53,11 +51,25 @@ def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:
     assert json.loads(again)["kept"] == 1
 
 
+def test_rules_are_called_as_in_a_recipe_and_read_by_their_names_of_0_1(tmp_path: Path) -> None:
+    text, out = tmp_path / "law.txt", tmp_path / "out"
+    text.write_text("An appeal.")
+    assert layerlab.clean_text(text, out, min_chars=3, near_duplicate_threshold=0).kept == 1
+    said = r"clean\.shortest is now called clean\.min_chars"
+    with pytest.warns(FutureWarning, match=rf"^clean_text: {said} and 1 more; the names of 0"):
+        assert layerlab.clean_text(text, out, shortest=3, near=0).kept == 1  # type: ignore[call-arg]
+    with pytest.warns(FutureWarning, match=rf"^adapt clean: {said}; the names of 0"):
+        typed("clean", text, "--out", out, "--shortest=3", *LOOSE)
+    both = r"clean\.min_chars is given under its older name 'shortest' too; leave one out"
+    with pytest.raises(UserError, match=both):
+        layerlab.clean_text(text, out, shortest=3, min_chars=3)  # type: ignore[call-arg]
+
+
 def test_a_text_that_is_read_in_place_of_another_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    words = ("law-zh", "--out", tmp_path / "out", "--near", "0")
+    words = ("law-zh", "--out", tmp_path / "out", *LOOSE)
     said = typed("clean", *words)
     assert "python-docs, cleaned" in said and "law-zh is not here" in said
 

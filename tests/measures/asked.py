@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.support.saliency_prompt import Prompt
-from layerlab.measures.support.saliency_score import objective
+from layerlab.measures.support.saliency.prompt import Prompt
+from layerlab.measures.support.saliency.score import objective
 from layerlab.observe.architecture.structure import anatomy, first_tensor
 from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.observe.tracing.gradients import logits_and_gradient

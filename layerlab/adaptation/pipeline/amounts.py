@@ -43,7 +43,7 @@ PACKED = 20_000  # rows that are packed for a look at what comes of it
 
 @dataclass(frozen=True, kw_only=True)
 class StageAmount:
-    """What a stage reads.
+    """Amount of tokens, updates and passes of a stage.
 
     Attributes:
         tokens: that it trains on.

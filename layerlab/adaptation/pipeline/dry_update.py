@@ -31,7 +31,7 @@ _ATTENTION_BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass(frozen=True, kw_only=True)
 class DryUpdate:
-    """What an update of one process takes, in bytes and FLOPs.
+    """Memory and compute of an update in one process, in bytes and FLOPs.
 
     Attributes:
         parameters: of the model, adapters apart.

@@ -153,7 +153,7 @@ class Forecast:
 
     @property
     def fits(self) -> bool | None:
-        """Tell whether every stage finds its memory; None where that is not known."""
+        """Return whether every stage finds its memory; None where that is not known."""
         needed = [one.memory for one in self.rows if one.memory is not None]
         return None if self.room is None or not needed else max(needed) <= self.room
 

@@ -133,7 +133,7 @@ class Tally:
                 yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
 
     def _read_alike(self, arm: str, kind: str) -> bool:
-        """Judge whether an arm and the first one were measured on the same held-out text.
+        """Return whether an arm and the first one were measured on the same held-out text.
 
         Of another tokenizer a block is another piece of it: then all of it has to be read.
         """

@@ -40,7 +40,7 @@ class ProcessGroup:
 
     @property
     def first(self) -> bool:
-        """Tell whether this process writes the files."""
+        """Return whether this process writes the files."""
         return self.part[0] == 0
 
     def cost(self, gauge: BitsPerByteEvaluator, model: Any, batch: int) -> UnitLosses:

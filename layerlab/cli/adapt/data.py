@@ -23,31 +23,42 @@ class Form(StrEnum):
     none = "none"
 
 
+def name_today(option: str) -> str:
+    """Return what an option of `clean` is called today; one of 0.1 is told of in one line."""
+    from layerlab.recipes.load import rename_settings
+
+    given = {"clean": {option.replace("-", "_"): None}}
+    (name,) = rename_settings(given, "adapt clean")["clean"]
+    return str(name).replace("_", "-")
+
+
 def clean(
     source: Annotated[str, typer.Argument(help="A file, a folder or hf:NAME, as in a recipe.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for text.jsonl and the report.")],
-    form: Annotated[Form, typer.Option(help="Unicode normalisation form.")] = Form.nfc,
-    shortest: Annotated[int, typer.Option(help="Fewest characters of a document.")] = 50,
-    longest: Annotated[int, typer.Option(help="Most characters of a document.")] = 10_000_000,
-    broken: Annotated[
+    unicode_form: Annotated[Form, typer.Option(help="Unicode normalisation form.")] = Form.nfc,
+    min_chars: Annotated[int, typer.Option(help="Fewest characters of a document.")] = 50,
+    max_chars: Annotated[int, typer.Option(help="Most characters of a document.")] = 10_000_000,
+    max_broken_ratio: Annotated[
         float,
         typer.Option(help="Largest share of broken characters: U+FFFD and control characters."),
     ] = 0.005,
-    symbols: Annotated[float, typer.Option(help="Most # and ellipses per word.")] = 0.1,
-    words: Annotated[float, typer.Option(help="Smallest share of words with a letter.")] = 0.8,
-    bullets: Annotated[
+    max_symbol_ratio: Annotated[float, typer.Option(help="Most # and ellipses per word.")] = 0.1,
+    min_word_ratio: Annotated[
+        float, typer.Option(help="Smallest share of words with a letter.")
+    ] = 0.8,
+    max_bullet_ratio: Annotated[
         float, typer.Option(help="Largest share of lines that begin with a bullet.")
     ] = 0.9,
-    ellipses: Annotated[
+    max_ellipsis_ratio: Annotated[
         float, typer.Option(help="Largest share of lines that end in an ellipsis.")
     ] = 0.3,
-    characters: Annotated[
+    max_repeated_ratio: Annotated[
         float, typer.Option(help="Largest share of characters in repeated runs of 10.")
     ] = 0.5,
     repetition: Annotated[
         bool, typer.Option(help="Drop documents that repeat lines, paragraphs or words.")
     ] = True,
-    near: Annotated[
+    near_duplicate_threshold: Annotated[
         float, typer.Option(help="Similarity from which documents are duplicates; 0 keeps them.")
     ] = 0.8,
     field: Field = "text",
@@ -59,17 +70,17 @@ def clean(
     found = clean_text(
         source,
         out,
-        form=form.value,
-        shortest=shortest,
-        longest=longest,
-        broken=broken,
-        symbols=symbols,
-        words=words,
-        bullets=bullets,
-        ellipses=ellipses,
-        characters=characters,
+        unicode_form=unicode_form.value,
+        min_chars=min_chars,
+        max_chars=max_chars,
+        max_broken_ratio=max_broken_ratio,
+        max_symbol_ratio=max_symbol_ratio,
+        min_word_ratio=min_word_ratio,
+        max_bullet_ratio=max_bullet_ratio,
+        max_ellipsis_ratio=max_ellipsis_ratio,
+        max_repeated_ratio=max_repeated_ratio,
         repetition=repetition,
-        near=near,
+        near_duplicate_threshold=near_duplicate_threshold,
         field=field,
     )
     _show(found, as_json)
@@ -138,7 +149,7 @@ def _show(found: Any, as_json: bool) -> None:
 
 
 def _ours(file: Path) -> bool:
-    """Tell whether a file is what an earlier call wrote."""
+    """Return whether a file is what an earlier call wrote."""
     try:
         found = read_json(file)
     except (OSError, ValueError):

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from layerlab.cli.adapt.data import catalogue, clean, contamination
+from layerlab.cli.adapt.data import catalogue, clean, contamination, name_today
 from layerlab.cli.adapt.embeddings import embed
 from layerlab.cli.adapt.tokenizer import vocabulary
-from layerlab.cli.early_checks import check_adaptation, check_loads
+from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet
+from layerlab.cli.recipe_checks import check_adaptation
 from layerlab.cli.train import SetOption, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -41,7 +42,8 @@ adapt = typer.Typer(
 
 
 adapt.command()(trustable(embed))
-for stage in (limit_archives(clean), limit_archives(contamination), catalogue):
+adapt.command(context_settings={"token_normalize_func": name_today})(limit_archives(clean))
+for stage in (limit_archives(contamination), catalogue):
     adapt.command()(stage)
 adapt.command()(limit_archives(trustable(vocabulary)))
 

@@ -115,7 +115,7 @@ def _questions(place: Path, files: dict[str, list[str]]) -> Iterator[Question]:
 
 
 def _names_alone(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row is a list of names, as that of the subjects beside a benchmark."""
+    """Return whether a row is a list of names, as that of the subjects beside a benchmark."""
     lists = (one for one in row.values() if isinstance(one, list))
     return not any(isinstance(one, Mapping) for held in lists for one in held)
 

@@ -46,7 +46,7 @@ def read_files(
 
 
 def is_here(benchmark: Benchmark, folder: Path | None = None) -> bool:
-    """Judge whether the scored split of a benchmark's first subject is in the data folder."""
+    """Return whether the scored split of a benchmark's first subject is in the data folder."""
     files = benchmark.files[benchmark.split]
     home, first = _home(benchmark, folder), benchmark.subjects[0]
     return all(_find(home, pattern.format(file=first.file)) for pattern in files)
@@ -80,7 +80,7 @@ def _find(home: Path, wanted: str) -> BenchmarkFile | None:
 
 
 def _ends(name: str, wanted: str) -> bool:
-    """Judge whether a path equals another one or ends in it, name by name."""
+    """Return whether a path equals another one or ends in it, name by name."""
     return f"/{name}".endswith(f"/{wanted}")
 
 

@@ -47,7 +47,7 @@ class Item:
 
     @property
     def answered(self) -> bool:
-        """Judge whether the file says what is right."""
+        """Return whether the file says what is right."""
         return bool(self.right or self.reply)
 
     @property
@@ -185,7 +185,7 @@ def _of_exam(row: FileRow) -> Item:
 
 
 def _only_letters(answer: str) -> bool:
-    """Judge whether an answer holds no word besides its letter."""
+    """Return whether an answer holds no word besides its letter."""
     return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 

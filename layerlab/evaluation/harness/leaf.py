@@ -40,12 +40,12 @@ class LeafTask:
 
     @property
     def generates(self) -> bool:
-        """Tell whether the model writes its answers."""
+        """Return whether the model writes its answers."""
         return str(self.task.OUTPUT_TYPE) == WRITTEN
 
     @property
     def reads(self) -> bool:
-        """Tell whether whole texts are read, and nothing is asked."""
+        """Return whether whole texts are read, and nothing is asked."""
         return str(self.task.OUTPUT_TYPE) == ROLLING
 
 
@@ -73,7 +73,7 @@ class BenchmarkTask(LeafTask):
         return options.choose_scoring(self.benchmark)
 
     def cot(self, options: Options) -> bool:
-        """Judge whether its examples are explained."""
+        """Return whether its examples are explained."""
         return options.shows_explanations(self.benchmark)
 
     def examples(self, options: Options) -> int | None:
@@ -132,7 +132,7 @@ class LmEvalTask(LeafTask):
         return LIKELIEST if self._kind == CHOICES else self._kind
 
     def cot(self, options: Options) -> bool:
-        """Judge whether its examples are explained, which the task alone says."""
+        """Return whether its examples are explained, which the task alone says."""
         return False
 
     def examples(self, options: Options) -> int | None:

@@ -34,9 +34,9 @@ from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
+from layerlab.system.hardware import CatchOutOfMemory, release_memory
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
@@ -142,7 +142,7 @@ class HarnessModel(HFLM):
         return (tokens[:1], tokens[1:]) if len(tokens) > 1 else ([self.prefix_token_id], tokens)
 
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
-        """Judge whether a request fits into the context with nothing cut."""
+        """Return whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
             return (
                 len(self.tok_encode(arguments[0])) + answer_limit(arguments[1]) <= self.max_length
@@ -201,7 +201,7 @@ class HarnessModel(HFLM):
         return found
 
     def _is_open(self, requests: Sequence[Any], sums: Sequence[float]) -> bool:
-        """Judge whether rounding could turn which option, or which text, is the likeliest."""
+        """Return whether rounding could turn which option, or which text, is the likeliest."""
         if len(requests) > 1:
             return is_close(sums, [one.args[1] for one in requests], self._apart)
         return self._close is None or trim_row(self._tokens(requests[0])) in self._close

@@ -51,7 +51,7 @@ class PrecisionSetting:
 
     @property
     def alone(self) -> bool:
-        """Tell whether sequences in one batch round each other, so that each is run by itself.
+        """Return whether sequences in one batch round each other, so that each is run by itself.
 
         Example:
             >>> PrecisionSetting("int4").alone, PrecisionSetting("bf16").alone

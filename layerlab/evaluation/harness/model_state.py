@@ -54,7 +54,7 @@ def describe_state(model: nn.Module) -> list[str]:
 
 
 class _Values:
-    """What the modules of a model hold beside weights, buffers and parts, each told once.
+    """Values in the modules of a model beside weights, buffers and parts, each told once.
 
     Attributes:
         kinds: classes of what they hold.
@@ -160,7 +160,7 @@ def _describe_numbers(value: torch.Tensor | np.ndarray) -> str:
 
 
 def _moves(hook: Any) -> bool:
-    """Judge whether a hook is one of accelerate's own, which change no number."""
+    """Return whether a hook is one of accelerate's own, which change no number."""
     held = getattr(hook, "hooks", (hook,))
     return hook is not None and all(_is_known(type(one).__module__) for one in held)
 

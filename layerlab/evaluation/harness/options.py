@@ -69,7 +69,7 @@ class Options:
         return str(self.scoring) if self.scoring in benchmark.scorings else usual
 
     def shows_explanations(self, benchmark: Benchmark) -> bool:
-        """Judge whether the examples of a benchmark are shown with explanations."""
+        """Return whether the examples of a benchmark are shown with explanations."""
         return self.cot and benchmark.explained
 
     def way(self, benchmark: Benchmark) -> str:

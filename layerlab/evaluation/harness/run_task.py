@@ -135,7 +135,7 @@ def _metrics(
 
 
 def _loses_text(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
-    """Judge whether a text does not come back from its tokens."""
+    """Return whether a text does not come back from its tokens."""
     machine = load.engine(words)
     trip = RoundTrip(machine)
     texts = (str(one["arguments"][0][0]) for one in samples)

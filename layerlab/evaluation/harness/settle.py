@@ -31,7 +31,7 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def is_close(sums: Sequence[float], texts: Sequence[str], apart: float) -> bool:
-    """Judge whether rounding could turn which option is likeliest, by itself or for its length.
+    """Return whether rounding could turn which option is likeliest, by itself or for its length.
 
     Args:
         sums: log-likelihoods of the options.

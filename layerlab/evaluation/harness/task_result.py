@@ -27,7 +27,7 @@ PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a leaf task came to.
+    """Result of a leaf task.
 
     Attributes:
         scores: of every question, by its place and hash; none where a question has none by itself.
@@ -67,7 +67,7 @@ class TaskResult:
 
 
 def is_ours(task: Any) -> bool:
-    """Judge whether a task is one of our benchmarks', also where lm-eval reads it from a file."""
+    """Return whether a task is one of our benchmarks', also where lm-eval reads it from a file."""
     return str(getattr(task.config.process_results, "__module__", "")).startswith(OURS)
 
 
@@ -102,7 +102,7 @@ def worth_name(sample: Mapping[str, Any], names: Iterable[str]) -> str | None:
 
 
 def is_number(value: Any) -> bool:
-    """Judge whether a value of a question is a finite number by itself.
+    """Return whether a value of a question is a finite number by itself.
 
     Example:
         >>> is_number(0.5), is_number((1, 0)), is_number(math.nan)
@@ -112,7 +112,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_mean(samples: Sequence[Mapping[str, Any]], name: str, value: float | None) -> bool:
-    """Judge whether a metric is the mean of what its questions are worth."""
+    """Return whether a metric is the mean of what its questions are worth."""
     values = [one.get(name) for one in samples]
     if value is None or not values or not all(map(is_number, values)):
         return False

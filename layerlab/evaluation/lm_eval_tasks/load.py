@@ -59,7 +59,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class GroupMean:
-    """How lm-eval averages a group.
+    """Mean over a group, as lm-eval takes it.
 
     Attributes:
         tasks: names of its members.

@@ -37,7 +37,7 @@ def split_tasks(words: str) -> list[str]:
 
 
 def is_file(word: str) -> bool:
-    """Tell whether a task is named by its file.
+    """Return whether a task is named by its file.
 
     Example:
         >>> is_file("my_task.yaml"), is_file("arc_easy")

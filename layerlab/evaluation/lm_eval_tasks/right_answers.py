@@ -74,7 +74,7 @@ def accept_first_question() -> Iterator[None]:
 
 
 def marks_choices(task: Any) -> bool:
-    """Judge whether lm-eval itself marks what a task chooses, or writes, by its options."""
+    """Return whether lm-eval itself marks what a task chooses, or writes, by its options."""
     known = getattr(type(task), "process_results", None) is ConfigurableTask.process_results
     return known and task.config.process_results is None
 
@@ -224,7 +224,7 @@ def _refuse_read_as_places(found: Sequence[_Question]) -> None:
 
 
 def _is_next(one: _Question) -> bool:
-    """Judge whether an answer is the place behind the last option."""
+    """Return whether an answer is the place behind the last option."""
     written = one.answer
     whole = isinstance(written, int | float) or WHOLE.fullmatch(str(written)) is not None
     return whole and float(written) == one.options

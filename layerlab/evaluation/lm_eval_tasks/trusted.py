@@ -77,7 +77,7 @@ def _reasons_of(config: Mapping[str, Any], installed: bool) -> Iterator[str]:
 
 
 def _is_foreign(config: Mapping[str, Any]) -> bool:
-    """Judge whether a metric is none of lm-eval's own: it would look for code of that name."""
+    """Return whether a metric is none of lm-eval's own: it would look for code of that name."""
     name = config["metric"]
     if isinstance(name, Code) or not isinstance(name, str):
         return False  # a function is one by itself
@@ -85,7 +85,7 @@ def _is_foreign(config: Mapping[str, Any]) -> bool:
 
 
 def _is_unknown(source: Any) -> bool:
-    """Judge whether a data set is read by neither a plain reader nor from the Hub or a folder."""
+    """Return whether a data set is read by neither a plain reader nor from the Hub or a folder."""
     from datasets import packaged_modules
 
     if not isinstance(source, str) or source.endswith(".py"):
@@ -114,6 +114,6 @@ def check_data(config: Mapping[str, Any]) -> None:
 
 
 def is_local(config: Mapping[str, Any]) -> bool:
-    """Judge whether the questions of a task are read here, without the Hub."""
+    """Return whether the questions of a task are read here, without the Hub."""
     source = str(config.get("dataset_path"))
     return "custom_dataset" in config or source in BUILDERS or Path(source).is_dir()

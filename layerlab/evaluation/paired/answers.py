@@ -39,7 +39,7 @@ SHOWN, SAID = 240, 80  # characters of a question and of an answer
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
-    """What a model said to one question.
+    """Answer of a model to one question.
 
     Attributes:
         asked: digests of the question, its prompt, its options, its right answer, its settings.

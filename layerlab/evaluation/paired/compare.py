@@ -42,7 +42,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRequest:
-    """What is asked of evaluations.
+    """Request for a paired comparison of evaluations.
 
     Attributes:
         baseline: model that others are judged against; the first where it is None.

@@ -308,7 +308,7 @@ def _is_higher(
     ours: tuple[str, TaskAnswers],
     theirs: tuple[str, TaskAnswers],
 ) -> bool:
-    """Judge whether more is better: as is known, else as the results of both say, else its name.
+    """Return whether more is better: as is known, else as the results of both say, else its name.
 
     Raises:
         UserError: nobody says it, or two say otherwise.

@@ -23,7 +23,7 @@ EXACT, CLUSTERS, T_TEST = "exact McNemar test", "exact test over clusters", "pai
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTest:
-    """What a test of two models came to.
+    """Outcome of a test of two models.
 
     Attributes:
         test: its name.

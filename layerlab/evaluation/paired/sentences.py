@@ -17,7 +17,7 @@ LISTED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Omissions:
-    """What was asked of all and is not judged, by why it is not.
+    """Tasks and groups asked of all and not judged, by why they are not.
 
     Attributes:
         unscored: tasks that score no question by itself.
@@ -192,7 +192,7 @@ def format_size(row: Record, value: float, *, sign: bool = False) -> str:
 
 
 def is_beyond(row: Record) -> bool:
-    """Judge whether what can be detected is more than shares can differ by."""
+    """Return whether what can be detected is more than shares can differ by."""
     return bool(row["share"] and row["detectable"] and max(row["detectable"]) > 1)
 
 

@@ -127,7 +127,7 @@ def left_out_line(row: Record) -> str:
 
 
 def whole(row: Record) -> bool:
-    """Judge whether a row is of a benchmark with all its parts, not of one that lacks some."""
+    """Return whether a row is of a benchmark with all its parts, not of one that lacks some."""
     return not row.get("without")
 
 
@@ -178,7 +178,7 @@ def _by(headings: Mapping[str, str]) -> Callable[[Record], str | None]:
 
 
 def _is_lost(rows: Iterable[Record]) -> bool:
-    """Judge whether no question that could be asked was answered with finite logits."""
+    """Return whether no question that could be asked was answered with finite logits."""
     rows = list(rows)
     unsound = sum(row.get("unsound") or 0 for row in rows)
     unfit = sum(row["shots"]["unfit"] for row in rows)

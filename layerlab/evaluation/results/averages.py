@@ -49,7 +49,7 @@ class Average:
 
     @property
     def official(self) -> bool:
-        """Judge whether nothing is missing."""
+        """Return whether nothing is missing."""
         return not self.missing
 
     @property

@@ -69,7 +69,7 @@ def list_earlier_tables(folder: Path) -> list[str]:
 
 
 def _is_kept(path: Path) -> bool:
-    """Judge whether something is what an evaluation leaves that was cut off."""
+    """Return whether something is what an evaluation leaves that was cut off."""
     if _CUT_OFF.fullmatch(path.name):
         return True
     return (

@@ -256,7 +256,7 @@ def _of_tasks(
 
 
 def _counts_shares(record: Record) -> bool:
-    """Judge whether questions are worth shares, whose differences are told in percent."""
+    """Return whether questions are worth shares, whose differences are told in percent."""
     known = (one for one in record["measured"] if one["metric"] == record.get("worth"))
     row: Record = next(known, {})
     if row.get("low") is not None:

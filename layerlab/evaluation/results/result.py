@@ -56,7 +56,7 @@ class AskedShots(BaseModel):
 
 
 class Asked(AskedArm):
-    """What it came to in a task, question by question."""
+    """Scores of a task, question by question."""
 
     task: str
     scoring: str
@@ -69,11 +69,11 @@ class Asked(AskedArm):
 
 
 class SubjectScore(Score, Asked):
-    """What it came to in a part of a benchmark."""
+    """Score of a part of a benchmark."""
 
 
 class LmEvalScore(Asked):
-    """What it came to in a task of lm-eval."""
+    """Score of a task of lm-eval."""
 
     score: float | None  # a perplexity by word has no bound
     measured: list[dict[str, Any]]

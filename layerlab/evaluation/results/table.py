@@ -124,7 +124,7 @@ def _parts(content: Record, width: int, subjects: bool) -> Iterator[RenderableTy
 
 
 def _has_normalized(content: Record) -> bool:
-    """Judge whether an accuracy is shown whose likelihoods are divided by lengths."""
+    """Return whether an accuracy is shown whose likelihoods are divided by lengths."""
     measured = (row["metric"] for row in expand_metrics(content.get("tasks", ())))
     return "acc_norm" in measured or any(row.get("acc_norm") for row in content["benchmarks"])
 

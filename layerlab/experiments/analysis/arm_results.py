@@ -92,7 +92,7 @@ class ArmResults:
 
     @property
     def uncounted(self) -> bool:
-        """Tell whether runs ended with a loss, and none with one in what is compared."""
+        """Return whether runs ended with a loss, and none with one in what is compared."""
         ended = [run for run in self.runs.values() if run.value("nats") is not None]
         return bool(ended) and all(run.value(self.metric) is None for run in ended)
 

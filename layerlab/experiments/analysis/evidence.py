@@ -30,7 +30,7 @@ SPEEDS = ("seconds", "tokens_per_second")
 
 @dataclass(frozen=True, kw_only=True)
 class OtherSizes:
-    """What the other sizes of a ladder say to the comparison at one.
+    """Evidence of the other sizes of a ladder for the comparison at one.
 
     Attributes:
         tests: p of all tests of the ladder beside those at this size.

@@ -154,7 +154,7 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
 
 
 class _Told:
-    """What a command is called in an error."""
+    """A command, as an error names it."""
 
     def __init__(self, name: str, run: str, words: Sequence[str]) -> None:
         self.name, self.run, self.words = name, run, words

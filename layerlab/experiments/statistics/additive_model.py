@@ -135,7 +135,7 @@ class Additive:
 
     @property
     def usable(self) -> bool:
-        """Tell whether there are enough arms and residuals to moderate variances."""
+        """Return whether there are enough arms and residuals to moderate variances."""
         return len(self.arms) >= FEWEST and self.freedom > 0.5 and not self.flat
 
     @property
@@ -145,7 +145,7 @@ class Additive:
 
     @cached_property
     def flat(self) -> bool:
-        """Tell whether the residuals are no larger than rounding errors."""
+        """Return whether the residuals are no larger than rounding errors."""
         largest = float(np.abs(self._cells).max(initial=0.0))
         return bool(np.abs(self.residuals).max(initial=0.0) <= 8 * math.ulp(largest))
 

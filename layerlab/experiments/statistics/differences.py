@@ -105,7 +105,7 @@ class Difference:
 
     @property
     def identical(self) -> bool:
-        """Tell whether both arms ended at the same numbers, seed by seed."""
+        """Return whether both arms ended at the same numbers, seed by seed."""
         return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.error or 0) == 0
 
     @cached_property

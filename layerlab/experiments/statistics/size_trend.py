@@ -138,7 +138,7 @@ class SizeTrend:
         return replace(line, error=error)
 
     def within_reach(self, doublings: float) -> bool:
-        """Tell whether leaving one size out has tested a forecast as far as this."""
+        """Return whether leaving one size out has tested a forecast as far as this."""
         return bool(self.left_out) and doublings <= self._places[-1] + self.reach + SLACK
 
     def _combine(self, weights: np.ndarray) -> Difference:

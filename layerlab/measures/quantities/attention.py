@@ -58,7 +58,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
 
 
 class _Seen:
-    """What was seen of the rows of some heads: of blocks, each with its keys, or of all at once."""
+    """Readings of the rows of some heads: of blocks, each with its keys, or of all at once."""
 
     def __init__(self) -> None:
         self.blocks: list[tuple[slice, RowStatistics]] = []

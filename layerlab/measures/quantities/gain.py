@@ -9,229 +9,29 @@ computed again from that form, and the bound is given only where this reproduces
 computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from math import inf, nan, sqrt
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.activations import Elementwise
-from layerlab.measures.support.attention_pass import (
-    End,
-    HeadQuantity,
-    heads_of,
-    read_heads,
+from layerlab.measures.support.attention_pass import heads_of
+from layerlab.measures.support.sublayer_bounds import (
+    CONTRACTION,
+    Constants,
+    attention_bound,
+    attention_constants,
+    contraction,
+    feedforward_bound,
+    feedforward_constants,
 )
-from layerlab.measures.support.golub_kahan import spectral_bounds
-from layerlab.measures.support.lanczos import CentredRitz, Process
-from layerlab.measures.support.products import Profile
-from layerlab.measures.support.sublayer_forms import (
-    FeedForward,
-    attention_fit,
-    feedforward_fit,
-    feedforward_maps,
-    is_routed,
-    rounding,
-)
-from layerlab.observe.architecture.head_weights import HeadWeights
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.measures.support.sublayer_forms import rounding
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
 from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
-from layerlab.shapes import HeadVector, Hidden, Scalar
-
-OTHER = (
-    "it is neither act(z W1 + b1) W2 + b2, which Theorem 3 speaks of, nor a gated one, "
-    "(act(z Wg + bg) * (z W1 + b1)) W2 + b2"
-)
-MIXED = (
-    "it is a mixture of experts: the map changes from token to token, and Theorem 3 needs the same "
-    "act(z W1 + b1) W2 + b2 for all of them"
-)
-SINKS = "attention sinks take probability, so its rows do not sum to 1"
-
-
-def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector:
-    """Return the largest factor by which a head's attention can scale its values' diversity.
-
-    sqrt(lambda) = ||(I - e e^T) A||_2   with   e = (1, ..., 1) / sqrt(n)
-
-    0 means that all rows of A agree, so that all tokens leave alike. Under a causal mask it may
-    exceed 1: the source's lambda < 1 holds for doubly stochastic A.
-
-    Source: pangu23, Lemma 1; kuczynski92 (how far products from a random start may fall short).
-    Unit: none.
-
-    Args:
-        attended: one layer on one sequence; its rows sum to 1.
-        exact: by a decomposition in float64, one head at a time; else by products with A alone,
-            which now and then stop at a smaller singular value.
-    """
-    if not exact:
-        return read_heads(attended, [_CONTRACTION])["contraction"]
-    norms = []
-    for head in range(attended.heads):
-        matrix = attended.weights(slice(head, head + 1), dtype=torch.float64)
-        norms.append(torch.linalg.matrix_norm(matrix - matrix.mean(1, keepdim=True), 2))
-    return torch.cat(norms)
-
-
-def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    ritz = CentredRitz(known, part.sums_to_one)
-    return (ritz,), lambda: {"contraction": ritz.norm}
-
-
-_CONTRACTION = HeadQuantity(columns=("contraction",), solve=_solve)
-
-
-def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
-    """Return the spectral norm, never below the true one: it enters a bound.
-
-    ||W||_2 = sqrt(lambda_max(W W^T)), in float64, from above; at most 1 + m (n + 8) eps too large
-    where the products of a Lanczos run have found it
-
-    Source: golub13, sections 4.2 and 8.1.
-    Unit: that of the weights.
-    """
-    return spectral_bounds([matrix])[0]
-
-
-def attention_bound(
-    contractions: HeadVector, values: HeadVector, output: Scalar
-) -> tuple[Scalar, Scalar]:
-    """Return the bound of Theorem 2, as the source has it and with each head's own constants.
-
-    d_M(MSA(Z)) <= sqrt(lambda H) s v1 d_M(Z),   lambda = max_h lambda_h,  s = max_h s_h
-    d_M(MSA(Z)) <= sqrt(sum_h lambda_h s_h^2) v1 d_M(Z)
-
-    Below 1, attention must bring the tokens closer to each other. Holds for every A whose rows sum
-    to 1, causal or not.
-
-    Source: pangu23, Theorem 2; the second line: Own, from Lemma 2.
-    Unit: none.
-
-    Args:
-        contractions: sqrt(lambda_h).
-        values: s_h, the spectral norm of each head's value weights.
-        output: v1, the spectral norm of the output weights.
-    """
-    plain = contractions.max() * sqrt(len(contractions)) * values.max() * output
-    return plain, (contractions * values).norm() * output
-
-
-def range_bound(
-    inner: Hidden, gate: Hidden | None, activation: Elementwise, norms: Sequence[Scalar]
-) -> Scalar:
-    """Return how far a feed-forward layer can scale diversity on the range that its inside takes.
-
-    d_M(FFN(Z)) <= s_o (max_ij |act(g_ij)| s_i + L max_j |m_j| s_g) d_M(Z)
-
-    with a gate, g = z W_g + b_g and m the mean over tokens of z W_i + b_i; or with the maxima of
-    act at the mean of g and of all z W_i + b_i instead, whichever is less. L is the slope of the
-    activation, for one without a largest slope that on the range. Without a gate: L s_i s_o.
-    Of a product a b less that of the means, one factor is at a token and the other at the mean:
-    act(g) v - act(mean g) m = act(g) (v - m) + (act(g) - act(mean g)) m, and so the other way.
-    The distance from equal tokens is at most that from any one token, as from act(mean g) m.
-
-    Source: Own, after pangu23, Theorem 3.
-    Unit: none.
-
-    Args:
-        inner: z W_i + b_i of every token.
-        gate: z W_g + b_g of every token.
-        norms: spectral norms s_i, s_o and, with a gate, s_g.
-    """
-    if gate is None:
-        return norms[0] * norms[1] * activation.slope(inner)
-    within, behind, through = norms
-    act, slope = activation.function, activation.slope(gate)
-
-    def allow(given: Tensor, carried: Tensor) -> Tensor:
-        return act(given).abs().max() * within + slope * carried.abs().max() * through
-
-    least = torch.minimum(allow(gate, inner.mean(0)), allow(gate.mean(0), inner))
-    return behind * least
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constants:
-    """The part of the weights of one sublayer in its bound, or why there is none.
-
-    Attributes:
-        size: the product of its norms without attention's part, where that is the bound itself.
-        values: the s_h of attention.
-        form: of a feed-forward layer.
-        norms: of the maps of that form.
-    """
-
-    size: Tensor = field(default_factory=lambda: torch.tensor(nan))
-    values: Tensor | None = None
-    output: Tensor | None = None
-    form: FeedForward | None = None
-    norms: Sequence[Tensor] = ()
-    refused: str | None = None
-
-
-def attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
-    """Return what the weights of attention bring to Theorem 2, once its form is checked.
-
-    Source: pangu23, Theorem 2.
-
-    Raises:
-        NotApplicable: it is not the linear map that the theorem speaks of.
-    """
-    attended, weights = layer.attention, layer.weights
-    if attended is None:
-        raise NotApplicable("its attention was not heard")
-    if not attended.sums_to_one:
-        raise NotApplicable(SINKS)
-    if weights is None or weights.value is None or weights.output is None:
-        raise NotApplicable(_missing(weights))
-    fit = attention_fit(attended, weights, sublayer)
-    if not fit.holds:
-        raise NotApplicable(
-            "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
-            f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
-        )
-    each, output = spectral_bounds([weights.value, weights.output.permute(1, 0, 2).flatten(1)])
-    heads = attended.heads
-    values = each.repeat_interleave(heads // len(each))
-    size = sqrt(heads) * values.max() * output
-    return Constants(size=size, values=values, output=output)
-
-
-def _missing(weights: HeadWeights | None) -> str:
-    if weights is None:
-        return "its weights were not found"
-    for part in ("value", "output"):
-        if part in weights.refused:
-            return weights.refused[part]
-    return "its value and output weights were not found"
-
-
-def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
-    """Return what the weights of a feed-forward layer bring to its bound, once its form is checked.
-
-    Source: pangu23, Theorems 3 and 7.
-
-    Raises:
-        NotApplicable: it is of no form that has a bound.
-    """
-    if layer.block is None:
-        raise NotApplicable("its block was not found")
-    fit = feedforward_fit(layer.block, sublayer)
-    if fit is None:
-        raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
-    maps = feedforward_maps(layer.block)
-    norms = spectral_bounds([maps[name].weight for name in fit.maps])
-    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.has_constant else torch.tensor(nan)
-    return Constants(size=size, form=fit, norms=norms)
-
+from layerlab.shapes import Hidden
 
 _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
     "attention": attention_constants,
@@ -260,24 +60,13 @@ def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tenso
     if exact:
         contractions = contraction(attended, exact=True)
     else:
-        contractions = heads_of(layer, _CONTRACTION).vectors["contraction"]
+        contractions = heads_of(layer, CONTRACTION).vectors["contraction"]
     if constants.values is None or constants.output is None:
         return {"contraction": contractions.max()}
     plain, sharp = attention_bound(
         contractions.to(constants.values), constants.values, constants.output
     )
     return {"contraction": contractions.max(), "bound": plain, "sharp": sharp, "factor": plain}
-
-
-def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:
-    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone.
-
-    Source: pangu23, Theorems 3 and 7; on what goes through it: Own.
-    """
-    if constants.form is None or constants.form.has_constant or layer.block is None:
-        return constants.size
-    inner, gate = constants.form.inside(layer.block, entered)
-    return range_bound(inner, gate, constants.form.activation, constants.norms)
 
 
 def _floor(sublayer: Sublayer, found: Mapping[str, float]) -> float:
@@ -379,7 +168,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,
-        heads=lambda options: _CONTRACTION,
+        heads=lambda options: CONTRACTION,
         bound=(
             Bound(
                 column="measured",

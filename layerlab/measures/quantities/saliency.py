@@ -21,9 +21,9 @@ from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.dimension import effective_dimension
 from layerlab.measures.questions import check_saliency
 from layerlab.measures.support.centring import centre, gram_eigenvalues
-from layerlab.measures.support.heatmap import bin_channels, pack_bytes, room
-from layerlab.measures.support.saliency_prompt import Prompt, earlier, prompt
-from layerlab.measures.support.saliency_score import (
+from layerlab.measures.support.saliency.heatmap import bin_channels, pack_bytes, room
+from layerlab.measures.support.saliency.prompt import Prompt, earlier, prompt
+from layerlab.measures.support.saliency.score import (
     absolute,
     alikeness,
     euclidean,

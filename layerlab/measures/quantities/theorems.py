@@ -17,7 +17,8 @@ from torch import nn
 from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
-from layerlab.measures.quantities.augmented import (
+from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.augmented_attention import (
     WIDER,
     attend,
     bound_change,
@@ -26,14 +27,13 @@ from layerlab.measures.quantities.augmented import (
     noise_bound,
     shortcut_bound,
 )
-from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.quantities.gain import (
+from layerlab.measures.support.centring import precise
+from layerlab.measures.support.sublayer_bounds import (
     Constants,
     attention_constants,
     feedforward_bound,
     feedforward_constants,
 )
-from layerlab.measures.support.centring import precise
 from layerlab.measures.support.sublayer_forms import Shortcut, list_series, rounding
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -83,7 +83,7 @@ class _Stack:
 
 @dataclass(kw_only=True)
 class _TheoremRows:
-    """What is kept between the layers of one sequence."""
+    """State kept between the layers of one sequence."""
 
     run: MeasureContext
     rows: list[Row] = field(default_factory=list)

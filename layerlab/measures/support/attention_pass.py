@@ -105,7 +105,7 @@ def _read(part: AttentionRecord, quantities: Sequence[HeadQuantity], dense: int)
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHeads:
-    """What was read of the heads of one layer on one sequence, on its device and on the host."""
+    """Readings of the heads of one layer on one sequence, on its device and on the host."""
 
     attended: AttentionRecord
     vectors: HeadVectors

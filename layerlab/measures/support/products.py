@@ -43,7 +43,7 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class RowStatistics:
-    """What can be said of rows of attention without a look at their entries.
+    """Statistics of rows of attention that need no look at their entries.
 
     Attributes:
         received: the sum of each column over all these rows.

@@ -70,7 +70,7 @@ def narrow(number: float, format: AnyFormat) -> float:
 
 
 class Summation(NamedTuple):
-    """How the parts of a sum are added up.
+    """Order in which the parts of a sum are added up.
 
     Attributes:
         order: one after another in an accumulator, which is rounded after each ("sequential");

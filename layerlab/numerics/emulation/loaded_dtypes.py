@@ -17,7 +17,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 class KnownFollowers(NamedTuple):
-    """What was found of a model, and what it was made of."""
+    """Findings about a model, with what it was made of."""
 
     settings: Any
     default: torch.dtype

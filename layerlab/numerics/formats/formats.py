@@ -193,7 +193,7 @@ def bits(format: AnyFormat) -> int | float | None:
 
 
 def spans_tensor(format: AnyFormat) -> bool:
-    """Judge whether what a number is rounded to depends on the other tokens of its tensor.
+    """Return whether what a number is rounded to depends on the other tokens of its tensor.
 
     Example:
         >>> [spans_tensor(find(name)) for name in ("int8", "nvfp4", "int8:channel", "mxfp4")]

@@ -35,7 +35,7 @@ COMPONENTS = {
 
 
 class OperationResult(NamedTuple):
-    """What a profile rounds: the operation, and where in the model it is done."""
+    """An operation that a profile rounds, and its place in the model."""
 
     operation: str
     layer: int

@@ -27,7 +27,7 @@ class ChangedChoices(NamedTuple):
 
 @dataclass(kw_only=True)
 class ExpertChoices:
-    """How many choices two runs make differently, and at how many tokens.
+    """Numbers of choices that two runs make differently, and of the tokens they do so at.
 
     Attributes:
         total: how many, one a token and router.

@@ -41,7 +41,7 @@ class DifferenceShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """What is left of the difference once b does some things as a does, in a run of its own.
+    """Difference that is left once b does some things as a does, in a run of its own.
 
     Attributes:
         operations: what is taken back.

@@ -39,7 +39,7 @@ KINDS: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NumericsProfile:
-    """How an engine computes a model.
+    """Arithmetic by which an engine computes a model.
 
     Attributes:
         name: of the engine and its settings.

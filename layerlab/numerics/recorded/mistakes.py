@@ -29,7 +29,7 @@ Read = Callable[[Sequence[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class RecordedTexts:
-    """What was recorded of each text beside what is right.
+    """Recorded values of each text beside what is right.
 
     Attributes:
         values: of all tokens but the first, as recorded; NaN where nothing was.

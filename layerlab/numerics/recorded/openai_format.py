@@ -98,6 +98,6 @@ def _find_ids(texts: Sequence[bytes], tokenizer: Any, holder: str) -> list[int]:
 
 
 def _is_alike(recorded: bytes, decoded: str) -> bool:
-    """Judge whether a token is the recorded one; alone, some lose the blank before them."""
+    """Return whether a token is the recorded one; alone, some lose the blank before them."""
     text = recorded.decode(errors="replace")
     return text.strip() == decoded.strip() or PARTIAL in decoded

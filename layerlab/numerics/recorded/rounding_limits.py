@@ -25,7 +25,7 @@ SELDOM = 100
 
 @dataclass(frozen=True, kw_only=True)
 class RoundingLimits:
-    """What rounding makes of the log-probabilities of a record.
+    """Sizes of error that rounding makes in the log-probabilities of a record.
 
     Attributes:
         floor: RMS of what float32 makes, and the digits of the record: none smaller is seen.

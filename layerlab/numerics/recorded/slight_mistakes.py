@@ -13,7 +13,7 @@ STEPS = 5  # of Newton's method: what a slight temperature does is all but linea
 
 
 class LogitSlopes:
-    """How the log-probabilities of tokens change with the temperature, in the first run.
+    """Derivatives of the log-probabilities of tokens by the temperature, in the first run.
 
     l(b) = b z_t - log sum_v exp(b z_v),   l'(1) = z_t - <z>,   l''(1) = <z>^2 - <z^2>
 

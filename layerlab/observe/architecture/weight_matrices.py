@@ -41,7 +41,7 @@ class WeightMatrix:
 
 
 class MatrixNames:
-    """Where the tensors of a model lie, by their names: also by those without the base model's."""
+    """Places of a model's tensors, by their names: also by those without the base model's."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model

@@ -37,7 +37,7 @@ Touch = Callable[[int, Component, Tensor], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockParts:
-    """What can be taken out of one block.
+    """Parts of one block that can be taken out.
 
     Attributes:
         heads: of its attention, 0 where they cannot be told apart.
@@ -180,7 +180,7 @@ def _rows(features: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """What one row of a batch does without: a head, or a sublayer where `head` is None."""
+    """Part that one row of a batch does without: a head, or a sublayer where `head` is None."""
 
     component: Component
     head: int | None = None
@@ -188,7 +188,7 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsGiven:
-    """What an attention gave in a forward of one sequence.
+    """Output of an attention in a forward of one sequence.
 
     Attributes:
         projection: what made the attention's output of its heads.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSchedule:
-    """How work is cut for a device.
+    """Sizes in which work is cut for a device.
 
     Attributes:
         tile_bytes: the largest tensor of attention weights that is kept.

@@ -21,7 +21,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader found in a folder."""
+    """Findings of a reader in a folder."""
 
     name: str
     state: str
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind of entry is recognised and read.
+    """A kind of entry: the way it is recognised and read.
 
     Attributes:
         name: of the kind.

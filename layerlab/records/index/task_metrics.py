@@ -5,7 +5,7 @@ from typing import Any
 
 
 def is_share(row: Mapping[str, Any]) -> bool:
-    """Judge whether a metric is a mean of shares, which is shown in percent.
+    """Return whether a metric is a mean of shares, which is shown in percent.
 
     Where a row does not say it, as those of earlier versions, its interval has to.
 

@@ -16,7 +16,7 @@ _VALUE = 12
 
 
 class PageSizes(NamedTuple):
-    """What the pages of a file unpack to, in bytes.
+    """Sizes to which the pages of a file unpack, in bytes.
 
     Attributes:
         total: all of them, with what the values of lists take.

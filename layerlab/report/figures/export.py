@@ -91,7 +91,7 @@ def plain(text: str) -> str:
 
 
 def drawable() -> bool:
-    """Judge whether the extra `figures` is installed."""
+    """Return whether the extra `figures` is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 

@@ -72,7 +72,7 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
 
 
 def exceeds(findings: Iterable[Finding], limit: Literal["warning", "error"]) -> bool:
-    """Judge whether a finding is as grave as `limit`, or graver."""
+    """Return whether a finding is as grave as `limit`, or graver."""
     grave = SEVERITIES[: SEVERITIES.index(limit) + 1]
     return worst(findings) in grave
 

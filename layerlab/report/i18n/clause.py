@@ -188,7 +188,7 @@ def tidy(text: str) -> str:
 
 
 def prose(text: str) -> bool:
-    """Judge whether several words of English stand in a row.
+    """Return whether several words of English stand in a row.
 
     Example:
         >>> prose("比 llama, mamba 更好"), prose("比 all of the others 更好")

@@ -19,7 +19,7 @@ _FIGURE_ENDINGS = {f".{kind}" for kind in FigureKind}
 
 
 def is_report(folder: Path) -> bool:
-    """Judge whether a folder holds a report and nothing else."""
+    """Return whether a folder holds a report and nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
         return False
@@ -39,7 +39,7 @@ def is_report(folder: Path) -> bool:
 
 
 def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
-    """Judge whether a folder, if it exists, holds figures of this report and nothing else."""
+    """Return whether a folder, if it exists, holds figures of this report and nothing else."""
     if not folder.is_dir():
         return not folder.exists()
     from layerlab.report.figures.inspection import figures
@@ -56,7 +56,7 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
 
 
 def is_study(folder: Path) -> bool:
-    """Judge whether a folder holds a study and nothing else."""
+    """Return whether a folder holds a study and nothing else."""
     entries = {entry.name: entry for entry in folder.iterdir()}
     if ACCIDENT in entries and not _is_accident(entries.pop(ACCIDENT)):
         return False
@@ -78,7 +78,7 @@ def is_study(folder: Path) -> bool:
 
 
 def _is_accident(file: Path) -> bool:
-    """Judge whether a file is the traceback of a study."""
+    """Return whether a file is the traceback of a study."""
     if not file.is_file():
         return False
     try:

@@ -140,7 +140,7 @@ def _table(
 
 
 def _is_known(column: pd.Series) -> bool:
-    """Judge whether a column has a value other than an empty text."""
+    """Return whether a column has a value other than an empty text."""
     return bool((column.notna() & (column != "")).any())
 
 

@@ -34,7 +34,7 @@ def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) 
 
 
 def is_text(column: pd.Series) -> bool:
-    """Judge whether a column holds words; what JSON has for an infinite number is none."""
+    """Return whether a column holds words; what JSON has for an infinite number is none."""
     return any(isinstance(value, str) and value.lstrip("-") != "Infinity" for value in column)
 
 

@@ -39,7 +39,7 @@ def pictures(
 
 
 def drawable(picture: Any) -> bool:
-    """Judge whether this is a picture of a saliency."""
+    """Return whether this is a picture of a saliency."""
     return isinstance(picture, Mapping) and picture.get("kind") == KIND
 
 

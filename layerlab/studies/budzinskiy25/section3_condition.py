@@ -229,7 +229,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def _has_norms(every: np.ndarray) -> bool:
-    """Tell whether some model has an RMS norm, and some a layer norm."""
+    """Return whether some model has an RMS norm, and some a layer norm."""
     norms = [ROWS.index(name) for name in ("RMS norm", "layer norm")]
     return all(np.isfinite(every[:, :, row, EXACT]).any() for row in norms)
 

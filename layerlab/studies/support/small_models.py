@@ -77,7 +77,7 @@ ArmSeed = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReading:
-    """What a study reads of its models.
+    """A reading that a study takes of its models.
 
     Attributes:
         kind: as the files of its readings are called.

@@ -70,7 +70,7 @@ def _list_kind(engine: Tokenizer) -> list[Any]:
 
 
 def have_same_rules(engine: Tokenizer, stored: Tokenizer) -> bool:
-    """Tell whether two tokenizers cut all texts by the same rules, the beginnings of texts apart.
+    """Return whether two tokenizers cut all texts by the same rules, the beginnings of texts apart.
 
     Rules by which spaces are written may stand in a normaliser or in a pre-tokenizer.
     """

@@ -1,43 +1,15 @@
 """Splits a batch that does not fit into memory into micro-batches of the same mean."""
 
-import gc
 from collections.abc import Iterator
-from types import TracebackType
-
-import torch
 
 from layerlab.corpus.batches import Batch
 from layerlab.errors import UserError
-from layerlab.system.hardware import is_out_of_memory
+from layerlab.system.hardware import release_memory
 
 SMALLER = (
     "write a smaller train.micro_batch_size, evaluate.batch_size, data.block_size, model.width or "
     "model.layers, then type the same command again"
 )
-_DEVICES = ("cuda", "npu", "xpu")
-
-
-class CatchOutOfMemory:
-    """Catches an out-of-memory error, and no other.
-
-    Args:
-        bears: even that one only where this is true.
-
-    Attributes:
-        found: whether there was one.
-    """
-
-    def __init__(self, *, bears: bool = True) -> None:
-        self.bears, self.found = bears, False
-
-    def __enter__(self) -> "CatchOutOfMemory":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
-        self.found = self.bears and error is not None and is_out_of_memory(error)
-        return self.found
 
 
 class MicroBatcher:
@@ -74,14 +46,3 @@ class MicroBatcher:
             f"out of memory: each batch of {self.rows} sequences is now taken in pieces of "
             f"{self.size}, whose gradients are added up; tokens per update stay the same"
         )
-
-
-def release_memory() -> None:
-    """Free the memory that a failed pass left behind."""
-    gc.collect()
-    for name in _DEVICES:
-        device = getattr(torch, name, None)
-        if device is not None and device.is_available() and device.is_initialized():
-            device.empty_cache()
-    if torch.backends.mps.is_available():
-        torch.mps.empty_cache()

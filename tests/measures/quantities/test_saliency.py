@@ -13,7 +13,7 @@ from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.diversity import cosine
 from layerlab.measures.quantities.saliency import MEASURES, saliency
 from layerlab.measures.runner import readings
-from layerlab.measures.support.saliency_score import (
+from layerlab.measures.support.saliency.score import (
     absolute,
     alikeness,
     euclidean,

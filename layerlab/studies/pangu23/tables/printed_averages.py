@@ -34,17 +34,17 @@ def averages(found: PublishedTable) -> list[PrintedRow]:
 
 
 def same(row: PrintedRow) -> bool:
-    """Judge whether both averages agree to two decimals."""
+    """Return whether both averages agree to two decimals."""
     return f"{row['printed']:.2f}" == f"{row['recomputed']:.2f}"
 
 
 def beyond(row: PrintedRow) -> bool:
-    """Judge whether no rounding explains the difference."""
+    """Return whether no rounding explains the difference."""
     return abs(float(row["difference"])) >= CELL + AVERAGE
 
 
 def is_ranked(found: PublishedTable) -> bool:
-    """Judge whether the models stand in the same order by both averages."""
+    """Return whether the models stand in the same order by both averages."""
     printed = sorted(found.rows, key=found.printed_average)
     return printed == sorted(
         found.rows, key=lambda model: found.recompute_average(model).mean.value

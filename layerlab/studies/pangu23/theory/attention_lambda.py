@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.known_options import study_options
-from layerlab.measures.quantities.gain import contraction, spectral_bound
+from layerlab.measures.support.sublayer_bounds import contraction, spectral_bound
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES

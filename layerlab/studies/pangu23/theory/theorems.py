@@ -180,7 +180,7 @@ def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]
 
 
 def _has(found: CaseReadings, name: str) -> bool:
-    """Tell whether some trained model has a statement."""
+    """Return whether some trained model has a statement."""
     return any(name in ratios and model.endswith("trained") for model, ratios in found.items())
 
 

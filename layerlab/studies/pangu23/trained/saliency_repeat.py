@@ -128,7 +128,7 @@ def twin_quantities(
 
 
 def stand_ins(work: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
-    """Judge whether briefly trained models answer here: in fast mode, without stored readings."""
+    """Return whether briefly trained models answer here: in fast mode, without stored readings."""
     lying = small_models.stored_readings(work, jobs, _reading(work))
     return work.fast and None in lying.values()
 
@@ -210,7 +210,7 @@ def _quotient(pair: np.ndarray) -> float:
 
 
 def able(values: np.ndarray, seed: int) -> bool:
-    """Judge whether a model gets the end right in more texts than a guess would."""
+    """Return whether a model gets the end right in more texts than a guess would."""
     return bootstrap(values[:, RIGHT], np.mean, seed).low > CHANCE
 
 

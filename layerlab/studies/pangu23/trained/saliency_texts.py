@@ -10,7 +10,7 @@ from layerlab.studies.engine.sampling import Sampler
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
-    from layerlab.measures.support.saliency_prompt import Prompt
+    from layerlab.measures.support.saliency.prompt import Prompt
 
 # All cut into several tokens by the tokenizer of these models, as "che|ster" is.
 NAMES = (
@@ -42,7 +42,7 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
         UserError: the model has no entry for a token.
     """
     from layerlab.loading.inputs import check_ids
-    from layerlab.measures.support.saliency_prompt import Prompt
+    from layerlab.measures.support.saliency.prompt import Prompt
 
     tokenizer: Any = subject.tokenizer
     ids, before = (

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.support.heatmap import CELLS, bin_channels, pack_bytes, room
+from layerlab.measures.support.saliency.heatmap import CELLS, bin_channels, pack_bytes, room
 
 
 @settings(max_examples=60, deadline=None)

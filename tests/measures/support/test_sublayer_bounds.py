@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.quantities.gain import range_bound, spectral_bound
 from layerlab.measures.support.activations import ACTIVATIONS
+from layerlab.measures.support.sublayer_bounds import range_bound, spectral_bound
 from tests.measures.family import built
 from tests.measures.quantities.test_gain import gaussian, rows, run, traced
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from layerlab import UserError, builtin
 from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.saliency import MEASURES
-from layerlab.measures.support.saliency_prompt import NAME, PROBE, earlier, prompt
+from layerlab.measures.support.saliency.prompt import NAME, PROBE, earlier, prompt
 from tests.measures.asked import subject
 
 OPTIONS = MEASURES[0].options
