@@ -60,7 +60,7 @@ def inspect(
     texts: Sequence[str] | str | None = None,
     input_ids: Any = None,
     attention_mask: Any = None,
-    measures: Iterable[str | Measure] | None = None,
+    measures: str | Measure | Iterable[str | Measure] | None = None,
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,

@@ -147,7 +147,7 @@ def test_a_report_on_models_without_the_modules_leaves_it_out_unless_it_is_named
 
     usual = told(built("llama"))
     assert "theorems" not in usual and "gain" in usual
-    (refused,) = told(built("llama"), measures=["theorems"])["theorems"]
+    (refused,) = told(built("llama"), measures="theorems")["theorems"]
     assert "Theorems 2 and 3 are under gain" in refused["reason"]
     both = told([made(), built("llama")])["theorems"]
     assert len(both) == 1
