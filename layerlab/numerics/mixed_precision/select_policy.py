@@ -31,7 +31,7 @@ def silent(what: str) -> None:
     """Report no trials."""
 
 
-def uncounted(trials: int) -> None:
+def announce_nothing(trials: int) -> None:
     """Announce no trials."""
 
 
@@ -41,7 +41,7 @@ def advise(
     format: str = "bf16",
     budget: float = 0.3,
     step: Step = silent,
-    announce: Callable[[int], None] = uncounted,
+    announce: Callable[[int], None] = announce_nothing,
 ) -> Advice:
     """Find what to keep in float32 so that the squared output error falls to a wanted share.
 
