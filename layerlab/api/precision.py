@@ -48,7 +48,7 @@ def precision(
     allow_unused: bool = False,
     progress: bool = True,
 ) -> Advice:
-    """Find the smallest set of places to keep in float32 so that the error falls to a budget.
+    """Find a small set of places to keep in float32 so that the error falls to a budget.
 
     The model is left as it was: `layerlab.apply_precision(model, advice.policy)` applies what was
     found, `advice.policy.save("policy.toml")` keeps it.
@@ -60,7 +60,8 @@ def precision(
         budget: share of the squared error of the logits that may be left.
         tokenizer: for a loaded model; others bring their own.
         texts: one sequence each, or, with `context`, cut into samples of that many tokens; the
-            built-in sample if left out. The model runs some forty times on all of them.
+            built-in sample if left out. The model runs some forty times on all of them, and twice
+            that where the search has to go backwards.
         input_ids: instead of texts, batch x token.
         device: where the model is loaded.
         dtype: of the loaded weights; as stored if left out.
@@ -133,6 +134,7 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
             asked.format,
             asked.budget,
             step=lambda what: watcher.step(what),
+            announce=lambda trials: watcher.begin(f"{patient.name}, backwards", trials),
         )
 
 

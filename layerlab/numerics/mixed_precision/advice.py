@@ -25,7 +25,8 @@ class KeepOption:
     Attributes:
         keep: as a policy names it.
         alone: share of the squared error that is left when it alone is kept; infinite: no numbers.
-        left: share that is left when it and all chosen before it are kept; None: not chosen.
+        left: share that is left when it and all chosen before it are kept; None: not chosen;
+            infinite: no numbers.
     """
 
     keep: str
@@ -141,9 +142,9 @@ class Advice:
         if self.reached:
             return ""
         return (
-            f"the budget of {self.budget:g} is not reached: at least"
-            f" {max(self.left, self.real or 0.0):.3f} of the squared error is left; give a larger"
-            " budget, or run in float32"
+            f"the budget of {self.budget:g} is not reached: the policy that was found leaves"
+            f" {max(self.left, self.real or 0.0):.3f} of the squared error, and one that keeps"
+            " everything does not reach it either; give a larger budget, or run in float32"
         )
 
     def frame(self) -> "pd.DataFrame":
@@ -164,7 +165,8 @@ class Advice:
         shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
         for choice in found["choices"]:
-            choice["alone"] = choice["alone"] if isfinite(choice["alone"]) else None
+            for name in ("alone", "left"):
+                choice[name] = choice[name] if isfinite(choice[name] or 0.0) else None
         for name in ("deviation", "autocast"):
             found[name] = found[name] if isfinite(found[name] or 0.0) else None
         return json.dumps(found, indent=2)
@@ -192,7 +194,7 @@ class Advice:
         width = max([len("kept in float32"), *(len(one.keep) for one in self.choices)])
         lines = [f"{'kept in float32':<{width}}  alone leaves  together leave"]
         order = {name: place for place, name in enumerate(self.policy.keep)}
-        # In the order of choosing, so that what is left together falls from line to line.
+        # In the order of the policy, in which what is left together was found.
         for one in sorted(self.choices, key=lambda one: order.get(one.keep, len(order))):
             left = "" if one.left is None else f"{one.left:14.3f}"
             lines.append(f"{one.keep:<{width}}  {one.alone:12.3f}  {left}".rstrip())

@@ -265,3 +265,13 @@ class PolicyRuns:
             return False
         real = self.real_share(names)
         return real is None or real <= budget
+
+    def try_within(self, keep: Iterable[str], budget: float, what: str) -> bool:
+        """Return whether a policy runs and keeps within a budget; `what` is told as the step."""
+        self.step(what)
+        try:
+            return self.within(keep, budget)
+        except (UserError, RuntimeError) as reason:
+            if is_out_of_memory(reason):
+                raise
+            return False

@@ -1,7 +1,8 @@
-"""The smallest set of places to keep in float32 for a given cut of the squared output error."""
+"""A small set of places to keep in float32 for a given cut of the squared output error."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import torch
@@ -30,16 +31,27 @@ def silent(what: str) -> None:
     """Report no trials."""
 
 
+def announce_nothing(trials: int) -> None:
+    """Announce no trials."""
+
+
 def advise(
-    model: nn.Module, run: Run, format: str = "bf16", budget: float = 0.3, step: Step = silent
+    model: nn.Module,
+    run: Run,
+    format: str = "bf16",
+    budget: float = 0.3,
+    step: Step = silent,
+    announce: Callable[[int], None] = announce_nothing,
 ) -> Advice:
     """Find what to keep in float32 so that the squared output error falls to a wanted share.
 
     Everything that could be kept is kept alone once; then the most useful are kept together, one
     more at a time, of those that gain nearly the most the one that gains most for the operations
     and parameters it takes, until the error is within the budget, in emulation and in a real run of
-    a copy. Those that turn out not to be needed are let go, the costly first. How many tokens are
-    run decides how sharp the shares are: those of a few hundred may be off by a fifth.
+    a copy. Those that turn out not to be needed are let go, the costly first. Where this ends above
+    the budget, as it may where errors cancel, the search goes backwards from everything kept. How
+    many tokens are run decides how sharp the shares are: those of a few hundred may be off by a
+    fifth.
 
     Args:
         model: a model of transformers, best with float32 weights.
@@ -47,16 +59,23 @@ def advise(
         format: of everything that is not kept.
         budget: share of the squared error of the logits that may be left.
         step: is told what is tried before each run.
+        announce: is told how many more runs a search backwards takes, before it begins.
 
     Raises:
         UserError: a budget that is no share, or a format that keeps nothing from being rounded.
     """
     format = check_request(format, budget)
     search = PolicyRuns(model, run, format, step)
-    tried = [search.alone(name) for name in candidates(model)]
+    names = candidates(model)
+    tried = [search.alone(name) for name in names]
     found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)
     bill = PolicyCost(model, run, format)
-    chosen = _choose(search, found, budget, bill)
+    chosen = _search_forwards(search, found, budget, bill)
+    if not search.within(chosen, budget):
+        announce(2 * len(names))
+        useful = [choice.keep for choice in found]
+        chosen = _search_backwards(search, useful, names, budget, bill) or chosen
+        found += [KeepOption(keep=name, alone=inf) for name in chosen if name not in useful]
     left, real = search.share(chosen), search.real_share(chosen)
     spent = bill.of(chosen)
     measured: dict[str, str | int | float] = {
@@ -77,7 +96,7 @@ def advise(
         real_error=None if real is None else search.real(()),
         cost=spent,
         counsels=literature_advice(search, budget),
-        refused=search.refused,
+        refused={name: why for name, why in search.refused.items() if name not in chosen},
         runs=search.runs,
         tokens=search.tokens,
         deviation=search.deviations[frozenset(chosen)],
@@ -104,10 +123,11 @@ def _describe(search: PolicyRuns, choice: KeepOption, chosen: Sequence[str]) -> 
     if choice.keep not in chosen:
         return choice
     upto = chosen[: chosen.index(choice.keep) + 1]
-    return replace(choice, left=search.try_share(choice.keep, upto))
+    left = search.try_share(choice.keep, upto)
+    return replace(choice, left=inf if left is None else left)
 
 
-def _choose(
+def _search_forwards(
     search: PolicyRuns, found: Sequence[KeepOption], budget: float, bill: "PolicyCost"
 ) -> list[str]:
     """Choose what to keep.
@@ -121,6 +141,29 @@ def _choose(
     second = _prune(search, _greedy(search, found, budget, bill, 0.0), budget, bill)
     saves = bill.price(second) < bill.price(first)
     return second if saves and search.within(second, budget) else first
+
+
+def _search_backwards(
+    search: PolicyRuns,
+    useful: Sequence[str],
+    names: Sequence[str],
+    budget: float,
+    bill: "PolicyCost",
+) -> list[str]:
+    """Take out of everything, the costly first, what the budget does not need.
+
+    Each is tried once, so that the emulated runs are at most two more than the places, and the real
+    ones as many; the few that are left are pruned. Empty: not even everything is enough.
+    """
+    # What torch refuses to keep alone may run beside its neighbours.
+    starts = [*dict.fromkeys([*useful, *names])], [*useful]
+    ways = (one for one in starts if search.try_within(one, budget, "everything kept"))
+    kept = next(ways, [])
+    for name in sorted(kept, key=lambda name: -bill.price([name])):
+        rest = [other for other in kept if other != name]
+        if search.try_within(rest, budget, f"everything kept, without {name}"):
+            kept = rest
+    return _prune(search, kept, budget, bill)
 
 
 def _greedy(
@@ -169,7 +212,7 @@ def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCo
         return chosen
     for name in sorted(chosen, key=lambda name: -bill.price([name])):
         rest = [other for other in chosen if other != name]
-        if search.try_share(name, rest) is not None and search.within(rest, budget):
+        if search.try_within(rest, budget, f"without {name}"):
             return _prune(search, rest, budget, bill)
     return chosen
 

@@ -83,7 +83,7 @@ def _advice(name: str) -> str:
         )
     return (
         "Greedy answers will differ from those of float32. Keep in higher precision what "
-        "the attribution names first (layerlab precision finds the smallest set), or take a format "
+        "the attribution names first (layerlab precision finds a small set), or take a format "
         "with more digits."
     )
 
