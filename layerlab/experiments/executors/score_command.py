@@ -73,7 +73,7 @@ def _find_named(word: str) -> tuple[str, Path | None]:
 
 
 def _is_apart(place: Path) -> bool:
-    """Judge whether a place is a folder, and none in which all that is done here is written."""
+    """Return whether a place is a folder, and none in which all that is done here is written."""
     return place.is_dir() and not Path.cwd().is_relative_to(place.resolve())
 
 

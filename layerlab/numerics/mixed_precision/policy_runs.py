@@ -203,6 +203,8 @@ class PolicyRuns:
         try:
             return self.share(keep)
         except (UserError, RuntimeError) as reason:
+            if is_out_of_memory(reason):
+                raise
             self.refused[name] = str(reason).splitlines()[0]
             return None
 
