@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from layerlab.latency.candidates import build_candidate
 from layerlab.loading.model import subject
-from layerlab.measures.quantities import augmented, theorems
+from layerlab.measures.quantities import theorems
 from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.theorems import MEASURES, SEED
 from layerlab.measures.runner import readings
+from layerlab.measures.support import augmented_attention
 from layerlab.model.build import assemble
 from layerlab.plugins import list_measures
 from tests.claims.adversary import DOUBLE, contraction, spectral
@@ -235,7 +236,7 @@ def test_theorems_8_and_9_are_reported_of_the_stack_without_norms(name, augmente
 def test_a_bound_that_is_exceeded_is_flagged(monkeypatch):
     zero = torch.zeros((), dtype=DOUBLE)
     monkeypatch.setattr(theorems, "shortcut_bound", lambda *given: zero)
-    monkeypatch.setattr(augmented, "attention_bound", lambda *given: (zero, zero))
+    monkeypatch.setattr(augmented_attention, "attention_bound", lambda *given: (zero, zero))
     rows = inspected.__wrapped__("pangu-pi")[0]
     violated = {said for (_, said), row in rows.items() if row["violated"]}
     assert violated == {"Theorem 4", "Theorem 6", "Theorem 8, gated"}
