@@ -238,8 +238,9 @@ def test_masks_and_branches_are_read_at_once_in_every_family(family, cut_for_an_
     of_heads = 3 * layers * (texts if scores else 1) + kinds
     # Is a layer's stream finite, does each of two branches join it, are a family's scores causal.
     of_layers = (3 + scores) * layers * texts
-    # Is the attention what was heard, is the embedding finite, are tokens in reach, the loss.
-    once = layers + 4 * texts + weights
+    # Is the attention what was heard, of each sequence; is the embedding finite, are tokens in
+    # reach, the loss.
+    once = layers * texts + 4 * texts + weights
     assert sum(counts.reads.values()) <= of_heads + of_layers + once, counts.reads
     # The first vector of one process, and the best one of each.
     assert sum(counts.copies.values()) <= 3 * layers * (texts if scores else 1), counts.copies
