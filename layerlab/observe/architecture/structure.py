@@ -168,7 +168,7 @@ def _is_cross(name: str, module: nn.Module) -> bool:
 
 
 def has_matrix(module: nn.Module) -> bool:
-    """Return whether a module has a weight of two axes or more: none of a norm has."""
+    """Return whether a module has a weight of two axes or more, as no norm has."""
     return any(parameter.dim() > 1 for parameter in module.parameters())
 
 
