@@ -152,13 +152,13 @@ def test_cleaning_deletes_nothing_that_came_meanwhile(
     rows.write_text(json.dumps({"text": TEXT}))
     words = ("adapt", "clean", str(rows), "--out", str(out))
     assert typed(*words).code == 0
-    begin = clean._begin
+    begin = clean.limit_text
 
     def meanwhile(*given):
         (out / "notes.txt").write_text("mine")
         return begin(*given)
 
-    monkeypatch.setattr(clean, "_begin", meanwhile)
+    monkeypatch.setattr(clean, "limit_text", meanwhile)
     typed(*words).refused("out was given files while this ran, and they stay; the cleaned text is")
     assert (out / "notes.txt").read_text() == "mine"
     assert (tmp_path / "out-2" / "text.jsonl").is_file()
