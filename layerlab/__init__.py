@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
 from layerlab.model.ecosystem.auto_classes import watch as _watch
-from layerlab.validation import check_arguments as _check_arguments
 from layerlab.version import VERSION
 
 if TYPE_CHECKING:
@@ -124,8 +123,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import layerlab` costs nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layerlab' has no attribute {name!r}")
+    from layerlab.validation import check_arguments  # late: `import layerlab` imports little
+
     found = getattr(import_module(_HOMES[name]), name)
-    return found if isinstance(found, type) else _check_arguments(found, f"layerlab.{name}")
+    return found if isinstance(found, type) else check_arguments(found, f"layerlab.{name}")
 
 
 def __dir__() -> list[str]:
