@@ -19,10 +19,7 @@ from layerlab.studies.given_models import load_given
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
-from layerlab.studies.spectral25.norms_by_depth import (
-    judge_bounded_product,
-    norm_of_product,
-)
+from layerlab.studies.spectral25.norms_by_depth import judge_bounded_product, norm_of_product
 from layerlab.studies.support.passages import excerpts, patient
 
 QUICK = {"fast": True, "progress": False, "threads": 1}
@@ -53,16 +50,12 @@ THEORY = {
     **dict.fromkeys(("qwen3", "gemma2", "olmo2"), "QK-norm are not in the theory"),
     **dict.fromkeys(("gptj", "phi", "gpt_neox"), "not one that the theory of rounding knows"),
 }
-BEHIND = {"olmo2": "no norm in front of its attention"}
+DEPTH = {**THEORY, "olmo2": "no norm in front of its attention"}
 REFUSED = {
     "bounds-table": THEORY,
-    "bound-depth": {**THEORY, **BEHIND},
+    "bound-depth": DEPTH,
     "pangu-theorems": THEORY,
-    "path-length": {
-        **THEORY,
-        **BEHIND,
-        **dict.fromkeys(("gpt2", "qwen2"), "its biases are no part"),
-    },
+    "path-length": {**DEPTH, **dict.fromkeys(("gpt2", "qwen2"), "its biases are no part")},
     "mlp-lipschitz": {"mamba": "feed-forward of layer 0 cannot be scaled alone"},
     "deep-curve": {"openai-gpt": "compares layers, 3 at least, and openai-gpt has 2"},
     "unit-ball": {"gptj": "neither queries nor keys"},
