@@ -338,9 +338,9 @@ def _check_bias(model: PreTrainedModel) -> None:
     biased = config.model_type == "falcon" and getattr(config, "alibi", False)
     if biased and config._attn_implementation == "eager":
         raise UserError(
-            f"{label(model)} is a Falcon with ALiBi in eager attention, where transformers adds its "
-            "ALiBi twice, and its numbers are not those of the model that was trained; load it "
-            "with attn_implementation='sdpa'"
+            f"{label(model)} is a Falcon with ALiBi in eager attention, where transformers adds "
+            "its ALiBi twice, and its numbers are not those of the model that was trained; load "
+            "it with attn_implementation='sdpa'"
         )
 
 

@@ -101,7 +101,7 @@ def merge_texts(
 
 
 def with_tokens(report: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the tokens of the text that each is of, in `TOKENS`, if they are of texts."""
+    """Return rows with the tokens of the text that each is of, if it is of one, in `TOKENS`."""
     if "sequence" not in rows:
         return rows.assign(**{TOKENS: np.nan})
     texts = report["text"]["sequences"]

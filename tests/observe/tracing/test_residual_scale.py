@@ -44,7 +44,7 @@ def test_a_norm_behind_the_sum_hides_the_branch(seed):
 
 
 def rounded(size=64):
-    """A stream in bf16 with a channel far above the others, and two branches below its roundings."""
+    """A stream in bf16 with a channel far above the others, and two branches."""
     draw = torch.Generator().manual_seed(0)
     x, *branches = torch.randn(3, 12, size, generator=draw)
     x[:, 0] = 500
