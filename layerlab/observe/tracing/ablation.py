@@ -128,13 +128,17 @@ def touching(
             if "head" in components and one.projection is not None:
                 enter = partial(_touch_projection, one, touch_running)
                 stack.callback(one.projection.register_forward_pre_hook(enter).remove)
-        asking = [one for one in blocks if one.attention is not None and one.projection is None]
+        asking = [
+            (one, one.attention.module)
+            for one in blocks
+            if one.attention is not None and one.projection is None
+        ]
         if "head" in components and asking:
 
             def receive(call: AttentionCall) -> None:
-                for one in asking:
-                    if one.attention is anatomy.find_shared(call.part, one.block):
-                        touch_running(one.block, "head", _by_head(call.output, one.heads))
+                for one, module in asking:
+                    if call.part.module is module and one.block in running:
+                        touch(one.block, "head", _by_head(call.output, one.heads))
 
             stack.enter_context(probe(anatomy, receive))
         yield
