@@ -230,7 +230,8 @@ def test_an_attention_that_is_not_heard_is_named(tiny):
     assert layers[2].attention is None and layers[1].attention is not None
 
 
-def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch, dtype):
     from transformers.models.llama import modeling_llama
 
     def doubled(module, query, key, value, mask, scaling=None, **_):
@@ -242,7 +243,7 @@ def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(20 if parameter.dim() > 1 else 1)
-    _, found = traced(model)
+    _, found = traced(model.to(dtype))
     assert "it is not plain attention" in found.silent[0]
 
 
