@@ -317,12 +317,31 @@ def _load(
         raise UserError(
             "device= and dtype= load a model; this one is loaded: call model.to(...) before"
         )
+    _check_bias(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(
             f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
             "its decoder as a causal language model, or another decoder"
         )
     return LoadedModel(name=label(model), source="memory", model=model, tokenizer=tokenizer)
+
+
+def _check_bias(model: PreTrainedModel) -> None:
+    """Refuse a model whose attention is not the one that it was trained with.
+
+    transformers' Falcon has its ALiBi in the mask; its eager attention adds it to the scores, too.
+
+    Raises:
+        UserError: it is such a Falcon.
+    """
+    config: Any = model.config
+    biased = config.model_type == "falcon" and getattr(config, "alibi", False)
+    if biased and config._attn_implementation == "eager":
+        raise UserError(
+            f"{label(model)} is a Falcon with ALiBi in eager attention, where transformers adds "
+            "its ALiBi twice, and its numbers are not those of the model that was trained; load "
+            "it with attn_implementation='sdpa'"
+        )
 
 
 def _load_by_name(
@@ -353,6 +372,7 @@ def _load_by_name(
             check_plain(config, place)
             check_stored(bare, place, outlines)
         model = bare if stored else weights(place, config, device, kind, room)
+        _check_bias(model)
         # transformers does not compare weights that stay on the disk.
         if not quantised and (stored or is_offloaded(model)):
             check_stored_tied(bare, folder, outlines)

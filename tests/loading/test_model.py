@@ -19,6 +19,7 @@ from layerlab import UserError
 from layerlab.loading.layer_weights import read_layers
 from layerlab.loading.model import check_named, label, subject
 from layerlab.loading.weights import load_saved
+from tests.families.recipe import build
 from tests.refused import refuses
 
 
@@ -84,6 +85,19 @@ def test_a_loaded_model_is_taken_as_it_is(tiny):
     found = subject(model)
     assert found.model is model and found.source == "memory"
     refuses(r"this one is loaded: call model.to\(...\) before", subject, model, dtype="float64")
+
+
+def test_a_falcon_whose_alibi_would_count_twice_is_one_clear_line():
+    """As soon as both ways of attention give the same, there is nothing left to refuse."""
+    changes, ids = {"alibi": True}, torch.arange(2, 22)[None]
+    eager, fused = (build("falcon", name, changes) for name in ("eager", "sdpa"))
+    with torch.no_grad():
+        apart = (eager(ids).logits - fused(ids).logits).abs().max()
+        assert apart > 0.01 * fused(ids).logits.abs().max()
+    with pytest.raises(UserError, match="where transformers adds its ALiBi twice"):
+        subject(eager)
+    assert subject(fused).model is fused
+    assert subject(build("falcon", "eager")).stack
 
 
 def test_an_encoder_decoder_is_one_clear_line():

@@ -9,7 +9,6 @@ them into a lower bound with a residual that says how far it has converged.
 bounds nothing: dot-product attention is not globally Lipschitz (kim21).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import nan, prod
 
@@ -32,6 +31,7 @@ from layerlab.measures.support.golub_kahan import (
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.head_weights import matrices
 from layerlab.observe.architecture.structure import ModelStructure
+from layerlab.observe.architecture.weight_matrices import EXPERT
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_host
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -234,7 +234,7 @@ def weight_products(blocks: Sequence[Mapping[str, Tensor]]) -> list[float]:
             if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
                 continue
             each = tensor.reshape(-1, *tensor.shape[-2:])
-            roles += [(number, re.sub(r"\.\d+\.", ".*.", name))] * len(each)
+            roles += [(number, EXPERT.sub(".*", name))] * len(each)
             parts += each
     largest: list[dict[str, float]] = [{} for _ in blocks]
     for (number, role), norm in zip(roles, spectral_norms(parts), strict=True):

@@ -58,6 +58,11 @@ class ModelStructure:
         """Return the attention layer of this name."""
         return next(part for part in self.attentions if part.name == name)
 
+    def find_shared(self, given: AttentionPart, block: int) -> AttentionPart:
+        """Return the attention of a block whose module this is, where several blocks share one."""
+        alike = (one for one in self.attentions if one.module is given.module)
+        return next((one for one in alike if one.block == block), given)
+
 
 def anatomy(model: PreTrainedModel) -> ModelStructure:
     """Find the stack of blocks and its attention layers.

@@ -21,7 +21,8 @@ from layerlab.records.layer_names import EMBEDDING
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
+# The number of an expert; in other lists a number tells one matrix from the next.
+EXPERT = re.compile(r"(?:(?<=expert)|(?<=experts))\.(\d+)(?=\.|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +66,9 @@ class MatrixNames:
         if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN or name.endswith("bias"):
             return
         layer, inside = self._place(name)
-        numbered = _NUMBER.search(f".{inside}")
+        numbered = EXPERT.search(f".{inside}")
         expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
-        label = _NUMBER.sub("", f".{inside}").strip(".").removesuffix(".weight")
+        label = EXPERT.sub("", f".{inside}").strip(".").removesuffix(".weight")
         if has_inputs_first(owner, tensor) != _is_turned(tensor, owner, name):
             tensor = tensor.mT
         if tensor.ndim == 2 and min(tensor.shape) > 1:

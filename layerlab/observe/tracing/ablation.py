@@ -26,7 +26,7 @@ from layerlab.observe.architecture.structure import (
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import residual_of
 from layerlab.observe.tracing.records import Layer
-from layerlab.system.hooks import replacing_forward
+from layerlab.system.hooks import replacing_forward, temporary_hooks
 
 Component = Literal["head", "attention", "ffn"]
 SUBLAYERS: tuple[Component, ...] = ("attention", "ffn")
@@ -111,26 +111,46 @@ def touching(
     Raises:
         NotApplicable: what an attention gives is not one row per token and head.
     """
+    running = set[int]()
+
+    def touch_running(block: int, component: Component, given: Tensor) -> Sequence[int]:
+        # Other blocks may share a module with the one that is spoken of.
+        return touch(block, component, given) if block in running else ()
+
     with ExitStack() as stack:
         for one in blocks:
+            stack.enter_context(_following(anatomy, one.block, running))
             for name in SUBLAYERS:
                 if name in components and name in one.sublayers:
-                    hook = partial(_touch_sublayer, one.block, name, touch, rows)
+                    hook = partial(_touch_sublayer, one.block, name, touch_running, rows)
                     handle = one.sublayers[name].register_forward_hook(hook, with_kwargs=True)
                     stack.callback(handle.remove)
             if "head" in components and one.projection is not None:
-                enter = partial(_touch_projection, one, touch)
+                enter = partial(_touch_projection, one, touch_running)
                 stack.callback(one.projection.register_forward_pre_hook(enter).remove)
-        parts = {one.attention.number: one for one in blocks if one.attention is not None}
-        asking = {n: one for n, one in parts.items() if one.projection is None}
+        asking = [
+            (one, one.attention.module)
+            for one in blocks
+            if one.attention is not None and one.projection is None
+        ]
         if "head" in components and asking:
 
             def receive(call: AttentionCall) -> None:
-                one = asking.get(call.part.number)
-                if one is not None:
-                    touch(one.block, "head", _by_head(call.output, one.heads))
+                for one, module in asking:
+                    if call.part.module is module and one.block in running:
+                        touch(one.block, "head", _by_head(call.output, one.heads))
 
             stack.enter_context(probe(anatomy, receive))
+        yield
+
+
+@contextmanager
+def _following(anatomy: ModelStructure, block: int, running: set[int]) -> Iterator[None]:
+    """Have a set hold the number of a block for as long as it runs."""
+    module = anatomy.blocks[block]
+    enter = module.register_forward_pre_hook(lambda *_: running.add(block))
+    leave = module.register_forward_hook(lambda *_: running.discard(block), always_call=True)
+    with temporary_hooks([enter, leave]):
         yield
 
 

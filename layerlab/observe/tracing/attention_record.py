@@ -120,8 +120,10 @@ class AttentionRecord:
         return allowed
 
     def _bias(self, heads: slice, rows: slice) -> Tensor:
+        """Return the bias of some heads and rows, which may share one."""
         assert self.bias is not None
-        return (self.bias[heads] if self.bias.shape[0] > 1 else self.bias)[:, rows]
+        parts = zip(self.bias.shape, (heads, rows), strict=False)
+        return self.bias[tuple(ALL if size == 1 else part for size, part in parts)]
 
     def _unsure(self, rows: slice) -> slice:
         """Return the keys that some row may not use: with causality alone, the last few."""

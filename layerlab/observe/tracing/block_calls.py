@@ -155,13 +155,13 @@ def _sublayer(
             branch, current = call.kept, call.left
             # It changes nothing here, and a block may have one dropout for all of its branches.
             joins = joins if isinstance(call.module, nn.Dropout) else call.module
-    branch = _flat(branch)
+    branch = one_sequence(branch)
     scale = None if stream is None else _factor(visit, branch, stream)
     nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())
     left = _net(begin if nested else end)
     return Sublayer(
-        entered=_flat(begin.entered),
-        left=_flat(left),
+        entered=one_sequence(begin.entered),
+        left=one_sequence(left),
         branch=None if scale is None else branch if scale == 1 else branch * scale,
         joins=joins,
     )
@@ -185,7 +185,7 @@ def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
 
 def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
     """Return the features that could be added to a branch."""
-    return [flat for one in given if (flat := _flat(one)).shape == branch.shape]
+    return [flat for one in given if (flat := one_sequence(one)).shape == branch.shape]
 
 
 def _net(call: ChildCall) -> Tensor:
@@ -193,8 +193,8 @@ def _net(call: ChildCall) -> Tensor:
     return call.kept if call.residual is None else call.kept - call.residual
 
 
-def _flat(features: Tensor) -> Tensor:
-    """Return one sequence's features; a few families drop the batch axis inside the block."""
+def one_sequence(features: Tensor) -> Tensor:
+    """Return the features of a batch of one; a few families drop the batch axis themselves."""
     return features[0] if features.dim() == 3 else features
 
 

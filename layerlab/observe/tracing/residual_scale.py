@@ -8,6 +8,7 @@ the sum, several sublayers.
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 
@@ -27,8 +28,9 @@ def factor(
 
     sum = base + factor * branch,  factor > 0,   or   sum = base + other + branch
 
-    Only the last tokens are compared, on the host, which reads them at once: up to 8 units in the
-    last place of the sum's largest entry.
+    Only the last tokens are compared, on the host, which reads them at once: each entry up to 8
+    units in the last place of the largest that is added there. The factor is read off the entries
+    where the branch is larger than that, and is 1 where rounding explains the difference.
 
     Unit: none.
 
@@ -45,22 +47,43 @@ def factor(
         >>> factor(branch, [x - branch.exp().cumsum(0)], [x], []) is None
         True
     """
-    exact = torch.promote_types(branch.dtype, torch.float32)
     last = [one[-CHECKED_TOKENS:] for one in (branch, *sums, *bases, *beside)]
-    part, *read = (one.to(exact) for one in read_host(last))
+    part, *read = read_host(last)
     totals, added = read[: len(sums)], read[len(sums) : len(sums) + len(bases)]
     others = read[len(sums) + len(bases) :]
     size = float(part.square().sum())
     if not size or not math.isfinite(size):
         return None
-    for total in totals:
-        slack = SLACK * torch.finfo(branch.dtype).eps * float(total.abs().max())
-        for base in added:
-            rest = total - base
-            scale = float((rest * part).sum()) / size
-            plain = [rest - part, *(rest - other - part for other in others)]
-            if any(bool(gap.abs().max() <= slack) for gap in plain):
+    for given, total in zip(sums, totals, strict=True):
+        unit = SLACK * max(torch.finfo(one.dtype).eps for one in (branch, given))
+        for base, other in product(added, (None, *others)):
+            met = [total, base] if other is None else [total, base, other]
+            rest, slack = total - sum(met[1:]), unit * torch.stack(met).abs().amax(0)
+            plain = _is_within(rest - part, slack)
+            if not plain and other is not None:
+                continue
+            scale, error = _fit(part, rest, slack)
+            if plain and abs(scale - 1) <= error:
                 return 1.0
-            if scale * size**0.5 > slack and bool((rest - scale * part).abs().max() <= slack):
+            if other is None and scale > error and _is_within(rest - scale * part, slack):
                 return scale
     return None
+
+
+def _fit(part: Hidden, rest: Hidden, slack: Hidden) -> tuple[float, float]:
+    """Return which multiple of a branch is left of a sum, and how far rounding may move that.
+
+    Entries count by their accuracy, and not at all where rounding may hide the branch; where it may
+    everywhere, nothing is known of the factor.
+    """
+    known = (part.abs() >= slack) & (slack > 0)
+    shares, seen = (torch.where(known, one / slack, 0.0) for one in (part, rest))
+    size = float(shares.square().sum())
+    if not size:
+        return 1.0, math.inf
+    # Of the SLACK units that are allowed, two sums and a product each round by half a one.
+    return float((shares * seen).sum()) / size, 1.5 / SLACK * float(shares.abs().sum()) / size
+
+
+def _is_within(gap: Hidden, slack: Hidden) -> bool:
+    return bool((gap.abs() <= slack).all())

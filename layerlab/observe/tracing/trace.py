@@ -19,7 +19,13 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.block_calls import BlockCall, find_stream, hidden_call, sublayers
+from layerlab.observe.tracing.block_calls import (
+    BlockCall,
+    find_stream,
+    hidden_call,
+    one_sequence,
+    sublayers,
+)
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -74,7 +80,8 @@ def trace(
             watcher.fronts = {} if fronts is None else fronts
             with torch.no_grad(), watcher.listening():
                 output = model(input_ids=tokens[None], use_cache=False)
-            found.loss_nats.append(_loss(output, tokens))
+            loss = _loss(output, tokens)
+            found.loss_nats.append(float("nan") if loss is None else float(loss))
             watcher.account()
     return found
 
@@ -139,7 +146,7 @@ class _Watcher:
                     block.register_forward_hook(self.leave),
                     *(
                         child.register_forward_hook(
-                            partial(self.hear_child, name), with_kwargs=True
+                            partial(self.hear_child, index, name), with_kwargs=True
                         )
                         for name, child in block.named_children()
                     ),
@@ -180,9 +187,10 @@ class _Watcher:
         self.found.no_stream = f"its blocks pass {fault}"
 
     def hear_child(
-        self, name: str, module: nn.Module, args: Any, options: Any, output: Any
+        self, index: int, name: str, module: nn.Module, args: Any, options: Any, output: Any
     ) -> None:
-        if not self.quiet and self.visit is not None:
+        # One that several blocks share is heard for each of them.
+        if not self.quiet and self.visit is not None and self.visit.index == index:
             call = hidden_call(name, module, args, options, output, self.visit.positions)
             self.visit.calls += [] if call is None else [call]
 
@@ -196,6 +204,7 @@ class _Watcher:
             self.aside.append(heard)
         elif not self.quiet and self.visit is not None:
             self.visit.heard.append(heard)
+            heard.part = self.anatomy.find_shared(heard.part, self.visit.index)
             number = heard.part.number
             self.answered[number] = self.answered.get(number, 0) + 1
 
@@ -286,7 +295,7 @@ class _Watcher:
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
         args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
-        return first_tensor(block(*args, **options))[0]
+        return one_sequence(first_tensor(block(*args, **options)))
 
     def attending(
         self, visit: BlockCall, part: AttentionPart | None
@@ -343,7 +352,7 @@ def _gradients(
     gradients: dict[int, Tensor] = {}
 
     def keep(layer: int, gradient: Tensor) -> None:
-        gradients[layer] = gradient[0].detach()
+        gradients[layer] = one_sequence(gradient).detach()
 
     def start(module: nn.Module, args: Any, options: Any) -> None:
         stream = find_stream(args, options).requires_grad_(True)
@@ -359,11 +368,11 @@ def _gradients(
             hook = block.register_forward_hook(partial(listen, index))
             stack.callback(hook.remove)
         try:
-            logits = getattr(model(input_ids=tokens[None], use_cache=False), "logits", None)
-            if logits is None:
+            loss = _loss(model(input_ids=tokens[None], use_cache=False), tokens)
+            if loss is None:
                 found.no_gradient = "it gives no logits, so there is no next-token loss"
                 return {}
-            nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:]).backward()
+            loss.backward()
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -372,8 +381,9 @@ def _gradients(
     return gradients
 
 
-def _loss(output: Any, tokens: Tensor) -> float:
+def _loss(output: Any, tokens: Tensor) -> Tensor | None:
+    """Return the mean next-token loss, None where there are no logits of every token."""
     logits = getattr(output, "logits", None)
     if logits is None or logits.shape[1] != tokens.shape[0]:
-        return float("nan")
-    return float(nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:].to(logits.device)))
+        return None
+    return nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:].to(logits.device))

@@ -75,7 +75,7 @@ def _entropy(readings: RuleData) -> Iterator[RuleHit]:
     if rows.empty:
         return
     columns = [name for name in ("entropy", "sink_mass") if name in rows.columns]
-    layers = rows.groupby("layer", as_index=False)[columns].mean()
+    layers = readings.means(rows, ["layer"], *columns).reset_index()
     sharp = layers[layers["entropy"] < ENTROPY_LAYER]
     if "sink_mass" in columns:
         sharp = sharp[~(sharp["sink_mass"] > 0.5)]

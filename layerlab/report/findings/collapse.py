@@ -18,13 +18,13 @@ ENOUGH = 4  # Own: tokens per width, so that the dimension is the model's and no
 
 
 def _stream(readings: RuleData, column: str) -> pd.DataFrame:
-    """Return the mean of a diversity column over sequences, one row per layer of the stream."""
+    """Return the mean of a diversity column over texts, one row per layer of the stream."""
     rows = readings.rows("diversity", column)
     if rows.empty:
         return rows
     if "place" in rows.columns:
         rows = rows[rows["place"] == "stream"]
-    return pd.DataFrame(rows.groupby("layer", as_index=False)[column].mean())
+    return readings.means(rows, ["layer"], column).reset_index()
 
 
 def _residual(readings: RuleData) -> Iterator[RuleHit]:

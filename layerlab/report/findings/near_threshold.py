@@ -73,7 +73,7 @@ def _peaks(readings: RuleData) -> Iterator[tuple[RuleThreshold, Peak]]:
         rows = readings.rows(limit.measure, limit.column)
         if limit.last and not rows.empty:
             last = rows[rows["layer"] == rows["layer"].max()]
-            rows = last.groupby("layer", as_index=False)[limit.column].mean()
+            rows = readings.means(last, ["layer"], limit.column).reset_index()
         if not rows.empty and (found := peak(rows, limit.column)).value <= limit.threshold:
             yield limit, found
 

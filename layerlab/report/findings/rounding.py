@@ -1,8 +1,7 @@
 """What a number format does to a model: which answers change, and where the error is made."""
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, percent
 from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
-from layerlab.report.views.bars import mean_over_tokens
 
 CHANGED = 0.05  # Own: one position in twenty gets another likeliest token
 NOTABLE = 0.01  # Own
@@ -32,7 +30,7 @@ def _change(readings: RuleData) -> Iterator[RuleHit]:
     # What overflowed has no divergence; it is not left out, as the worst that a format does.
     columns = ["changed", "kl", "loss_change"]
     rows = rows.assign(**{name: rows[name].fillna(np.inf) for name in columns})
-    means = _means(rows, ["format"], columns, readings)
+    means = readings.means(rows, ["format"], *columns)
     worst = means.sort_values(["kl", "changed"], key=_rank).iloc[-1]
     if not worst["changed"] > NOTABLE:
         return
@@ -55,12 +53,6 @@ def _change(readings: RuleData) -> Iterator[RuleHit]:
 def _rank(values: pd.Series) -> pd.Series:
     """Rank formats that overflow behind all others, and those by what they change."""
     return np.isinf(values) if values.name == "kl" else values
-
-
-def _means(rows: pd.DataFrame, by: Sequence[str], columns: Sequence[str], data: RuleData) -> Any:
-    """Return the means of columns over all positions, as the table of the page has them."""
-    mean = partial(mean_over_tokens, tokens=rows["sequence"].map(data.tokens))
-    return rows.groupby(list(by), sort=False).agg(dict.fromkeys(columns, mean))
 
 
 def _loss(worst: Any) -> str:
@@ -153,7 +145,7 @@ def _islands(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "error")
     if rows.empty:
         return
-    means = _means(rows, ["format", "mode"], ["error"], readings)["error"].unstack()
+    means = readings.means(rows, ["format", "mode"], "error")["error"].unstack()
     if not {"as-run", "flat"} <= set(means.columns):
         return
     # Of an error that is 0 or not finite nothing is a multiple.
@@ -177,7 +169,7 @@ def _step(readings: RuleData) -> Iterator[RuleHit]:
     rows = rows[np.isfinite(rows["mean"])]
     if rows.empty:
         return
-    means = rows.groupby(["format", "layer"], as_index=False)["mean"].mean()
+    means = readings.means(rows, ["format", "layer"], "mean").reset_index()
     before = means.groupby("format")["mean"].shift(1)
     # The first block reads bare embeddings, whose error is that of their storage alone.
     steps = means.assign(step=means["mean"] / before.where(before > 0)).query("layer > 0").dropna()

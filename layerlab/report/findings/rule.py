@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.records.layer_names import layer_name
-from layerlab.report.views.bars import count_tokens
+from layerlab.report.views.bars import TOKENS, count_tokens, merge_texts
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -155,6 +155,11 @@ class RuleData:
     def tokens(self) -> dict[int, int]:
         """Return the number of tokens of each sequence, as this model reads it."""
         return count_tokens(self.card, self.sequences)
+
+    def means(self, rows: pd.DataFrame, by: Sequence[str], *columns: str) -> pd.DataFrame:
+        """Return the means of columns over all tokens, as the page has them."""
+        counts = rows["sequence"].map(self.tokens) if "sequence" in rows else np.nan
+        return merge_texts(rows.assign(**{TOKENS: counts}), by, columns)
 
 
 @dataclass(frozen=True)

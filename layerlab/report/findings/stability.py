@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 
-import pandas as pd
-
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, peak, percent
 from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
@@ -19,7 +17,7 @@ IDLE = 0.01  # Own: both branches write less than this share of the stream
 
 def _steep(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "local")
-    layers = pd.DataFrame(rows.groupby("layer", as_index=False)["local"].mean())
+    layers = readings.means(rows, ["layer"], "local").reset_index()
     if len(layers) < STEEP_BLOCKS:
         return
     median = float(layers["local"].median())
@@ -43,7 +41,7 @@ def _steep(readings: RuleData) -> Iterator[RuleHit]:
 
 def _gradient(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "gradient")
-    layers = rows.groupby("layer")["gradient"].mean() if len(rows) else pd.Series(dtype=float)
+    layers = readings.means(rows, ["layer"], "gradient")["gradient"]
     if len(layers) < 2:
         return
     first, last = float(layers.iloc[0]), float(layers.iloc[-1])
@@ -68,7 +66,7 @@ def _gradient(readings: RuleData) -> Iterator[RuleHit]:
 
 def _growth(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "norm")
-    layers = rows.groupby("layer")["norm"].mean() if len(rows) else pd.Series(dtype=float)
+    layers = readings.means(rows, ["layer"], "norm")["norm"]
     if len(layers) < 2 or not float(layers.iloc[0]) > 0:
         return
     first, last = float(layers.iloc[0]), float(layers.iloc[-1])
@@ -94,7 +92,7 @@ def _idle(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "attention_share", "ffn_share")
     if rows.empty:
         return
-    shares = rows.groupby("layer", as_index=False)[["attention_share", "ffn_share"]].mean()
+    shares = readings.means(rows, ["layer"], "attention_share", "ffn_share").reset_index()
     shares["written"] = shares[["attention_share", "ffn_share"]].max(axis=1)
     idle = shares[shares["written"] < IDLE]
     if idle.empty:

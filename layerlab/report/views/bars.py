@@ -20,13 +20,15 @@ OPEN = 80
 LONGEST = 120  # characters of a name or a text in a cell
 # Of next tokens, of which a sequence has one less.
 NEXT = ("loss_change",)
+# Of one token: of several texts the largest is the worst.
+WORST = ("worst", "kl_worst")
 TOKENS = "_tokens"  # of the sequence of a row
 
 
 def view(
     report: Mapping[str, Any], measure: Mapping[str, Any], rows: pd.DataFrame, missing: list[Json]
 ) -> Json:
-    """Return the rows of a measure as cells, means over sequences by their tokens.
+    """Return the rows of a measure as cells, several texts as one (`merge_texts`).
 
     A mean is infinite where one sequence is, and none where one sequence has no reading: the others
     do not stand for it. What only a plotted measure has is empty.
@@ -51,7 +53,7 @@ def view(
         "band": None,
         "missing": missing,
         "series": [],
-        "table": _table(rows.assign(**_count(report, rows)), axes, shown, columns, measure),
+        "table": _table(with_tokens(report, rows), axes, shown, columns, measure),
     }
 
 
@@ -62,31 +64,50 @@ def count_tokens(card: Mapping[str, Any], sequences: Sequence[Mapping[str, Any]]
     return {int(one["index"]): int(one["tokens"]) for one in sequences}
 
 
-def mean_over_tokens(values: pd.Series, tokens: pd.Series) -> float:
-    """Return the mean of a column over all tokens of its rows; a longer text has more of them.
+def merge_texts(
+    rows: pd.DataFrame,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    *,
+    whole: bool = False,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return columns of several texts as of one: means over all tokens, of a worst the largest.
 
-    It is NaN where one of them is, as are infinities of both signs.
+    A longer text has more tokens. Infinities of both signs have no mean.
 
     Args:
-        tokens: of the sequence of each row; where they are not known all are taken as alike.
+        rows: with the tokens of the text of each in `TOKENS`; where they are not known all texts
+            are taken as alike.
+        keys: by which rows are grouped.
+        whole: a text without a reading leaves none; else the others stand for it.
+        options: of the grouping, as pandas takes them.
     """
+
+    def group(part: Any) -> Any:
+        return part.groupby([rows[key] for key in keys], **options)
+
+    values = rows[list(columns)].astype(float)
     # The last token has no next one.
-    counts = tokens[values.index].fillna(2) - (values.name in NEXT)
-    kept = counts > 0
-    if not kept.any():
-        return np.nan
+    counts = pd.DataFrame({name: rows[TOKENS].fillna(2) - (name in NEXT) for name in columns})
+    counts = counts.where(counts > 0)
+    weights = counts.where(values.notna())
     with np.errstate(invalid="ignore"):
-        return float(np.average(values[kept], weights=counts[kept]))
+        sums, total = (group(part).sum(min_count=1) for part in (values * weights, weights))
+        found: pd.DataFrame = sums / total
+    for name in set(WORST) & set(columns):
+        found[name] = group(values[name].where(weights[name].notna())).max()
+    return found.mask(group(values.isna() & counts.notna()).any()) if whole else found
 
 
-def _count(report: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    """Return the column of the tokens of each row's sequence, if rows are of sequences."""
+def with_tokens(report: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the tokens of the text that each is of, if it is of one, in `TOKENS`."""
     if "sequence" not in rows:
-        return {TOKENS: np.nan}
+        return rows.assign(**{TOKENS: np.nan})
     texts = report["text"]["sequences"]
     counts = {model["name"]: count_tokens(model, texts) for model in report["models"]}
     places = zip(rows["model"], rows["sequence"], strict=True)
-    return {TOKENS: [counts[model].get(place, np.nan) for model, place in places]}
+    return rows.assign(**{TOKENS: [counts[model].get(place, np.nan) for model, place in places]})
 
 
 def _table(
@@ -101,9 +122,11 @@ def _table(
         return {"groups": []}
     numeric = [name for name in columns if not is_text(rows[name])]
     known = rows.assign(**{name: numbers(rows[name]) for name in numeric}).reset_index(drop=True)
-    mean = partial(mean_over_tokens, tokens=known[TOKENS])
-    how: dict[str, Any] = dict.fromkeys(columns, "first") | dict.fromkeys(numeric, mean)
-    table = known.groupby(axes, sort=False, dropna=False).agg(how).reset_index()
+    options: dict[str, Any] = {"sort": False, "dropna": False}
+    table = known.groupby(axes, **options)[columns].first()
+    if numeric:
+        table[numeric] = merge_texts(known, axes, numeric, whole=True, **options).to_numpy()
+    table = table.reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
     parts = table.groupby(group, sort=False) if group else [((), table)]

@@ -78,6 +78,7 @@ def measure_view(
     rows = frame(report, measure["name"])
     if "layer" not in measure["per"]:
         return bars.view(report, measure, rows, missing(report, measure))
+    rows = bars.with_tokens(report, rows)
     category = next((axis for axis in measure["per"] if axis not in _AXES), None)
     kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
     columns = numeric(rows, measure["columns"])
@@ -280,7 +281,7 @@ def _summaries(
     indices: Sequence[str] = (),
     index: pd.Index | None = None,
 ) -> Json:
-    """Return the mean, smallest and largest value of each column per key.
+    """Return each column of all texts (`bars.merge_texts`), and its smallest and largest, per key.
 
     The range only where there is one. Of indices no mean says anything: the most frequent stands
     for them, without a range.
@@ -289,7 +290,7 @@ def _summaries(
         return {}
     groups = table.groupby(keys, sort=True)
     grouped = groups[list(columns)]
-    means = grouped.mean()
+    means = bars.merge_texts(table, keys, columns)
     for name in indices:
         means[name] = groups[name].agg(most_frequent)
     parts = {"mean": means, "low": grouped.min(), "high": grouped.max()}

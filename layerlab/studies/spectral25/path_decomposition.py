@@ -37,6 +37,8 @@ CASES = (MODEL, *RANDOM)
 LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
 # Half of the layers: read off the draws of seed 0, and found again with seed 1.
 FALLING = 4
+# Of a stream in float32, whose blocks are held against their parts as closely.
+SAME = 1e-3
 
 
 @once
@@ -44,10 +46,11 @@ def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, .
     """Return a model's layers in float64, checked against what the model computes.
 
     Raises:
-        NotApplicable: with what is held on a passage they are no linear maps of its embedding.
+        NotApplicable: with what is held on a passage they are no linear maps of its embedding, or
+            the stream is another between the layers.
     """
     given = {} if own is None else {name: own}
-    subject, found = patient(name, given), list[Piece]()
+    subject, found, streams = patient(name, given), list[Piece](), list[Tensor]()
     ids = tokens_of(name, given)[:TOKENS]
 
     def read(layer: Any) -> None:
@@ -69,8 +72,12 @@ def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, .
                 feedforward=block.feedforward,
             )
         )
+        streams[:] = [layer.stream.double()]
 
     for_each_layer(subject, ids[None], read)
+    missed = paths(embed(subject, ids), found).sum(0) - streams[0]
+    if not float(missed.norm()) <= SAME * float(streams[0].norm()):
+        raise NotApplicable("its paths do not sum to the stream behind its last layer")
     return tuple(found)
 
 

@@ -90,6 +90,15 @@ def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
         assert read["attention", layer] == pytest.approx(float(changes.mean()), abs=1e-5)
 
 
+@pytest.mark.parametrize("measure", ["ablation", 'ablation(replace="mean")'])
+def test_of_modules_that_blocks_share_one_block_loses_its_own(measure: str) -> None:
+    shared, apart = family("llama"), family("llama")
+    for name in ("self_attn", "mlp"):
+        setattr(shared.model.layers[1], name, getattr(shared.model.layers[0], name))
+    apart.load_state_dict(shared.state_dict())
+    pd.testing.assert_frame_equal(rows(shared, measure), rows(apart, measure), atol=2e-6)
+
+
 def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = family("llama")
     at_once = rows(model)

@@ -223,6 +223,13 @@ def test_weights_multiply_the_norms_and_count_experts_once() -> None:
     assert isnan(*weight_products([{}]))
 
 
+def test_matrices_that_follow_each_other_in_a_list_are_no_experts() -> None:
+    """CTRL's feed-forward is a sequence of modules that have numbers for names."""
+    given = {f"ffn.{number}.weight": gaussian(4, 4, seed=number) for number in (0, 2)}
+    norms = [float(torch.linalg.matrix_norm(one, 2)) for one in given.values()]
+    assert weight_products([given]) == pytest.approx([norms[0] * norms[1]], rel=1e-5)
+
+
 def test_weights_of_a_block_are_all_its_matrices(tiny: Callable[..., PreTrainedModel]) -> None:
     layer = traced(tiny("llama"))[1]
     assert layer.block is not None

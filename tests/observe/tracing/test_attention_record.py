@@ -62,6 +62,15 @@ def test_a_boolean_mask_and_its_additive_form_agree():
     assert torch.equal(boolean, random(bias=additive, causal=False).weights())
 
 
+def test_rows_may_share_one_line_of_a_mask():
+    bias = torch.arange(12.0)[None, None]
+    for shared in (bias, bias > 2):
+        record = random(bias=shared, causal=False)
+        whole = random(bias=shared.expand(1, 12, 12), causal=False).weights()
+        parts = [record.weights(rows=slice(start, start + 5)) for start in range(0, 12, 5)]
+        assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-6)
+
+
 def test_sinks_take_probability_and_give_no_value():
     record = random(sinks=torch.tensor([0.0, 1.0, 2.0, 30.0]))
     sums = record.weights().sum(-1)

@@ -43,6 +43,32 @@ def test_a_norm_behind_the_sum_hides_the_branch(seed):
     assert factor(total, [total], [x], []) is None
 
 
+def rounded(size=64):
+    """A stream in bf16 with a channel far above the others, and two branches."""
+    draw = torch.Generator().manual_seed(0)
+    x, *branches = torch.randn(3, 12, size, generator=draw)
+    x[:, 0] = 500
+    return [one.bfloat16() for one in (x, *(0.5 * branch for branch in branches))]
+
+
+@pytest.mark.parametrize("scale", [0.22, 0.5, 2.0])
+def test_a_large_channel_in_bf16_hides_no_factor(scale):
+    x, branch, other = rounded()
+    middle = x + scale * branch
+    total = middle + scale * other
+    sums, bases = [total, middle], [x, middle]
+    assert factor(branch, sums, bases, [branch, other]) == pytest.approx(scale, rel=0.02)
+    assert factor(other, sums, bases, [branch, other]) == pytest.approx(scale, rel=0.02)
+
+
+def test_a_large_channel_in_bf16_makes_no_factor():
+    x, branch, other = rounded()
+    assert factor(branch, [x + branch], [x], []) == 1
+    assert factor(branch, [x + branch + other], [x], [other]) == 1
+    assert factor(1e-3 * branch, [x + 1e-3 * branch], [x], []) == 1
+    assert factor(branch, [x + 3 * other], [x], []) is None
+
+
 def test_a_branch_of_nothing_joins_nowhere():
     x = torch.ones(4, 6)
     assert factor(torch.zeros(4, 6), [x], [x], []) is None

@@ -1,4 +1,5 @@
 import copy
+import math
 import threading
 from functools import partial
 
@@ -7,7 +8,7 @@ import torch
 from transformers import AttentionInterface
 
 from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.architecture.structure import anatomy, first_tensor, with_first
 from layerlab.observe.tracing.trace import trace
 from layerlab.records.layer_names import EMBEDDING
 
@@ -173,6 +174,25 @@ def test_two_sequences_read_like_each_alone(tiny):
         assert layer.sequence == 1 and torch.equal(layer.stream, other.stream)
 
 
+def share(model):
+    """The same model with the attention and feed-forward of its first block in all blocks."""
+    first, *others = model.model.layers
+    for one in others:
+        one.self_attn, one.mlp = first.self_attn, first.mlp
+    return model
+
+
+def test_modules_that_blocks_share_are_read_in_each_as_its_own(tiny):
+    shared, apart = share(tiny("llama")), tiny("llama")
+    apart.load_state_dict(shared.state_dict())
+    (layers, found), (others, _) = traced(shared), traced(apart)
+    assert not found.silent and [len(layer.sublayers) for layer in layers] == [0, 2, 2]
+    for layer, other in zip(layers[1:], others[1:], strict=True):
+        assert torch.equal(layer.attention.weights(), other.attention.weights())
+        for name, part in layer.sublayers.items():
+            assert torch.equal(part.branch, other.sublayers[name].branch)
+
+
 def test_models_are_traced_in_two_threads(tiny):
     """The first would end while the second is inside, if that could begin."""
     models = [tiny("llama") for _ in range(2)]
@@ -210,7 +230,8 @@ def test_an_attention_that_is_not_heard_is_named(tiny):
     assert layers[2].attention is None and layers[1].attention is not None
 
 
-def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch, dtype):
     from transformers.models.llama import modeling_llama
 
     def doubled(module, query, key, value, mask, scaling=None, **_):
@@ -222,7 +243,7 @@ def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(20 if parameter.dim() > 1 else 1)
-    _, found = traced(model)
+    _, found = traced(model.to(dtype))
     assert "it is not plain attention" in found.silent[0]
 
 
@@ -285,6 +306,38 @@ def test_where_the_stream_has_another_shape_only_attention_is_handed_out(tiny):
     assert "of shape (28, 1, 16), not batch x token x width" in found.no_stream
     assert [layer.attention.layer for layer in layers] == [0, 1]
     assert not any(layer.stream.numel() for layer in layers)
+
+
+def test_a_block_that_drops_the_batch_axis_is_read_as_one_that_keeps_it(tiny):
+    def read(model):
+        found = []
+
+        def keep(layer):
+            again = None if layer.rerun is None else layer.rerun(2 * layer.entered)
+            found.extend([layer.stream, layer.gradient, again])
+
+        trace(model, anatomy(model), [TOKENS], keep, gradient=True)
+        return found
+
+    whole, cut = tiny("gpt2"), tiny("gpt2")
+    cut.transformer.h[1].register_forward_hook(
+        lambda module, args, output: with_first(output, first_tensor(output)[0])
+    )
+    for one, other in zip(read(whole), read(cut), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_logits_of_other_positions_than_the_tokens_have_no_loss_and_no_gradient(tiny):
+    model = tiny("llama")
+
+    def cut(module, args, output):
+        output.logits = output.logits[:, 1:]
+        return output
+
+    model.register_forward_hook(cut)
+    layers, found = traced(model, gradient=True)
+    assert math.isnan(found.loss_nats[0]) and "no next-token loss" in found.no_gradient
+    assert len(layers) == 3 and all(layer.gradient is None for layer in layers)
 
 
 def test_blocks_that_run_twice_are_refused(tiny):

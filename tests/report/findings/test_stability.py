@@ -1,6 +1,7 @@
 """What is said of gradients that are not finite."""
 
 import numpy as np
+import pytest
 
 from tests.report.findings.test_find import change, find
 from tests.report.reading import LAYERS, content, frames
@@ -11,3 +12,15 @@ def test_of_a_last_gradient_that_is_infinite_no_other_is_a_multiple():
         tables = change(frames(), "lipschitz", {"layer": LAYERS - 1}, gradient=np.inf)
         tables = change(tables, "lipschitz", {"layer": 0}, gradient=first)
         assert find(content(), tables) == []
+
+
+def test_a_longer_text_counts_for_more_as_it_does_in_the_curve():
+    whole = content()
+    for sequence, tokens in zip(whole["text"]["sequences"], (300, 100), strict=True):
+        sequence["tokens"] = tokens
+    last = {"layer": LAYERS - 1}
+    for long, short, growth in ((600, 100, 475 / 4), (100, 600, None)):
+        tables = change(frames(), "stream", last | {"sequence": 0}, norm=float(long))
+        tables = change(tables, "stream", last | {"sequence": 1}, norm=float(short))
+        found = [one.value for one in find(whole, tables)]
+        assert found == ([] if growth is None else [pytest.approx(growth)])

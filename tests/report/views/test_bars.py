@@ -33,13 +33,30 @@ def test_rows_are_means_over_sequences_and_bars_are_shares_of_the_longest():
     assert group["rows"][0]["cells"][0] == pytest.approx(own["error"].mean(), rel=1e-3)
 
 
+def merged(tokens, name="error", values=(1.0, 4.0, 9.0), **options):
+    rows = pd.DataFrame({"format": "bf16", name: values, bars.TOKENS: tokens}, dtype=object)
+    return float(bars.merge_texts(rows, ["format"], [name], **options)[name]["bf16"])
+
+
 def test_a_mean_is_over_the_tokens_and_one_less_of_next_tokens():
-    values = pd.Series([1.0, 4.0, 9.0], name="error")
-    assert bars.mean_over_tokens(values, pd.Series([3, 1, 0])) == 7 / 4
-    following = values.rename("loss_change")
-    assert bars.mean_over_tokens(following, pd.Series([3, 2, 1])) == 6 / 3
-    assert bars.mean_over_tokens(values, pd.Series([None, None, None], dtype=float)) == 14 / 3
-    assert math.isnan(bars.mean_over_tokens(following, pd.Series([1, 1, 1])))
+    assert merged([3, 1, 0]) == 7 / 4
+    assert merged([3, 2, 1], "loss_change") == 6 / 3
+    assert merged([None, None, None]) == pytest.approx(14 / 3)
+    assert math.isnan(merged([1, 1, 1], "loss_change"))
+
+
+def test_a_worst_is_the_largest_and_no_mean():
+    assert merged([3, 1, 1], "worst") == merged([1, 1, 90], "kl_worst") == 9
+    assert merged([3, 1, 1], "worst", (1.0, math.inf, 2.0)) == math.inf
+
+
+@pytest.mark.parametrize("name", ["error", "worst"])
+def test_a_text_without_a_reading_is_stood_for_only_where_it_may_be(name):
+    values = (1.0, math.nan, 1.0)
+    assert merged([3, 1, 1], name, values) == 1
+    assert math.isnan(merged([3, 1, 1], name, values, whole=True))
+    assert merged([3, 0, 1], name, values, whole=True) == 1
+    assert math.isnan(merged([1, 1, 1], "error", (math.inf, -math.inf, 1.0)))
 
 
 def test_a_long_table_is_cut_into_groups_and_keeps_every_row():

@@ -32,6 +32,20 @@ def test_a_layer_mean_is_the_mean_over_sequences_and_heads():
             assert drawn["high"][index] == pytest.approx(values.max(), rel=ROUNDING)
 
 
+def test_a_longer_text_counts_for_more_in_a_layer_mean_and_a_worst_is_the_largest():
+    report = sample(["a"], layers=1, sequences=2)
+    report["text"]["sequences"][0]["tokens"] = 3 * report["text"]["sequences"][1]["tokens"]
+    (measure,) = (one for one in report["measures"] if one["name"] == "stream")
+    measure["columns"] = {**measure["columns"], "worst": ""}
+    stream = report["frames"]["stream"]
+    stream["columns"].append("worst")
+    read = [5.0 if sequence else 1.0 for sequence in stream["data"]["sequence"]]
+    stream["data"] |= {"norm": read, "worst": read}
+    (series,) = view(report, "stream")["series"]
+    assert series["values"]["norm"] == {"mean": [2, 2], "low": [1, 1], "high": [5, 5]}
+    assert series["values"]["worst"]["mean"] == [5, 5]
+
+
 def test_checkpoints_of_two_runs_are_no_line_of_one():
     report = sample(["a", "b", "c"], steps=[0, 100, 100])
     for model, run in zip(report["models"], ("one", "one", "two"), strict=True):

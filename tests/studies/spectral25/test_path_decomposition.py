@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from layerlab.errors import NotApplicable
+from layerlab.loading.model import LoadedModel
+from layerlab.loading.text_input import sample
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
     DEPTH,
@@ -27,6 +31,7 @@ from layerlab.studies.spectral25.path_decomposition import (
     trained_layers,
 )
 from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from tests.families.recipe import build
 
 
 def features(seed=0):
@@ -46,6 +51,26 @@ def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
     assert len(parts) == DEPTH + 1
     # The model computes in float32, through eight layers.
     assert (parts.sum(0) - streams[-1]).norm() < 1e-5 * streams[-1].norm()
+
+
+def test_a_stream_that_is_another_between_two_layers_has_no_paths():
+    subject = LoadedModel(name="given", source="memory", model=build("llama"), tokenizer=None)
+    tokens = torch.arange(TOKENS) % 30 + 3
+
+    def own():
+        return GivenModel(subject=subject, tokens=tokens, text=sample())
+
+    assert len(trained_layers("given", own())) == len(subject.stack.blocks)
+
+    class Scaled(type(subject.stack.blocks[-1])):
+        """Is called with more than the block before gave, as if code between them scaled it."""
+
+        def __call__(self, stream, *args, **options):
+            return super().__call__(1.5 * stream, *args, **options)
+
+    subject.stack.blocks[-1].__class__ = Scaled
+    with pytest.raises(NotApplicable, match="do not sum to the stream behind its last layer"):
+        trained_layers("given", own())
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -177,6 +177,14 @@ def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
     assert any(norm == pytest.approx(own, rel=1e-9) for norm in norms)
 
 
+def test_what_follows_each_other_in_a_list_is_told_apart_and_no_expert() -> None:
+    read = rows(family("ctrl"))
+    own = read[read.layer == 0].set_index("matrix")
+    assert {"ffn.0", "ffn.2"} <= {*own.index} and own.expert.isna().all()
+    first, last = (own.loc[f"ffn.{number}"] for number in (0, 2))
+    assert (first.rows, first.columns) == (last.columns, last.rows)
+
+
 def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny: Any) -> None:
     model = tiny("llama")
     weight = model.model.layers[0].mlp.up_proj.weight
