@@ -293,6 +293,25 @@ def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams: int) -> None:
     assert engine.unsound == {0}
 
 
+def test_an_answer_that_is_written_again_alone_is_watched_too() -> None:
+    """Beside another its two best tokens are alike; by itself a logit is no number."""
+    subject = candidate(64)
+
+    def spoil(module: Any, args: Any, given: Any, found: Any) -> None:
+        if len(given["input_ids"]) > 1:
+            found.logits[0, -1] = 0.0
+        else:
+            found.logits[0, -1, 5] = float("nan")
+
+    handle = subject.model.register_forward_hook(spoil, with_kwargs=True)
+    engine = HarnessModel(subject, batch=4, scoring="gen")
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8}
+    prompts = ("Which number? one", "Which number? two")
+    asked = [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+    assert engine.generate_until(asked).count("") == len(engine.unsound) == 1
+    handle.remove()
+
+
 def test_four_labels_take_one_pass(folder: Path) -> None:
     engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []
