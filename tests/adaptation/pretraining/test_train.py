@@ -270,6 +270,24 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
     assert (tmp_path / "lora" / "model" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(
+    texts: Path, tmp_path: Path
+) -> None:
+    section = {"lora": {"r": 4, "lora_alpha": 8}}
+    found = run(texts, tmp_path / "run", model=llama().bfloat16(), section=section, merge=True)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model", dtype=torch.bfloat16)
+    again = run(texts, tmp_path / "again", model=saved, section=section)
+    apart = [one for one in read(tmp_path / "run") if one["kind"] == "evaluate"][-1]
+    assert again.before == found.after != apart["bits_per_byte"]
+    assert found.change["domain"].value == pytest.approx(
+        found.after["domain"] - found.before["domain"]
+    )
+    (note,) = (one for one in found.notes if "merged into weights in bfloat16, which rounds" in one)
+    value = apart["bits_per_byte"]["domain"]
+    assert f"domain {value:.5g} -> {found.after['domain']:.5g}" in note
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -233,6 +233,21 @@ def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
     assert found.after["law"] < found.before["law"]
 
 
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
+    """Its weights round what the adapters add to them; in float32 they do not."""
+    section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
+    found = tuned(tmp_path / "run", fresh().bfloat16(), section=section, merge=True)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model", dtype=torch.bfloat16)
+    again = tuned(tmp_path / "again", saved, section=section)
+    (step, apart), (last, merged) = found.curve[-2:]
+    assert again.before == found.after == merged != apart and step == last == found.updates
+    (note,) = (one for one in found.notes if "merged into weights in bfloat16, which rounds" in one)
+    assert f"law {apart['law']:.5g} -> {merged['law']:.5g}" in note and "nats per token" in note
+    whole = tuned(tmp_path / "whole", fresh(), section=section, merge=True)
+    assert not any("merged" in one for one in whole.notes)
+    assert whole.curve[-2][0] < whole.curve[-1][0] == whole.updates
+
+
 def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     section = BLOCKS.model_copy(update={"lora": LoraSection()})
