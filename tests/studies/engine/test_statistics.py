@@ -35,6 +35,17 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
 
 
+@pytest.mark.parametrize("count", [6, 8, 12, 20])
+@pytest.mark.parametrize("number", [np.mean, np.median])
+def test_few_draws_cover_the_truth_nearly_as_often_as_many(count, number):
+    """Percentiles as they are cover the mean of 6 draws in 85 of 100 cases, of 20 in 92."""
+    draws = np.random.default_rng(count)
+    trials = 400
+    found = [bootstrap(draws.standard_normal(count), number, one) for one in range(trials)]
+    inside = np.mean([one.low <= 0 <= one.high for one in found])
+    assert abs(inside - 0.94) < 0.045
+
+
 @pytest.mark.parametrize("number", [np.mean, np.median])
 def test_rounds_that_are_computed_together_are_those_one_after_the_other(number):
     """To the bit, however the draws lie in memory."""
