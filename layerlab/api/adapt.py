@@ -271,7 +271,9 @@ def evaluate_stage(place: StageContext) -> Json:
     """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     asked = _identify_questions(place.recipe)
-    told = measure_texts(place, left_out)  # benchmarks load the model for themselves: this one is let go
+    told = measure_texts(
+        place, left_out
+    )  # benchmarks load the model for themselves: this one is let go
     return {"result": {**told, **_ask(place, left_out), "left_out": left_out}, ASKED: asked}
 
 

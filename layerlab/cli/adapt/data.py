@@ -139,4 +139,3 @@ def _show(found: Any, as_json: bool) -> None:
         show_json(found.to_json())
     else:
         show(found.table())
-

@@ -2,8 +2,9 @@
 
 Errors of deep stacks have heavy tails: their mean belongs to a few draws. Every number that decides
 a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap).
-Few draws resample too narrowly, and there the percentiles lie farther out (`_widen`); heavy
-tails stay a little too narrow: of the means of 30 to 64 lognormal draws it covers 85 to 91 %. Where
+Few draws resample too narrowly, and there the percentiles lie farther out (`_widen`): of the means
+of 6 to 29 normal draws it covers 93 to 95 %, of medians 95 to 98. With heavy tails it stays too
+narrow: of the means of 6 to 29 lognormal draws it covers 83 to 88 %, of 30 to 64 86 to 91. Where
 draws are so few that it could not have its level it has no ends, and decides nothing.
 A largest value has none: no resampled one is above it, and `maximum` gives it alone.
 """
@@ -134,7 +135,7 @@ def _widen(tail: float, count: int) -> float:
 
     Example:
         >>> round(_widen(2.5, 6), 2), round(_widen(2.5, 1000), 2)
-        (0.24, 2.49)
+        (0.24, 2.48)
     """
     from scipy.special import ndtr, stdtrit  # all of scipy.stats would be loaded for it
 

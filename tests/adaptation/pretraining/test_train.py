@@ -88,6 +88,11 @@ def whole(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
     return run(texts, tmp_path_factory.mktemp("whole") / "out", save_steps=2)
 
 
+def short(folder: Path) -> Any:
+    """A model in few digits, as a stage loads it."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+
+
 def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model" / "model.safetensors")
 
@@ -275,9 +280,10 @@ def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(
     texts: Path, tmp_path: Path
 ) -> None:
     section = {"lora": {"r": 4, "lora_alpha": 8}}
-    found = run(texts, tmp_path / "run", model=llama().bfloat16(), section=section, merge=True)
-    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model", dtype=torch.bfloat16)
-    again = run(texts, tmp_path / "again", model=saved, section=section)
+    llama().save_pretrained(tmp_path / "base")
+    base, saved = tmp_path / "base", tmp_path / "run" / "model"
+    found = run(texts, tmp_path / "run", model=short(base), section=section, merge=True)
+    again = run(texts, tmp_path / "again", model=short(saved), section=section)
     apart = [one for one in read(tmp_path / "run") if one["kind"] == "evaluate"][-1]
     assert again.before == found.after != apart["bits_per_byte"]
     assert found.change["domain"].value == pytest.approx(
