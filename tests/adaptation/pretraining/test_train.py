@@ -88,11 +88,6 @@ def whole(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
     return run(texts, tmp_path_factory.mktemp("whole") / "out", save_steps=2)
 
 
-def short(folder: Path) -> Any:
-    """A model in few digits, as a stage loads it."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-
-
 def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model" / "model.safetensors")
 
@@ -273,25 +268,6 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
     adapted = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     run(texts, tmp_path / "lora", model=adapted, section={"tokens": 4 * 4 * BLOCK})
     assert (tmp_path / "lora" / "model" / "adapter_model.safetensors").is_file()
-
-
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(
-    texts: Path, tmp_path: Path
-) -> None:
-    section = {"lora": {"r": 4, "lora_alpha": 8}}
-    llama().save_pretrained(tmp_path / "base")
-    base, saved = tmp_path / "base", tmp_path / "run" / "model"
-    found = run(texts, tmp_path / "run", model=short(base), section=section, merge=True)
-    again = run(texts, tmp_path / "again", model=short(saved), section=section)
-    apart = [one for one in read(tmp_path / "run") if one["kind"] == "evaluate"][-1]
-    assert again.before == found.after != apart["bits_per_byte"]
-    assert found.change["domain"].value == pytest.approx(
-        found.after["domain"] - found.before["domain"]
-    )
-    (note,) = (one for one in found.notes if "merged into weights in bfloat16, which rounds" in one)
-    value = apart["bits_per_byte"]["domain"]
-    assert f"domain {value:.5g} -> {found.after['domain']:.5g}" in note
 
 
 @pytest.mark.parametrize(
