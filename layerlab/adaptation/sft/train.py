@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
@@ -240,7 +240,7 @@ class AnswerLossCallback(TrainerCallback):
 
     def measure(self, model: Any) -> dict[str, float]:
         """Measure the loss of held-out answers by source, and remember it."""
-        precision, state = self.trainer.accelerator.autocast, self.trainer.state
+        precision, state = self.trainer.accelerator.autocast, cast(Any, self.trainer.state)
         size = self.trainer.args.per_device_train_batch_size
         found = self.prepared.loss(model, self.batching, precision, size)
         if found:

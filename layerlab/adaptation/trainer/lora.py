@@ -136,7 +136,8 @@ def _list_short_dtypes(model: Any) -> list[str]:
     """Return the dtypes of fewer digits than float32 among the weights below adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    below = (one.get_base_layer() for one in model.modules() if isinstance(one, BaseTunerLayer))
+    layers = (one for one in model.modules() if isinstance(one, BaseTunerLayer))
+    below: list[Any] = [one.get_base_layer() for one in layers]
     dtypes = {one.weight.dtype for one in below}
     short = (one for one in dtypes if one.itemsize < torch.float32.itemsize)
     return sorted(str(one).removeprefix("torch.") for one in short)
