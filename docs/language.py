@@ -111,7 +111,7 @@ TOLD = (
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
     *("evaluation/results/question_remarks", "evaluation/results/published_comparison"),
-    *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
+    *(f"adaptation/{name}" for name in ("pipeline/summary", "pipeline/stage", "trainer/lora")),
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),
     *("corpus/streams", "data/shared_files", "data/unread", "data/cleaning/contamination"),
@@ -120,7 +120,7 @@ TOLD = (
     *("evaluation/benchmarks/items", "evaluation/lm_eval_tasks/right_answers"),
     *("evaluation/lm_eval_tasks/templates", "experiments/judging"),
     *(f"numerics/profiles/{name}" for name in ("operations", "token_differences", "gap_result")),
-    "numerics/profiles/expert_choices",
+    *("numerics/profiles/expert_choices", "adaptation/pretraining/train"),
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )

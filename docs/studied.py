@@ -64,6 +64,7 @@ def claims(found: Iterable[Study]) -> str:
         "`--draws N` takes fewer random initialisations than the source; of less than six draws, "
         "more where several intervals judge one claim, no interval has its level, and nothing is "
         "decided. "
+        "Of fewer than 30 draws the interval is widened as Student's t is (hesterberg15). "
         "`--threads N` says "
         'how many batches run at once; in Python, `layerlab.study("NAME", draws=500).verdict`.',
         "`--fast` takes so few draws that a study is over in seconds and comes to the same "

@@ -14,7 +14,7 @@ from layerlab.model.ecosystem.auto_classes import watch as _watch
 from layerlab.version import VERSION
 
 if TYPE_CHECKING:
-    from layerlab.api.adapt import adapt
+    from layerlab.api.adapt import adapt, estimate_adaptation
     from layerlab.api.adapt_stages import (
         change_vocabulary,
         clean_text,
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from layerlab.api.list_runs import list_runs
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
-    from layerlab.api.train import compare, train
+    from layerlab.api.train import compare, estimate_runs, train
     from layerlab.data.catalog import list_corpora
+    from layerlab.evaluation.results.listing import list_benchmarks
+    from layerlab.evaluation.tasks.configs import export_tasks
     from layerlab.model.build import build
     from layerlab.model.cost.match import matched
     from layerlab.model.listing.card import list_variants
@@ -63,12 +65,16 @@ __all__ = [
     "diagnose",
     "embed_tokenizer",
     "emulate",
+    "estimate_adaptation",
+    "estimate_runs",
     "evaluate",
+    "export_tasks",
     "find_contamination",
     "gap",
     "inspect",
     "judge",
     "judge_idea",
+    "list_benchmarks",
     "list_corpora",
     "list_runs",
     "list_variants",
@@ -89,7 +95,7 @@ _HOMES = {
     "precision": "layerlab.api.precision",
     "inspect": "layerlab.api.inspect",
     "retrofit": "layerlab.api.retrofit",
-    "adapt": "layerlab.api.adapt",
+    **dict.fromkeys(("adapt", "estimate_adaptation"), "layerlab.api.adapt"),
     **dict.fromkeys(
         ("change_vocabulary", "clean_text", "embed_tokenizer", "find_contamination"),
         "layerlab.api.adapt_stages",
@@ -98,8 +104,9 @@ _HOMES = {
     "list_corpora": "layerlab.data.catalog",
     "diagnose": "layerlab.api.diagnose",
     "evaluate": "layerlab.api.evaluate",
-    "compare": "layerlab.api.train",
-    "train": "layerlab.api.train",
+    "export_tasks": "layerlab.evaluation.tasks.configs",
+    "list_benchmarks": "layerlab.evaluation.results.listing",
+    **dict.fromkeys(("compare", "estimate_runs", "train"), "layerlab.api.train"),
     "build": "layerlab.model.build",
     **dict.fromkeys(
         ("create_ledger", "add_idea", "judge_idea", "read_ledger"), "layerlab.api.ledger"

@@ -14,18 +14,15 @@ from layerlab.adaptation.pipeline.estimate import Forecast, forecast
 from layerlab.adaptation.pipeline.plan import list_absent, plan_stages
 from layerlab.adaptation.pipeline.processes import run_step
 from layerlab.adaptation.pipeline.result import AdaptationResult
-from layerlab.adaptation.pipeline.run_stage import StageContext
+from layerlab.adaptation.pipeline.run_stage import StageContext, measure_texts
 from layerlab.adaptation.pipeline.stage import MODEL, PROCESSOR, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.starting_model import check_base
 from layerlab.adaptation.pipeline.summary import Tally
-from layerlab.adaptation.pipeline.texts import read_held_out
-from layerlab.adaptation.sft.chat_template import add_plain_template
-from layerlab.adaptation.sft.generate import answers
-from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.adaptation.trainer.own_folder import remove_checkpoints
 from layerlab.api import evaluate, train
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
+from layerlab.data.archives import read_within_limit
 from layerlab.data.fingerprint import hash_files
 from layerlab.data.places import data_folder
 from layerlab.errors import UserError
@@ -80,6 +77,7 @@ class AdaptationPlan:
         return StageStore(self.out / STAGES)
 
 
+@read_within_limit
 @usual_arithmetic()
 def adapt(
     recipe: GivenRecipe,
@@ -91,6 +89,7 @@ def adapt(
     load: Files = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
+    max_bytes: int | None = None,
 ) -> AdaptationResult:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
 
@@ -105,6 +104,8 @@ def adapt(
         load: Python files with the variant of the model that is adapted.
         trust_remote_code: run Python that a model or tokenizer brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
@@ -152,8 +153,36 @@ def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
     return recipe.change({"base.set": own})
 
 
-def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
-    """Estimate what its stages will take, and which are finished."""
+@read_within_limit
+@usual_arithmetic()
+def estimate_adaptation(
+    recipe: GivenRecipe,
+    *,
+    out: str | PathLike[str] = OUT,
+    settings: Mapping[str, Any] | None = None,
+    load: Files = (),
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    max_bytes: int | None = None,
+) -> Forecast:
+    """Estimate what the stages of a recipe take, and which are finished; carry out none.
+
+    What the recipe names and is not here is planned by its name.
+
+    Args:
+        recipe: as for `adapt`, and so are the others.
+
+    Raises:
+        UserError: a setting is wrong, or a file that is here cannot be read.
+    """
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        return estimate_stages(
+            plan_adaptation(recipe, Path(out), settings, load=load, strict=False)
+        )
+
+
+def estimate_stages(curriculum: AdaptationPlan) -> Forecast:
+    """Estimate what the stages of a plan will take, and which are finished."""
     recipe = curriculum.recipe
     return forecast(recipe, curriculum.stages, curriculum.shelf, list_absent(recipe))
 
@@ -242,7 +271,9 @@ def evaluate_stage(place: StageContext) -> Json:
     """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     asked = _identify_questions(place.recipe)
-    told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
+    told = measure_texts(
+        place, left_out
+    )  # benchmarks load the model for themselves: this one is let go
     return {"result": {**told, **_ask(place, left_out), "left_out": left_out}, ASKED: asked}
 
 
@@ -257,33 +288,6 @@ def _identify_questions(recipe: AdaptationRecipe) -> Json:
         files = sorted(one for one in home.rglob("*") if one.is_file())
         found[benchmark.name] = hash_files((one, str(one.relative_to(home))) for one in files)
     return found
-
-
-def _read(place: StageContext, left_out: list[Json]) -> Json:
-    """Measure bits per byte of held-out text, and generate answers."""
-    section = place.recipe.evaluate
-    assert section is not None
-    found, words = place.model(), place.words()
-    told: Json = {"bits": {}, "answers": []}
-    with quiet_libraries():
-        for kind in (
-            ("domain", "general") if section.text_bytes and "text" in place.stage.needs else ()
-        ):
-            texts = read_held_out(place.recipe, place.text, kind, section.text_bytes)
-            if texts:
-                place.tell(f"reading {kind} text", 0.0)
-                told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
-    if section.prompts:
-        place.tell("answering prompts", 0.0)
-        add_plain_template(words)
-    for prompt in section.prompts:
-        try:
-            (answer,) = answers(found.model, words, [prompt], new=section.max_new_tokens)
-        except UserError as error:
-            left_out.append({"what": "an answer", "why": str(error)})
-            continue
-        told["answers"].append({"prompt": prompt, "answer": answer})
-    return told
 
 
 def _ask(place: StageContext, left_out: list[Json]) -> Json:

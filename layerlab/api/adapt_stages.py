@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.console.tables import note_printer
+from layerlab.data.archives import read_within_limit
 from layerlab.data.sources import check_source, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import CleanSection, EmbeddingSection
 from layerlab.recipes.load import read_older_names, validate_table
+from layerlab.records.parse import read_json
 from layerlab.report.i18n.language import language
-from layerlab.system.files import File, OnlyOwn, check_folder, write_folder
+from layerlab.system.files import File, OnlyOwn, check_folder, write_file, write_folder
 from layerlab.system.trust import trust
 from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_size
 from layerlab.validation import short_repr
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 EMBEDDING = "embedding.json"
 
 
+@read_within_limit
 @read_older_names("clean")
 def clean_text(
     source: File,
@@ -42,8 +45,10 @@ def clean_text(
     max_ellipsis_ratio: float = 0.3,
     max_repeated_ratio: float = 0.5,
     repetition: bool = True,
+    exact_dedup: bool = True,
     near_duplicate_threshold: float = 0.8,
     field: str = "text",
+    max_bytes: int | None = None,
 ) -> "Cleaned":
     """Normalise, filter and deduplicate text into a folder, with a report of what went.
 
@@ -62,8 +67,11 @@ def clean_text(
         max_ellipsis_ratio: largest share of lines that end in an ellipsis.
         max_repeated_ratio: largest share of characters in repeated runs of 10.
         repetition: drop documents that repeat lines, paragraphs or words.
+        exact_dedup: drop a second document of the same words.
         near_duplicate_threshold: similarity from which documents are copies; 0 keeps them.
         field: column that holds the text of a row.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: the source cannot be read, a rule cannot be, nothing is left, or the folder holds
@@ -90,14 +98,21 @@ def clean_text(
         "max_ellipsis_ratio": max_ellipsis_ratio,
         "max_repeated_ratio": max_repeated_ratio,
         "repetition": repetition,
+        "exact_dedup": exact_dedup,
         "near_duplicate_threshold": near_duplicate_threshold,
     }
     rules = validate_table(CleanSection, given, "adapt clean")
     return clean(to_source(str(source), field), Path(out), rules)
 
 
+@read_within_limit
 def find_contamination(
-    source: File, benchmark: File | Iterable[File], *, field: str = "text"
+    source: File,
+    benchmark: File | Iterable[File],
+    *,
+    field: str = "text",
+    out: File | None = None,
+    max_bytes: int | None = None,
 ) -> "Contamination":
     """Look for the questions of benchmarks in training text.
 
@@ -105,19 +120,43 @@ def find_contamination(
         source: training text: a file, a folder or `hf:NAME`.
         benchmark: folders or files of questions, also by their place in the data folder.
         field: column that holds the text of a row.
+        out: file for everything that was found, as JSON; none is written without it.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
-        UserError: a text or a benchmark cannot be read, or there is no question.
+        UserError: a text or a benchmark cannot be read, there is no question, or `out` is a file of
+            something else.
     """
     from layerlab.data.cleaning.benchmark_questions import questions
     from layerlab.data.cleaning.contamination import contamination
     from layerlab.data.places import find_text
 
+    place = None if out is None else Path(out)
+    if place is not None and (place.is_symlink() or (place.exists() and not _is_found(place))):
+        raise UserError(
+            f"{str(place)!r} is there already, and is no report of contamination; give another "
+            "name, or move it away"
+        )
     text = open_source(to_source(str(source), field))
     found = contamination(text.pieces(), questions(*map(find_text, _to_list(benchmark))))
-    return replace(found, notes=(*text.notes, *found.notes))
+    found = replace(found, notes=(*text.notes, *found.notes))
+    if place is not None:
+        content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
+        write_file(place, content + "\n", _is_found)
+    return found
 
 
+def _is_found(file: Path) -> bool:
+    """Return whether a file is what an earlier search for contamination wrote."""
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"documents", "benchmarks", "matches"} <= found.keys()
+
+
+@read_within_limit
 def change_vocabulary(
     tokenizer: File,
     corpus: File | Iterable[File],
@@ -130,6 +169,7 @@ def change_vocabulary(
     lang: str = "en",
     trust_remote_code: bool = False,
     progress: bool = True,
+    max_bytes: int | None = None,
 ) -> "Changed":
     """Extend a tokenizer on a domain's text, or cut it down, and verify it text by text.
 
@@ -144,6 +184,8 @@ def change_vocabulary(
         lang: language of the page.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
         progress: tell of each step on standard error.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: the tokenizer, a text, the size or the folder is none that can be used.

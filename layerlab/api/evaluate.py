@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from layerlab.console.evaluation import EvaluationBar
 from layerlab.console.progress import NullProgress, Progress
+from layerlab.data.archives import read_within_limit
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
@@ -87,6 +88,7 @@ class EvaluationRequest:
     typed: Mapping[str, Any] = field(default_factory=dict)
 
 
+@read_within_limit
 @usual_arithmetic()
 def evaluate(
     model: Any,
@@ -115,6 +117,7 @@ def evaluate(
     chat: bool = False,
     batch_size: int | str = AUTO,
     seed: int = 0,
+    max_bytes: int | None = None,
 ) -> EvaluationResult:
     """Evaluate one or several models on benchmarks, and average as their authors do.
 
@@ -146,6 +149,8 @@ def evaluate(
         batch_size: prompts that are run at once; "auto": as many as memory allows. No score
             depends on it.
         seed: of examples that are drawn.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: no such suite or task, none of its data is here, or a model cannot be asked.
@@ -154,7 +159,7 @@ def evaluate(
     models = model if isinstance(model, list | tuple) else [model]
     load_files(load, [str(one) for one in models if isinstance(one, str | PathLike)])
     question = EvaluationRequest(
-        models=model if isinstance(model, list | tuple) else [model],
+        models=models,
         suite=name_suite(suite, tasks),
         tasks=tasks,
         options=Options(

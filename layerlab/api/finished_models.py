@@ -1,7 +1,6 @@
 """Scores of finished models, where a comparison meets evaluation and the commands of a user."""
 
 import hashlib
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ import torch
 
 from layerlab.api import evaluate
 from layerlab.console.progress import Progress
-from layerlab.console.units import duration
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import scorer
 from layerlab.evaluation.harness.prepare import check_whole, engine, load_whole
@@ -119,26 +117,6 @@ def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:
             row |= {"run": list(command.run), "timeout_minutes": command.timeout_minutes}
         found.append(row)
     return found
-
-
-def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe what scoring finished models takes."""
-    told = []
-    for row in rows:
-        head = f"{row['measure']} scores {row['runs']} finished models"
-        if "run" in row:
-            told.append(
-                f"{head} by {shlex.join(row['run'])}: {row['timeout_minutes']:g} minutes each at "
-                "most; it runs with --trust-recipe alone, and never for --plan or --judge"
-            )
-            continue
-        each = row["seconds"]
-        whole = None if each is None else each * row["runs"]
-        told.append(
-            f"{head}, {row['questions']:,} questions each: {duration(each)} a model, "
-            f"{duration(whole)} in all, after the runs"
-        )
-    return told
 
 
 def _try_suite(task: PreparedRecipe, name: str) -> dict[str, Any]:

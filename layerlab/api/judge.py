@@ -5,6 +5,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from layerlab.data.archives import read_within_limit
 from layerlab.errors import UserError
 from layerlab.evaluation.paired.compare import PairedRequest, judge_models
 from layerlab.evaluation.paired.folders import AnsweredModel, find_evaluations
@@ -21,6 +22,7 @@ from layerlab.validation import join_words
 CONFIDENCE = 0.95
 
 
+@read_within_limit
 def judge(
     logs: File | Iterable[File],
     *,
@@ -44,6 +46,7 @@ def judge(
     confidence: float = CONFIDENCE,
     out: File | None = None,
     lang: str = ENGLISH,
+    max_bytes: int | None = None,
 ) -> Comparison | PairedEvaluations:
     """Judge runs by their logs, or models by their answers: each against a baseline.
 
@@ -85,6 +88,8 @@ def judge(
         confidence: of the intervals.
         out: folder for the page, comparison.json, tables and pictures; none is written without it.
         lang: language of the page.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: a log cannot be read, columns are missing, there is one arm, two logs are of one

@@ -1,6 +1,6 @@
 """Training as Python functions: one run, or a comparison; where training meets its report."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.api.finished_models import load_questions, score_runs
+from layerlab.api.finished_models import load_questions, plan_scores, score_runs
+from layerlab.data.archives import read_within_limit
 from layerlab.errors import UserError
 from layerlab.experiments import session
 from layerlab.experiments.analysis.comparison import Comparison
@@ -16,8 +17,17 @@ from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
 from layerlab.experiments.page_folder import check_page_folder, page_folder
+from layerlab.experiments.plan.factors import planned_factors
 from layerlab.experiments.plan.own_files import Files
-from layerlab.experiments.session import Given, PreparedRecipe, check_task, display, run
+from layerlab.experiments.session import (
+    Given,
+    PreparedRecipe,
+    check_task,
+    display,
+    estimate_task,
+    run,
+)
+from layerlab.experiments.training_plan import SizePlan, TrainingPlan
 from layerlab.records.events import read
 from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
@@ -90,6 +100,70 @@ class Trained:
         return pd.DataFrame([one for one in renumber(read(self.folder)) if one["kind"] == kind])
 
 
+@read_within_limit
+@usual_arithmetic()
+def estimate_runs(
+    recipe: Given,
+    *,
+    out: str | PathLike[str] = OUT,
+    progress: bool = True,
+    arms: str | Iterable[str] | None = None,
+    ladder: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    load: Files = (),
+    trust_recipe: bool = False,
+    trust_remote_code: bool = False,
+    max_bytes: int | None = None,
+) -> TrainingPlan:
+    """Estimate what the runs of a recipe take, and run none of them.
+
+    Args:
+        recipe: of one run or of a comparison, as for `train` and `compare`.
+        out: folder under which the recipe has one of its own.
+        progress: tell on standard error how far its text is read.
+        arms: variants to compare, in place of the recipe's.
+        ladder: so many sizes, each three times the last, up to the recipe's.
+        settings: changes of the recipe by path, as `{"train.max_steps": 100}`.
+        load: Python files with variants of your own, which the recipe or its arms may name.
+        trust_recipe: run the Python files that the recipe names; its commands run for no plan.
+        trust_remote_code: run Python that a tokenizer brings along; read it before.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
+
+    Raises:
+        UserError: a setting is wrong, or the text cannot be read.
+    """
+    changes = _list_changes(arms, ladder, settings)
+    with trust(trust_remote_code, trust_recipe):
+        task = prepare(recipe, Path(out), changes, load=load, progress=progress)
+        return plan_task(task, several=task.recipe.compare is not None)
+
+
+def plan_task(task: PreparedRecipe, *, several: bool) -> TrainingPlan:
+    """Plan the runs of a task, size by size.
+
+    Raises:
+        UserError: the recipe compares nothing, or should not.
+    """
+    sizes = []
+    for one in task.sizes:
+        found = estimate_task(one, several=several)
+        rows = planned_factors(one.recipe, one.runs)
+        sizes.append(SizePlan(found, rows, plan_scores(one, found.runs)))
+    return TrainingPlan(task, sizes)
+
+
+def _list_changes(
+    arms: str | Iterable[str] | None, ladder: int | None, settings: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return changes of a recipe by path; those by their path go before."""
+    found: dict[str, Any] = {} if ladder is None else {"ladder.count": ladder}
+    if arms is not None:
+        found["compare.arms"] = [arms] if isinstance(arms, str) else list(arms)
+    return {**found, **(settings or {})}
+
+
+@read_within_limit
 @usual_arithmetic()
 def train(
     recipe: Given,
@@ -101,6 +175,7 @@ def train(
     load: Files = (),
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
+    max_bytes: int | None = None,
 ) -> Trained:
     """Train one model as a recipe says; a finished run is not repeated.
 
@@ -114,6 +189,8 @@ def train(
         trust_recipe: run the Python files that the recipe names; one that `load` names, or
             `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or the loss is not finite.
@@ -167,12 +244,14 @@ def _save_diverged(folder: Path, lang: str) -> str:
         return f"the run is kept in {folder}, without its page: {error}"
 
 
+@read_within_limit
 @usual_arithmetic()
 def compare(
     recipe: Given,
     *,
     out: str | PathLike[str] = OUT,
     progress: bool = True,
+    arms: str | Iterable[str] | None = None,
     ladder: int | None = None,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
@@ -180,6 +259,7 @@ def compare(
     load: Files = (),
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
+    max_bytes: int | None = None,
 ) -> Comparison:
     """Train every arm of a recipe with every seed, and judge each against its baseline.
 
@@ -190,6 +270,7 @@ def compare(
             compare section.
         out: folder under which the recipe has one of its own, with all runs and the report.
         progress: show a live display on standard error.
+        arms: variants to compare, in place of the recipe's.
         ladder: compare at so many sizes, each three times the last, up to the recipe's.
         settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
         lang: language of the page.
@@ -199,13 +280,14 @@ def compare(
         trust_recipe: run the Python files that the recipe names, and its commands; a file that
             `load` names, or `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
+        max_bytes: most bytes that a file may unpack to; 256 MiB, or 20 times its own size, if left
+            out.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
-    climbs = {} if ladder is None else {"ladder.count": ladder}
-    settings = {**climbs, **(settings or {})}
+    settings = _list_changes(arms, ladder, settings)
     with trust(trust_remote_code, trust_recipe):
         if judge:
             return judge_task(find(recipe, Path(out), settings, load=load, lang=lang))

@@ -23,7 +23,7 @@ class How(StrEnum):
 
 
 def evaluate(
-    models: Annotated[
+    model: Annotated[
         list[str] | None,
         typer.Argument(metavar="[MODEL]...", help="Hub id, local folder, or built-in name."),
     ] = None,
@@ -125,7 +125,7 @@ def evaluate(
 
         say(f"Tasks of lm-eval: {write(export_tasks)}")
         return
-    if not models:
+    if not model:
         raise UserError(
             "no model is named; type for example layerlab evaluate pre-norm --suite piqa, "
             "or layerlab evaluate --list"
@@ -145,7 +145,7 @@ def evaluate(
     check_formats(format)
     check_policy(policy)
     check_loads(load)
-    check_found(models)
+    check_found(model)
     earlier = None
     if against is not None:
         from layerlab.evaluation.results.result import load_result
@@ -157,7 +157,7 @@ def evaluate(
     from layerlab.api.evaluate import evaluate as run
 
     result = run(
-        models,
+        model,
         suite,
         tasks=tasks,
         out=out,

@@ -56,7 +56,7 @@ def train(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: SetOption = None,
+    settings: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     metrics: Annotated[
@@ -79,7 +79,7 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), load, several=False, read=True)
+    given = _check_recipe(recipe, read_settings(settings or ()), load, several=False, read=True)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -125,7 +125,7 @@ def compare(
             metavar="N", help="Compare at N sizes, each three times the last, up to the recipe's."
         ),
     ] = None,
-    setting: SetOption = None,
+    settings: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     judge: Annotated[
@@ -144,7 +144,7 @@ def compare(
         _catalogue(single=False)
         return
     climbs = [] if ladder is None else [f"ladder.count={ladder}"]
-    changes = settings([*_name_arms(arms), *climbs, *(setting or ())])
+    changes = read_settings([*_name_arms(arms), *climbs, *(settings or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
         recipe, changes = _check_recipe(recipe, changes, load, several=True, read=not judge), {}
@@ -241,7 +241,7 @@ def _name_arms(names: str | None) -> list[str]:
     return [f"compare.arms={json.dumps(arms, ensure_ascii=False)}"]
 
 
-def settings(words: Sequence[str]) -> dict[str, Any]:
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """Return settings as typed: a TOML value where it is one, else text.
 
     Raises:
@@ -266,35 +266,20 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 
 def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     """Print the cost of a task's runs, how arms differ, and remarks on their texts."""
-    from layerlab.api.finished_models import describe_scores, plan_scores
-    from layerlab.experiments.analysis.table import differences
-    from layerlab.experiments.estimate.ladder import describe_rung, describe_sum, plan_to_json
-    from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
-    from layerlab.experiments.session import estimate_task
-    from layerlab.experiments.statistics.looks import describe_looks
+    from layerlab.api.train import plan_task
+    from layerlab.experiments.estimate.ladder import describe_rung
 
-    section = task.recipe.compare
-    looks = [] if section is None else describe_looks(section, len(section.arms))
-    parts = [
-        (found, planned_factors(one.recipe, one.runs), plan_scores(one, found.runs))
-        for one in task.sizes
-        for found in [estimate_task(one, several=several)]
-    ]
+    plan = plan_task(task, several=several)
     if as_json:
-        told = [
-            {**found.to_json(), "differs": rows, "scores": scores} for found, rows, scores in parts
-        ]
-        sizes = plan_to_json(task.rungs, told) if task.rungs else told[0]
-        show_json({**sizes, "looks": looks, "notes": task.notes})
+        show_json(plan.to_json())
         return
-    for place, (found, rows, scores) in enumerate(parts):
+    for place, one in enumerate(plan.sizes):
         if task.rungs:
             say(describe_rung(task.rungs[place]))
-        show(found.table)
-        for line in (*differences(rows), *warn_of_many_slots(rows), *describe_scores(scores)):
+        show(one.estimate.table)
+        for line in one.remarks():
             say(line)
-    summed = describe_sum([found for found, *_ in parts]) if task.rungs else []
-    for line in (*summed, *looks, *task.notes):
+    for line in plan.remarks():
         say(line)
 
 

@@ -14,8 +14,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -43,6 +44,8 @@ OPTION = Annotated[
 ]
 _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zX": lzma.open}
 _LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 _BROKEN = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -169,18 +172,38 @@ class Allowance:
         if size > self.left:
             raise UserError(
                 f"{self.path} unpacks to more than {self.most:,} bytes; if that is meant, type "
-                f"--max-bytes {4 * self.most}, or set {LIMIT}"
+                f"--max-bytes {4 * self.most} (in Python max_bytes={4 * self.most}), or set {LIMIT}"
             )
 
 
 def limit_archives(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that reads archives the option `--max-bytes`."""
-    return add_options(command, _set_limit, {"max_bytes": (OPTION, None)})
+    return add_options(command, limit_unpacked, {"max_bytes": (OPTION, None)})
+
+
+def read_within_limit(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a public function unpack as much of a file as its argument `max_bytes` says."""
+
+    @wraps(function)
+    def call(*args: P.args, **given: P.kwargs) -> T:
+        most: Any = given.get("max_bytes")
+        with limit_unpacked(most):
+            return function(*args, **given)
+
+    return call
 
 
 @contextmanager
-def _set_limit(max_bytes: int | None) -> Iterator[None]:
-    """Put the limit into the environment, where the processes of runs find it too."""
+def limit_unpacked(max_bytes: int | None) -> Iterator[None]:
+    """Let files unpack to so many bytes while the block runs; as usual where it is None.
+
+    The limit is put into the environment, where the processes of runs find it too.
+
+    Raises:
+        UserError: it is below 1.
+    """
+    if max_bytes is not None and max_bytes < 1:
+        raise UserError(f"max_bytes is {max_bytes}; expected a number of bytes from 1")
     before = os.environ.get(LIMIT)
     if max_bytes is not None:
         os.environ[LIMIT] = str(max_bytes)

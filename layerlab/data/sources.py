@@ -20,7 +20,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
 from layerlab.records.parse import DECODER, check_text, json_of, one_line
-from layerlab.system.hub import hub
+from layerlab.system.hub import find_commit, hub
 from layerlab.validation import expand_home, short_repr, suggest
 
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
@@ -86,7 +86,8 @@ def open_source(source: Source, *, whole: bool = True) -> Text:
     if given in KEPT:
         return _keep(given)
     if given.startswith(HUB):
-        return Text(name=given, identity=_identify(source, whole), pieces=partial(_of_hub, source))
+        pieces = partial(_of_hub, source, whole)
+        return Text(name=given, identity=_identify(source, whole), pieces=pieces)
     files = _files(given)
     content = hash_files(((path, _kind(path)) for path in files), whole=whole)
     return Text(
@@ -109,10 +110,16 @@ def check_source(source: Source) -> None:
 
 
 def _identify(source: Source, whole: bool) -> str:
-    """Return what tells a data set of the Hub from others; a folder is known by its files."""
+    """Return what tells a data set of the Hub from others: its commit, or a folder's files.
+
+    Where no more is asked for than tells large files apart it is the name alone: shards are written
+    over days, check for themselves that their text goes on, and name runs.
+    """
     what = [source.subset, source.split, source.field]
-    if not (folder := Path(source.text.removeprefix(HUB))).is_dir():
-        return f"{source.text} {what}"
+    name = source.text.removeprefix(HUB)
+    if not (folder := Path(name)).is_dir():
+        commit = find_commit(name) if whole else None
+        return f"{source.text} {what}" if commit is None else f"{source.text}@{commit} {what}"
     files = sorted(one for one in folder.rglob("*") if one.is_file())
     names = [(one, str(one.relative_to(folder))) for one in files]
     return f"{hash_files(names, whole=whole)} {what}"
@@ -346,12 +353,13 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
         yield TextChunk(text, True)
 
 
-def _of_hub(source: Source) -> Iterator[TextChunk]:
+def _of_hub(source: Source, whole: bool) -> Iterator[TextChunk]:
     """Yield the documents of a data set of the Hub, row by row; only their tokens are kept."""
     name, why = source.text.removeprefix(HUB), ""
+    commit = None if Path(name).is_dir() or not whole else find_commit(name)
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:
-            rows = _stream(name, source)
+            rows = _stream(name, source, commit)
         numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
         yield from _texts(numbered, source.field)
     except UserError:
@@ -364,7 +372,7 @@ def _of_hub(source: Source) -> Iterator[TextChunk]:
         ) from None
 
 
-def _stream(name: str, source: Source) -> Any:
+def _stream(name: str, source: Source, commit: str | None) -> Any:
     import datasets
     from datasets import packaged_modules
 
@@ -382,4 +390,6 @@ def _stream(name: str, source: Source) -> Any:
                     f"the folder {name!r} takes its rows from {str(file)!r}, outside of it; name "
                     "that file itself, if it is meant"
                 )
-    return datasets.load_dataset(name, source.subset, split=source.split, streaming=True)
+    return datasets.load_dataset(
+        name, source.subset, split=source.split, streaming=True, revision=commit
+    )

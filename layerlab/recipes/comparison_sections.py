@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from layerlab.recipes.training_sections import Count, Name, Positive, Section, W
 from layerlab.validation import suggest
 
 MODEL = "{model}"  # in a command, the folder of the model
+_OPTION = re.compile(r"[^/]+=")
 
 
 def _check_claimed(name: str) -> str:
@@ -99,6 +101,17 @@ class Published(Section):
     values: dict[str, float]
 
 
+def split_option(word: str) -> tuple[str, str]:
+    """Split a word of a command into an option and the value that it names, which may be a path.
+
+    Example:
+        >>> split_option("--data=/a/x"), split_option("/a=b/x")
+        (('--data=', '/a/x'), ('', '/a=b/x'))
+    """
+    before = _OPTION.match(word)
+    return (before[0], word[before.end() :]) if before else ("", word)
+
+
 class Command(Section):
     """A command of your own that scores a finished model: the measure `command:NAME`.
 
@@ -119,7 +132,8 @@ class Command(Section):
     @property
     def digest(self) -> str:
         """What it is known by where its files are not: its words, without folders."""
-        words = json.dumps([Path(word).name for word in self.run])
+        parts = map(split_option, self.run)
+        words = json.dumps([before + Path(value).name for before, value in parts])
         return hashlib.sha256(words.encode()).hexdigest()[:12]
 
     @model_validator(mode="after")

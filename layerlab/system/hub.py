@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from layerlab.system.logs import silence
 
 PATIENCE = 5.0  # seconds for the first answer; a name that nobody resolves can take longer
+# Small files of which nearly every repository has one: to ask for it tells the commit.
+ALWAYS = (".gitattributes", "README.md")
 
 
 @contextmanager
@@ -49,6 +53,23 @@ def explain_no_answer(address: str) -> str:
     asking.start()
     asking.join(PATIENCE)
     return "" if answered.is_set() else f"there is no connection to {address}"
+
+
+@cache
+def find_commit(dataset: str) -> str | None:
+    """Find the commit of a data set on the Hub: today's, or the last that was seen without one.
+
+    It holds for the whole process, so that what is read is what it was known by. None where the Hub
+    has not told it here.
+    """
+    from huggingface_hub import hf_hub_download
+
+    with hub():
+        for file in ALWAYS:
+            with suppress(Exception):  # of many kinds: no network, no such name, no such file
+                # It lies in a folder that is called by the commit.
+                return Path(hf_hub_download(dataset, file, repo_type="dataset")).parent.name
+    return None
 
 
 @contextmanager

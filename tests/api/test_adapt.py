@@ -120,10 +120,9 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
 
 
 def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
-    known = adapt.plan_adaptation(recipe(folder, arm=ARMS), folder / "whole")
-    expected = adapt.estimate_adaptation(known)
+    expected = layerlab.estimate_adaptation(recipe(folder, arm=ARMS), out=folder / "whole")
     assert all(row.finished for row in expected.rows) and expected.left == 0
-    fresh = adapt.estimate_adaptation(adapt.plan_adaptation(recipe(folder), folder / "none"))
+    fresh = layerlab.estimate_adaptation(recipe(folder), out=folder / "none")
     tokens = {row.title: row.tokens for row in fresh.rows}
     assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512
     assert fresh.left > 0 and not any(row.finished for row in fresh.rows)

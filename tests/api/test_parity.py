@@ -11,35 +11,35 @@ import layerlab
 from layerlab.cli.app import app
 from layerlab.recipes.adaptation_sections import CleanSection
 
-# How a command is shown, and where it writes.
-TERMINAL = {"as_json", "quiet", "max_bytes", "opened", "fail_on", "figures", "planned"}
+# How a result is shown.
+TERMINAL = {"as_json", "quiet", "opened", "fail_on", "figures", "subjects", "metrics", "most"}
 PYTHON = {"progress"}
 # The same under two names, or a value that a terminal cannot hold.
 COMMAND = {
     "inspect": {"models", "text", "samples", "out", "lang"},
-    "evaluate": {"models", "listed", "export_tasks", "subjects"},
-    "train": {"setting", "metrics"},
-    "compare": {"setting", "arms"},
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
     "precision": {"text", "samples", "out", "overwrite"},
     "gap": {"text", "samples", "profiles"},
     "runs": {"html", "lang", "every"},
-    "adapt recipe": {"setting"},
-    "adapt contamination": {"most", "out"},
     "adapt vocabulary": {"allow_unused"},  # a tokenizer has no weights
     "bench latency": {"out"},
 }
 FUNCTION = {
     "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer"},
-    "evaluate": {"model", "tokenizer"},
-    "train": {"settings"},
-    "compare": {"settings"},
+    "evaluate": {"tokenizer"},
     "study": {"options", "tokenizer"},
     "retrofit": {"options", "shared"},
     "precision": {"texts", "input_ids", "tokenizer"},
     "gap": {"texts", "input_ids", "tokenizer"},
-    "adapt recipe": {"settings"},
+}
+# Options that do something else than their command: each is a function of its own, which takes no
+# argument that its command does not take.
+OTHERS = {
+    "train": {"planned": "estimate_runs"},
+    "compare": {"planned": "estimate_runs"},
+    "adapt recipe": {"planned": "estimate_adaptation"},
+    "evaluate": {"listed": "list_benchmarks", "export_tasks": "export_tasks"},
 }
 # Functions of another name than their command.
 NAMES = {
@@ -77,7 +77,7 @@ COMMANDS = dict(leaves(get_command(app)))
 def test_a_command_and_its_function_take_the_same(name: str) -> None:
     options = {one.name: one for one in COMMANDS[name].params}
     parameters = inspect.signature(getattr(layerlab, NAMES.get(name, name))).parameters
-    typed = set(options) - TERMINAL - COMMAND.get(name, set())
+    typed = set(options) - TERMINAL - COMMAND.get(name, set()) - OTHERS.get(name, {}).keys()
     assert typed == set(parameters) - PYTHON - FUNCTION.get(name, set())
     for each in typed:
         usual = parameters[each].default
@@ -86,13 +86,23 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
             assert str(usual) == str(getattr(default, "value", default)), each
 
 
+@pytest.mark.parametrize("name", ["compare", "adapt recipe", "evaluate"])
+def test_what_a_command_does_instead_is_a_function_of_its_own(name: str) -> None:
+    known = {one.name for one in COMMANDS[name].params}
+    assert set(OTHERS[name]) <= known
+    for function in OTHERS[name].values():
+        takes = inspect.signature(getattr(layerlab, function)).parameters
+        assert set(takes) - PYTHON - {"folder"} <= known
+
+
 def test_rules_that_clean_text_are_called_as_in_a_recipe() -> None:
     """What is no rule there: where text comes from and goes to; what is no option: other text."""
-    rules = set(CleanSection.model_fields) - {"exact_dedup", "general", "benchmarks"}
+    rules = set(CleanSection.model_fields) - {"general", "benchmarks"}
     assert {*inspect.signature(layerlab.clean_text).parameters} == rules | {
         "source",
         "out",
         "field",
+        "max_bytes",
     }
 
 

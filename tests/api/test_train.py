@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from layerlab import UserError, compare, train
+from layerlab import UserError, compare, estimate_runs, train
 from layerlab.api.train import Trained, compare_task, judge_task, prepare, train_task
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
@@ -49,6 +49,15 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     said = ended.summary().splitlines()
     assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
+
+
+def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: Trained, tmp_path: Path) -> None:
+    one = estimate_runs(SMALL, out=tmp_path, progress=False)
+    arms = estimate_runs(SMALL, out=tmp_path, progress=False, arms=["llama", "gpt2"])
+    assert one.sizes[0].estimate.runs == 1 and one.to_json()["looks"] == []
+    assert [side.arm for side in arms.sizes[0].estimate.sides] == ["llama", "gpt2"]
+    assert any(line.startswith("gpt2 against llama") for line in arms.sizes[0].remarks())
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.cli.train import settings
+from layerlab.cli.train import read_settings
 from layerlab.recipes.training import list_packaged
 from tests.forked import python
 
@@ -156,13 +156,13 @@ def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place: Path) -
 
 
 def test_settings_are_toml_where_they_can_be() -> None:
-    found = settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
+    found = read_settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
     assert found == {"a.b": 3, "c": [1, 2], "d": "plain words", "e": 0.001, "f": True}
     for word in ("train.max_steps", "=3", "train.max_steps= "):
         with pytest.raises(UserError, match="expected PATH=VALUE"):
-            settings([word])
+            read_settings([word])
     with pytest.raises(UserError, match=r"--set 'train\.max_steps' is given twice"):
-        settings(["train.max_steps=7", "train.max_steps=9"])
+        read_settings(["train.max_steps=7", "train.max_steps=9"])
 
 
 def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place: Path) -> None:

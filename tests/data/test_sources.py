@@ -343,6 +343,38 @@ def test_a_folder_read_as_a_data_set_is_known_by_its_files(
     assert found[0] == found[2] != found[1]
 
 
+def test_a_data_set_of_the_hub_is_known_and_read_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, read = iter(("a" * 40, "b" * 40)), []
+    kept: dict[str, str] = {}
+
+    def download(name: str, file: str, repo_type: str) -> str:
+        assert repo_type == "dataset"
+        if file == "README.md" and name == "own/none":
+            raise OSError("no such name")
+        if file == ".gitattributes":  # deleted, or never there
+            raise OSError("no such file")
+        return str(tmp_path / kept.setdefault(name, next(commits)) / file)
+
+    def load(name: str, subset: str | None, **options: Any) -> list[dict[str, str]]:
+        read.append((name, options["revision"]))
+        return [{"text": "one"}]
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("datasets.load_dataset", load)
+    found = [open_source(to_source(f"hf:own/{name}")) for name in ("rows", "others", "none")]
+    assert [one.identity for one in found] == [
+        f"hf:own/rows@{'a' * 40} [None, 'train', 'text']",
+        f"hf:own/others@{'b' * 40} [None, 'train', 'text']",
+        "hf:own/none [None, 'train', 'text']",  # as 0.1 knew all
+    ]
+    assert [[one.text for one in text.pieces()] for text in found] == [["one"]] * 3
+    assert read == [("own/rows", "a" * 40), ("own/others", "b" * 40), ("own/none", None)]
+    # Shards, which are written over days, name their runs by it.
+    assert open_source(to_source("hf:own/rows"), whole=False).identity.startswith("hf:own/rows [")
+
+
 @pytest.mark.parametrize("name", ["text", "pandas", "json"])
 def test_a_reader_of_files_is_no_data_set(name: str) -> None:
     assert "give the file or folder itself" in refuses(

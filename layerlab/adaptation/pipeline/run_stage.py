@@ -20,8 +20,12 @@ from layerlab.adaptation.pipeline.texts import (
 )
 from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.train import pretrain
+from layerlab.adaptation.sft.chat_template import add_plain_template
+from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.sft.train import tune
+from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.corpus.corpus import ProgressCallback
+from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection
@@ -190,6 +194,33 @@ def tuning(place: StageContext) -> Json:
         use_cpu=place.recipe.run.device == "cpu",
     )
     return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(place)}
+
+
+def measure_texts(place: StageContext, left_out: list[Json]) -> Json:
+    """Measure bits per byte of held-out text, and generate answers."""
+    section = place.recipe.evaluate
+    assert section is not None
+    found, words = place.model(), place.words()
+    told: Json = {"bits": {}, "answers": []}
+    with quiet_libraries():
+        for kind in (
+            ("domain", "general") if section.text_bytes and "text" in place.stage.needs else ()
+        ):
+            texts = read_held_out(place.recipe, place.text, kind, section.text_bytes)
+            if texts:
+                place.tell(f"reading {kind} text", 0.0)
+                told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
+    if section.prompts:
+        place.tell("answering prompts", 0.0)
+        add_plain_template(words)
+    for prompt in section.prompts:
+        try:
+            (answer,) = answers(found.model, words, [prompt], new=section.max_new_tokens)
+        except UserError as error:
+            left_out.append({"what": "an answer", "why": str(error)})
+            continue
+        told["answers"].append({"prompt": prompt, "answer": answer})
+    return told
 
 
 STEPS: dict[str, Callable[[StageContext], Json]] = {

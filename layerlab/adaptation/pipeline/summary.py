@@ -201,6 +201,13 @@ class Tally:
                     }
 
     def _remarks(self) -> Iterator[str]:
+        for name in dict.fromkeys(one.base.model for one in self.recipe.arms().values()):
+            if name is not None:
+                yield (
+                    f"what the base {name} was trained on is not known here, as no recipe tells "
+                    "it: it may have learned what is held out, whose loss then tells what was "
+                    "memorised"
+                )
         for one in self._each("clean", "sources"):
             yield from one["notes"]
         for found in self._results("contamination"):

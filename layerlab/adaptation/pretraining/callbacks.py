@@ -187,6 +187,11 @@ class Curves(TrainerCallback, ExportableState):
         """
         return {kind: change(self.start[kind], cost) for kind, cost in self.now.items()}
 
+    def measure_merged(self, model: Any) -> dict[str, float]:
+        """Read held-out text with the model that is saved, and return its bits per byte by kind."""
+        self.now = self._costs(model)
+        return {kind: cost.bits_per_byte for kind, cost in self.now.items()}
+
     def _measure(self, model: Any, state: Any) -> None:
         assert self._journal is not None
         self.now = self._costs(model)

@@ -36,7 +36,7 @@ from layerlab.adaptation.trainer.lora import (
     add_adapters,
     check_mergeable,
     find_trained_whole,
-    merge_adapters,
+    merge_and_measure,
 )
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import (
@@ -213,9 +213,18 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
     )
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
-    damaged = resume(trainer, out, "continued pretraining")
-    found = _find(run, curves, watched, updates, out, damaged)
-    _save(run, trainer, found, out, place)
+    notes = resume(trainer, out, "continued pretraining")
+    learner = whole_model(trainer)
+    shared = run.sharding != "none"
+    if run.merge and (place.first or not shared):
+        apart = {kind: cost.bits_per_byte for kind, cost in curves.now.items()}
+        measure = None if shared else curves.measure_merged
+        learner, rounded = merge_and_measure(learner, apart, "bits per byte", measure)
+        notes += rounded
+    found = _find(run, curves, watched, updates, out, notes)
+    if place.first:
+        _save(run, learner, found, out)
+    trainer.accelerator.wait_for_everyone()
     return found
 
 
@@ -238,10 +247,10 @@ def _find(
     watched: Watched,
     updates: int,
     out: Path,
-    damaged: Sequence[str],
+    remarks: Sequence[str],
 ) -> Pretrained:
     read = shares(watched.blocks, watched.kinds, updates * run.section.batch_size)
-    notes = [*run.text.corpus.notes, *damaged]
+    notes = [*run.text.corpus.notes, *remarks]
     notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
     return Pretrained(
         updates=updates,
@@ -259,23 +268,14 @@ def _find(
     )
 
 
-def _save(
-    run: PretrainingRun, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup
-) -> None:
-    """Save the model under its name once it is whole.
+def _save(run: PretrainingRun, model: Any, found: Pretrained, out: Path) -> None:
+    """Save the model under its name once it is whole."""
 
-    All processes take part where it is sharded.
-    """
-    learner = whole_model(trainer)
-    if place.first:
-        model = merge_adapters(learner) if run.merge else learner
+    def fill(folder: Path) -> None:
+        model.save_pretrained(folder)
+        run.words.save_pretrained(folder)
 
-        def fill(folder: Path) -> None:
-            model.save_pretrained(folder)
-            run.words.save_pretrained(folder)
-
-        remember_plan(out, fill, found.to_json())
-    trainer.accelerator.wait_for_everyone()
+    remember_plan(out, fill, found.to_json())
 
 
 def _choose(

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
@@ -28,7 +28,7 @@ from layerlab.adaptation.trainer.lora import (
     add_adapters,
     check_mergeable,
     find_trained_whole,
-    merge_adapters,
+    merge_and_measure,
 )
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import (
@@ -62,7 +62,7 @@ class Tuned:
         updates: of the weights.
         sources: what became of the rows, by source.
         curve: update, and nats per token of held-out answers by source: the first before any
-            update.
+            update; the last of the merged model, where the weights round what is added to them.
         folder: with the result and the model.
         notes: what the reader of a result has to know.
     """
@@ -181,15 +181,21 @@ def tune(
             check_same_plan(out, plan, given, describe_beginning(model, words))
         settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, section.seed) if lora else model
-        curve, trainer, damaged = _train(learner, found, settings, out, progress, sharding)
+        trainer, watch, remarks = _train(learner, found, settings, out, progress, sharding)
         learner = whole_model(trainer).eval()
+        shared = sharding != "none"
+        if lora and merge and (first or not shared):
+            apart = watch.curve[-1][1] if watch.curve else {}
+            measure = None if shared else watch.measure
+            learner, rounded = merge_and_measure(learner, apart, "nats per token", measure)
+            remarks += rounded
         done = Tuned(
-            model=merge_adapters(learner) if lora and merge and first else learner,
+            model=learner,
             updates=found.updates,
             sources={one.name: one.tally for one in found.sources},
-            curve=curve,
+            curve=watch.curve,
             folder=out,
-            notes=(*notes, *found.notes, *damaged),
+            notes=(*notes, *found.notes, *remarks),
         )
         if first:
             _save(done, words)
@@ -214,24 +220,32 @@ class AnswerLossCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Measure before any update."""
         if state.global_step == 0:
-            self._measure(state)
+            self.measure(self.trainer.model)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Measure where it is due, and after the last update."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
-            self._measure(state)
+            self.measure(self.trainer.model)
         if self.progress:
-            held = [one[HELD] for one in state.log_history if HELD in one][-1:]
-            losses = [f"{name} {value:.4f}" for one in held for name, value in one.items()]
+            held = self.curve[-1:]
+            losses = [f"{name} {value:.4f}" for _, one in held for name, value in one.items()]
             losses.insert(0, f"update {state.global_step:,} of {state.max_steps:,}")
             self.progress(", ".join(losses), state.global_step / state.max_steps)
 
-    def _measure(self, state: Any) -> None:
-        precision = self.trainer.accelerator.autocast
+    @property
+    def curve(self) -> list[tuple[int, dict[str, float]]]:
+        """The losses of all readings, with their updates."""
+        history: list[Any] = self.trainer.state.log_history
+        return [(one["step"], one[HELD]) for one in history if HELD in one]
+
+    def measure(self, model: Any) -> dict[str, float]:
+        """Measure the loss of held-out answers by source, and remember it."""
+        precision, state = self.trainer.accelerator.autocast, cast(Any, self.trainer.state)
         size = self.trainer.args.per_device_train_batch_size
-        found = self.prepared.loss(self.trainer.model, self.batching, precision, size)
+        found = self.prepared.loss(model, self.batching, precision, size)
         if found:
             state.log_history.append({"step": state.global_step, HELD: found})
+        return found
 
 
 def mean_loss(model: Any, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
@@ -251,7 +265,7 @@ def _train(
     out: Path,
     progress: ProgressCallback | None,
     sharding: Sharding,
-) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
+) -> tuple[Trainer, AnswerLossCallback, list[str]]:
     loss = partial(mean_loss, model)
     # Found out before Trainer puts it under bf16, whose rounding would look like what is read.
     batching = find_batching(model, "right")
@@ -263,10 +277,9 @@ def _train(
         loss=loss,
         sharding=sharding,
     )
-    trainer.add_callback(AnswerLossCallback(found, batching, trainer, progress))
-    damaged = resume(trainer, out, "instruction tuning")
-    history: list[Any] = trainer.state.log_history
-    return [(one["step"], one[HELD]) for one in history if HELD in one], trainer, damaged
+    watch = AnswerLossCallback(found, batching, trainer, progress)
+    trainer.add_callback(watch)
+    return trainer, watch, resume(trainer, out, "instruction tuning")
 
 
 def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:

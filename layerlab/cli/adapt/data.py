@@ -1,6 +1,5 @@
 """`layerlab adapt clean`, `contamination` and `catalogue`; heavy imports only inside."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +8,6 @@ import typer
 
 from layerlab.cli.options import AsJson
 from layerlab.console.tables import printable, say, show, show_json
-from layerlab.errors import UserError
-from layerlab.records.parse import read_json
 
 Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
 
@@ -58,6 +55,9 @@ def clean(
     repetition: Annotated[
         bool, typer.Option(help="Drop documents that repeat lines, paragraphs or words.")
     ] = True,
+    exact_dedup: Annotated[
+        bool, typer.Option(help="Drop a second document of the same words.")
+    ] = True,
     near_duplicate_threshold: Annotated[
         float, typer.Option(help="Similarity from which documents are duplicates; 0 keeps them.")
     ] = 0.8,
@@ -80,6 +80,7 @@ def clean(
         max_ellipsis_ratio=max_ellipsis_ratio,
         max_repeated_ratio=max_repeated_ratio,
         repetition=repetition,
+        exact_dedup=exact_dedup,
         near_duplicate_threshold=near_duplicate_threshold,
         field=field,
     )
@@ -108,16 +109,8 @@ def contamination(
 ) -> None:
     """Look for the questions of benchmarks in training text."""
     from layerlab.api.adapt_stages import find_contamination
-    from layerlab.system.files import write_file
 
-    if out is not None and (out.is_symlink() or (out.exists() and not _ours(out))):
-        raise UserError(
-            f"{str(out)!r} is there already, and is no report of contamination; give another name, "
-            "or move it away"
-        )
-    found = find_contamination(source, benchmark, field=field)
-    if out is not None:
-        write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", _ours)
+    found = find_contamination(source, benchmark, field=field, out=out)
     _show(found, as_json)
     if as_json:
         return
@@ -146,12 +139,3 @@ def _show(found: Any, as_json: bool) -> None:
         show_json(found.to_json())
     else:
         show(found.table())
-
-
-def _ours(file: Path) -> bool:
-    """Return whether a file is what an earlier call wrote."""
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"documents", "benchmarks", "matches"} <= found.keys()

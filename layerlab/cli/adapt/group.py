@@ -12,7 +12,7 @@ from layerlab.cli.adapt.tokenizer import vocabulary
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.cli.recipe_checks import check_adaptation
-from layerlab.cli.train import SetOption, announce_interruption, settings
+from layerlab.cli.train import SetOption, announce_interruption, read_settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -58,7 +58,7 @@ def carry_out(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: SetOption = None,
+    settings: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' stages.")] = OUT,
     planned: Annotated[
         bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")
@@ -77,8 +77,7 @@ def carry_out(
         return
     from layerlab.recipes.adaptation import load_adaptation
 
-    read = load_adaptation(recipe)
-    changes = settings(setting or ())
+    read, changes = load_adaptation(recipe), read_settings(settings or ())
     read = read.change(changes) if changes else read
     check_loads(load)
     if not planned:
@@ -89,7 +88,7 @@ def carry_out(
 
     found = curriculum.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
     if planned:
-        expected = curriculum.estimate_adaptation(found)
+        expected = curriculum.estimate_stages(found)
         show_json(expected.to_json()) if as_json else show(expected.table())
         return
     with announce_interruption():

@@ -28,7 +28,7 @@ from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, trim_row, unit_roundoff
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
-from layerlab.evaluation.metrics.mark import marked_length
+from layerlab.evaluation.metrics.mark import answer_limit, marked_length
 from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
@@ -336,24 +336,29 @@ class HarnessModel(HFLM):
             own = context[row][kept][None]
             mask = torch.ones_like(own)
             asked = {**options, "attention_mask": mask, "max_length": own.shape[1] + new}
-            text = super()._model_generate(own, **asked)[0, own.shape[1] :]
+            text = self._write(own, **asked)[0][0, own.shape[1] :]
             wide = max(0, context.shape[1] + len(text) - found.shape[1])
             found = pad(found, (0, wide), value=self.eot_token_id)
             found[row, context.shape[1] :] = self.eot_token_id
             found[row, context.shape[1] : context.shape[1] + len(text)] = text
         return found
 
+    def _write(self, context: Tensor, **options: Any) -> tuple[Tensor, list[Tensor]]:
+        """Write answers, and return which another batch could turn; none is one behind a NaN."""
+        with record_logits(self.model, self._apart, options.get("num_beams") or 1) as noted:
+            found = super()._model_generate(context, **options)
+        broken, close = noted
+        for rows in broken:
+            kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
+            self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
+            found[rows, context.shape[1] :] = self.eot_token_id
+            close[0] &= ~rows
+        return found, close
+
     def _model_generate(self, context: Any, **options: Any) -> Any:
         check_ids(context, self._subject, "a question")
         with ignore_settings(self.model):
-            beams = options.get("num_beams") or 1
-            with record_logits(self.model, self._apart, beams) as (broken, close):
-                found = super()._model_generate(context, **options)
-            for rows in broken:  # what follows logits that are no numbers is no answer
-                kept = zip(context[rows], options["attention_mask"][rows].bool(), strict=True)
-                self._broken |= {tuple(own[mask].tolist()) for own, mask in kept}
-                found[rows, context.shape[1] :] = self.eot_token_id
-                close[0] &= ~rows
+            found, close = self._write(context, **options)
             found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found
@@ -392,9 +397,3 @@ def load_tasks(
     with hush():
         manager = TaskManager(include_defaults=False, metadata=dict(changes or {}))
         return dict(manager.load(list(configs))["tasks"])
-
-
-def answer_limit(options: Mapping[str, Any]) -> int:
-    names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-    given = (options[name] for name in names if options.get(name) is not None)
-    return int(next(given, 256))

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import fit_examples, sum_up
-from layerlab.evaluation.harness.lm import MEAN_NLL, HarnessModel, answer_limit
+from layerlab.evaluation.harness.lm import MEAN_NLL, HarnessModel
 from layerlab.evaluation.harness.task_result import (
     ABSTAINED,
     CHOICES,
@@ -25,6 +25,7 @@ from layerlab.evaluation.harness.task_result import (
 from layerlab.evaluation.lm_eval_tasks.engine import evaluate
 from layerlab.evaluation.lm_eval_tasks.right_answers import find_place, marks_choices
 from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
+from layerlab.evaluation.metrics.mark import answer_limit
 from layerlab.evaluation.tasks.scoring import list_likeliest
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks

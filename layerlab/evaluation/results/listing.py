@@ -12,17 +12,19 @@ from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.results.table import Column, Record, grid
+from layerlab.system.files import File
 
 # Characters from which on the list is one table.
 WHOLE = 80
 
 
-def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
+def list_benchmarks(data: File | None = None) -> list[dict[str, Any]]:
     """List every benchmark, a row each.
 
     Args:
-        folder: of the data; LAYERLAB_DATA where none is given.
+        data: folder of benchmark files; LAYERLAB_DATA where none is given.
     """
+    folder = None if data is None else Path(data)
     return [
         {
             "benchmark": one.name,

@@ -10,7 +10,7 @@ from layerlab.evaluation.lawbench import docs as lawbench
 from layerlab.evaluation.lawbench.aggregate import corpus_f
 from layerlab.evaluation.lawbench.tasks import TASKS
 from layerlab.evaluation.tasks import process_results as results
-from layerlab.system.files import OnlyOwn, write_folder
+from layerlab.system.files import File, OnlyOwn, write_folder
 
 Config = dict[str, Any]
 
@@ -187,7 +187,7 @@ def ways(benchmark: Benchmark) -> list[str]:
     return ["gen"] * written + ["cot"] * benchmark.explained
 
 
-def export_tasks(folder: Path) -> Path:
+def export_tasks(folder: File) -> Path:
     """Write all tasks as YAML files, for `lm-eval run --include_path`.
 
     Args:
@@ -206,7 +206,7 @@ def export_tasks(folder: Path) -> Path:
             for way in ("", *ways(benchmark)):
                 (own / f"_{way or 'group'}.yaml").write_bytes(_yaml(group_config(benchmark, way)))
 
-    return write_folder(folder, fill, "folder of tasks", OnlyOwn())
+    return write_folder(Path(folder), fill, "folder of tasks", OnlyOwn())
 
 
 def _yaml(config: Config) -> bytes:

@@ -20,7 +20,7 @@ from layerlab.data.fingerprint import hash_files
 from layerlab.data.places import list_shown
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import end_group
-from layerlab.recipes.comparison_sections import MODEL, Command
+from layerlab.recipes.comparison_sections import MODEL, Command, split_option
 from layerlab.recipes.paths import is_there
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of
@@ -65,8 +65,7 @@ def hash_command(command: Command) -> str:
 
 def _find_named(word: str) -> tuple[str, Path | None]:
     """Find what a word names, itself or behind `--data=`; return what stands before it, too."""
-    option, equals, value = word.rpartition("=")
-    for before, name in (("", word), (option + equals, value)):
+    for before, name in (("", word), split_option(word)):
         if name and is_there(Path(name)):
             return before, Path(name)
     return "", None

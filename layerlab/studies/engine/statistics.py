@@ -1,9 +1,11 @@
 """Statistics of draws: what is drawn of a distribution, slopes, and intervals by resampling.
 
 Errors of deep stacks have heavy tails: their mean belongs to a few draws. Every number that decides
-a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap). It
-is a little too narrow where draws are few: of the means of 24 to 64 lognormal draws it covers 85 to
-91 %. Where draws are so few that it could not have its level it has no ends, and decides nothing.
+a verdict therefore carries a 95 % interval from resampled draws (percentiles of the bootstrap).
+Few draws resample too narrowly, and there the percentiles lie farther out (`_widen`): of the means
+of 6 to 29 normal draws it covers 93 to 95 %, of medians 95 to 98. With heavy tails it stays too
+narrow: of the means of 6 to 29 lognormal draws it covers 83 to 88 %, of 30 to 64 86 to 91. Where
+draws are so few that it could not have its level it has no ends, and decides nothing.
 A largest value has none: no resampled one is above it, and `maximum` gives it alone.
 """
 
@@ -21,6 +23,8 @@ LOOKED = (
     "beside each, for whoever would ask for another."
 )
 ROUNDS = 400
+MANY = 30  # draws from which on percentiles are taken as they are
+WIDEST = 8  # times as many rounds, at most, where percentiles lie farther out
 AT_ONCE = 2**17  # numbers that are resampled together: they fit a core's cache
 LOW, HIGH = 2.5, 97.5
 DrawTable = np.ndarray
@@ -104,11 +108,39 @@ def bootstrap(
     count = len(values)
     if 2.0 ** (1 - count) > (100 - HIGH + LOW) / 100 / comparisons:
         return Interval(value, -math.inf, math.inf)
+    tail = LOW / comparisons
+    if count < MANY:
+        tail = _widen(tail, count)
+        rounds = math.ceil(rounds * min(WIDEST, LOW / comparisons / tail))
     generator = np.random.default_rng(seed)
     drawn = generator.integers(0, count, (rounds * comparisons, count))
     found = _each_round(values, number, drawn)
-    low, high = np.nanpercentile(found, [LOW / comparisons, 100 - LOW / comparisons])
+    low, high = np.nanpercentile(found, [tail, 100 - tail])
     return Interval(value, float(low), float(high))
+
+
+def _widen(tail: float, count: int) -> float:
+    """Return the percentile, of few draws, at which an interval ends that is to leave a tail out.
+
+        tail' = Phi(sqrt(n / (n - 1)) t_{n - 1}(tail))
+
+    What is resampled spreads as the draws do about their own mean, sqrt((n - 1) / n) too little,
+    and by an error that n draws tell as Student's t has it and not the normal distribution. Of
+    means of normal draws the interval is that of a t-test, and it stays inside of what was drawn.
+
+    Source: hesterberg15, the expanded percentile interval.
+
+    Args:
+        tail: in percent.
+
+    Example:
+        >>> round(_widen(2.5, 6), 2), round(_widen(2.5, 1000), 2)
+        (0.24, 2.48)
+    """
+    from scipy.special import ndtr, stdtrit  # all of scipy.stats would be loaded for it
+
+    score = float(stdtrit(count - 1, tail / 100))
+    return 100 * float(ndtr(score * (count / (count - 1)) ** 0.5))
 
 
 def _each_round(values: DrawTable, number: Statistic, drawn: DrawTable) -> DrawTable:

@@ -50,3 +50,17 @@ def test_arms_that_read_other_parts_are_not_held_against_each_other(
     said = [one for one in content["remarks"] if "is not held against" in one]
     assert (said == []) == alike
     assert len([one for one in content["changes"] if one["against"] == "before"]) == 2
+
+
+def test_a_base_without_a_recipe_may_have_learned_anything(tmp_path: Path) -> None:
+    """One that is trained here tells what it learned; a folder does not."""
+    shelf = StageStore(tmp_path / "stages")
+    remarks = {
+        name: Tally(make_recipe(content), (), shelf).content()["remarks"]
+        for name, content in (
+            ("trained", recipe(tmp_path)),
+            ("folder", recipe(tmp_path, base={"model": "some/folder"})),
+        )
+    }
+    (line,) = (one for one in remarks["folder"] if one not in remarks["trained"])
+    assert line.startswith("what the base some/folder was trained on is not known here")

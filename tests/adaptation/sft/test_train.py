@@ -57,6 +57,11 @@ def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
     return tune(model, WORDS, rows, out=out, section=section, **{**HERE, **settings})
 
 
+def short(folder: Path) -> Any:
+    """A model in few digits, as a stage loads it."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+
+
 def weights(model: Any) -> dict[str, torch.Tensor]:
     return {name: one.detach().clone() for name, one in model.named_parameters()}
 
@@ -231,6 +236,21 @@ def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
     section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
     found = tuned(tmp_path / "run", fresh().to(dtype), section=section)
     assert found.after["law"] < found.before["law"]
+
+
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
+    """Its weights round what the adapters add to them; in float32 they do not."""
+    section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
+    fresh().save_pretrained(tmp_path / "base")
+    found = tuned(tmp_path / "run", short(tmp_path / "base"), section=section, merge=True)
+    again = tuned(tmp_path / "again", short(tmp_path / "run" / "model"), section=section)
+    (step, apart), (last, merged) = found.curve[-2:]
+    assert again.before == found.after == merged != apart and step == last == found.updates
+    (note,) = (one for one in found.notes if "merged into weights in bfloat16, which rounds" in one)
+    assert f"law {apart['law']:.5g} -> {merged['law']:.5g}" in note and "nats per token" in note
+    whole = tuned(tmp_path / "whole", fresh(), section=section, merge=True)
+    assert not any("merged" in one for one in whole.notes)
+    assert whole.curve[-2][0] < whole.curve[-1][0] == whole.updates
 
 
 def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,5 +95,5 @@ def test_why_ours_stays(tmp_path: Path) -> None:
     bare = speaker(unmarked(CHATML))
     assert Encoder(bare).example(talk("hi", "there")).answer.any()
     # Before 1.0 it looked at what the template made, after it at the template.
-    with pytest.raises((ValueError, RuntimeError), match="training-compatible|assistant tokens"):
+    with pytest.raises((ValueError, RuntimeError), match=r"training-compatible|assistant tokens"):
         trainer(tmp_path, bare, [talk("hi", "there")])

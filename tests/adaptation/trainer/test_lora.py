@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, ZambaConfig, ZambaForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel, ZambaConfig, ZambaForCausalLM
 
 import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import ReplayData
+from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.trainer.lora import add_adapters, check_mergeable, merge_adapters
 from layerlab.api.adapt import plan_adaptation
 from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection
+from layerlab.records.events import read
 from tests.adaptation.lessons import recipe
-from tests.adaptation.small import LAW, words, written
+from tests.adaptation.small import LAW, llama, words, written
 
 SIZE = {"width": 32, "layers": 3, "heads": 4, "vocab": 300, "context": 32}
 REFUSED = r"^LoRA cannot be merged into the weight of .*: what is learned for one would be added"
@@ -109,3 +111,27 @@ def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path: Path)
     content["sft"]["lora"] = {"r": 4}
     with pytest.raises(UserError, match=REFUSED):
         plan_adaptation(content, tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
+    written(tmp_path / "law.jsonl", LAW, 60, 1)
+    reading = ReplayData(domain=tmp_path / "law.jsonl", validation=0.2, cache=tmp_path / "cache")
+    lora = LoraSection(r=4, lora_alpha=8)
+    sizes = {"tokens": 512, "block_size": 16, "batch_size": 4, "learning_rate": 1e-2}
+    section = PretrainSection(**sizes, lora=lora)
+
+    def run(base: Path, out: str, merge: bool) -> Pretrained:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+        asked = {"section": section, "merge": merge, "out": tmp_path / out, "use_cpu": True}
+        return pretrain(model, words(), reading, **asked)
+
+    llama().save_pretrained(tmp_path / "base")
+    found = run(tmp_path / "base", "run", True)
+    again = run(tmp_path / "run" / "model", "again", False)
+    apart = [one for one in read(tmp_path / "run") if one["kind"] == "evaluate"][-1]
+    value, after = apart["bits_per_byte"]["domain"], found.after["domain"]
+    assert again.before == found.after and after != value
+    assert found.change["domain"].value == pytest.approx(after - found.before["domain"])
+    (note,) = (one for one in found.notes if "merged into weights in bfloat16, which rounds" in one)
+    assert f"domain {value:.5g} -> {after:.5g} bits per byte; the last are of the merged" in note

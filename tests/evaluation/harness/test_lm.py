@@ -293,6 +293,31 @@ def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams: int) -> None:
     assert engine.unsound == {0}
 
 
+def test_an_answer_that_is_written_again_alone_is_watched_too() -> None:
+    """Beside another its best tokens are alike; by itself a logit is no number."""
+    subject, sizes = candidate(64), set[int]()
+    assert subject.tokenizer is not None
+    prompts = ("Which number? one", "Which number? two")
+    own = subject.tokenizer(prompts[0])["input_ids"]
+
+    def spoil(module: Any, args: Any, given: Any, found: Any) -> None:
+        rows = given["input_ids"].tolist()
+        for row, ids in enumerate(rows):
+            if ids[-len(own) :] == own:
+                sizes.add(len(rows))
+                found.logits[row, -1] = 0.0
+                found.logits[row, -1, 5] = 0.0 if len(rows) > 1 else float("nan")
+
+    handle = subject.model.register_forward_hook(spoil, with_kwargs=True)
+    engine = HarnessModel(subject, batch=4, scoring="gen")
+    options = {"until": ["\n"], "do_sample": False, "max_gen_toks": 8}
+    answers = engine.generate_until(
+        [Writing(place, (text, dict(options))) for place, text in enumerate(prompts)]
+    )
+    handle.remove()
+    assert sizes == {1, 2} and engine.unsound == {0} and answers[0] == ""
+
+
 def test_four_labels_take_one_pass(folder: Path) -> None:
     engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []

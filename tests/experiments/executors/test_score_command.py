@@ -173,9 +173,12 @@ def test_what_an_option_names_and_all_in_a_folder_count(
     before = hash_command(here)
     data.write_text("3")
     assert hash_command(here) == before
-    # Where a folder lies does not matter.
-    near, far = (Command(run=(*words[:4], one)) for one in ("questions", str(folder)))
-    assert hash_command(near) == hash_command(far)
+    # Where a folder or a file lies does not matter, nor whether an option names it.
+    for before, name in (("", "questions"), ("--data=", "questions"), ("--a=b=", "data.jsonl")):
+        places = (name, str(tmp_path / name))
+        near, far = (Command(run=(*words[:4], before + one)) for one in places)
+        assert hash_command(near) == hash_command(far) and near.digest == far.digest
+        assert hash_command(near) != hash_command(Command(run=(*words[:4], f"--other={name}")))
 
 
 def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from layerlab.studies.engine.statistics import (
+    MANY,
+    ROUNDS,
     Interval,
     bins,
     bootstrap,
@@ -33,6 +35,32 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         inside += found.low <= 0 <= found.high
     # Binomial around 0.93 (the percentile bootstrap of 50 draws), four standard errors.
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("number", "count"),
+    [
+        (np.mean, 6),
+        *(pytest.param(np.mean, count, marks=pytest.mark.full) for count in (8, 12, 20)),
+        *(pytest.param(np.median, count, marks=pytest.mark.full) for count in (6, 8, 12, 20)),
+    ],
+)
+def test_few_draws_cover_the_truth_nearly_as_often_as_many(number, count):
+    """Percentiles as they are cover the mean of 6 normal draws in 85 of 100 cases, of 20 in 92."""
+    draws = np.random.default_rng(count)
+    found = [bootstrap(draws.standard_normal(count), number, one) for one in range(400)]
+    inside = np.mean([one.low <= 0 <= one.high for one in found])
+    assert 0.905 < inside < 0.995
+
+
+def test_many_draws_have_the_percentiles_as_they_are():
+    for count, wider in ((MANY, False), (MANY - 1, True)):
+        values = np.random.default_rng(0).standard_normal(count)
+        drawn = np.random.default_rng(0).integers(0, count, (ROUNDS, count))
+        low, high = np.percentile(values[drawn].mean(1), [2.5, 97.5])
+        found = bootstrap(values, np.mean)
+        assert (found.low < low and found.high > high) == wider
+        assert ((found.low, found.high) == (low, high)) != wider
 
 
 @pytest.mark.parametrize("number", [np.mean, np.median])

@@ -1,0 +1,89 @@
+"""The runs of a recipe before any of them runs: what they take, and how their arms differ."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from layerlab.console.units import duration
+from layerlab.experiments.analysis.table import differences
+from layerlab.experiments.estimate.estimate import Estimate
+from layerlab.experiments.estimate.ladder import describe_sum, plan_to_json
+from layerlab.experiments.plan.factors import warn_of_many_slots
+from layerlab.experiments.session import PreparedRecipe
+from layerlab.experiments.statistics.looks import describe_looks
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """The runs of one size before any of them runs.
+
+    Attributes:
+        estimate: time, memory and disk space.
+        differs: how the arms differ, a row each.
+        scores: what scoring the finished models takes.
+    """
+
+    estimate: Estimate
+    differs: Sequence[Mapping[str, Any]]
+    scores: Sequence[Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        parts = {"differs": list(self.differs), "scores": list(self.scores)}
+        return {**self.estimate.to_json(), **parts}
+
+    def remarks(self) -> list[str]:
+        """Return the lines that stand below the table of the estimate."""
+        lines = (differences(self.differs), warn_of_many_slots(self.differs))
+        return [*chain(*lines), *describe_scores(self.scores)]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The runs of a recipe before any of them runs; of a ladder size by size.
+
+    Attributes:
+        task: what was planned.
+    """
+
+    task: PreparedRecipe
+    sizes: Sequence[SizePlan]
+
+    @property
+    def looks(self) -> list[str]:
+        """What looking at a comparison early spends."""
+        section = self.task.recipe.compare
+        return [] if section is None else describe_looks(section, len(section.arms))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        told, rungs = [one.to_json() for one in self.sizes], self.task.rungs
+        sizes = plan_to_json(rungs, told) if rungs else told[0]
+        return {**sizes, "looks": self.looks, "notes": self.task.notes}
+
+    def remarks(self) -> list[str]:
+        """Return the lines that stand below all sizes."""
+        found = [one.estimate for one in self.sizes] if self.task.rungs else []
+        return [*(describe_sum(found) if found else ()), *self.looks, *self.task.notes]
+
+
+def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe what scoring finished models takes."""
+    told = []
+    for row in rows:
+        head = f"{row['measure']} scores {row['runs']} finished models"
+        if "run" in row:
+            told.append(
+                f"{head} by {shlex.join(row['run'])}: {row['timeout_minutes']:g} minutes each at "
+                "most; it runs with --trust-recipe alone, and never for --plan or --judge"
+            )
+            continue
+        each = row["seconds"]
+        whole = None if each is None else each * row["runs"]
+        told.append(
+            f"{head}, {row['questions']:,} questions each: {duration(each)} a model, "
+            f"{duration(whole)} in all, after the runs"
+        )
+    return told
