@@ -68,11 +68,14 @@ class JudgeRequest:
 def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     """Judge runs by their logs: each arm against the baseline, paired where seeds are the same.
 
+    Of runs with the same readings one counts.
+
     Raises:
         UserError: logs have one arm, two of one run, no number where they are judged, or arms
             differ in what a strict request does not allow.
     """
     logs, unfinished = leave_unfinished(logs, asked.baseline)
+    logs, copies = _leave_copies(logs)
     names = list_arms(logs, asked.baseline)
     unlike = find_unlike(logs, names, asked.allowed)
     if asked.strict:
@@ -125,7 +128,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *describe_unlike(unlike, names),
             *_describe_again(logs),
             *_describe_cut(logs),
-            *_describe_copies(logs),
+            *copies,
         ],
     }
     return Comparison(json_values(content, infinities=False))
@@ -256,12 +259,15 @@ def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
     ]
 
 
-def _describe_copies(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on runs of an arm that are one: a copied log, or a seed that does nothing."""
-    return [
-        f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
-        "so that they are no two runs: a log was copied, or the seed was not used"
-        for one, other in find_copies(logs)
+def _leave_copies(logs: Sequence[TrainingLog]) -> tuple[list[TrainingLog], list[str]]:
+    """Return each run once, and remarks on copied logs and on seeds that do nothing."""
+    # A seed that stands twice is refused, whatever its readings are.
+    copies = [(a, b) for a, b in find_copies(logs) if a.seed is None or a.seed != b.seed]
+    left = {id(one) for one, _ in copies}
+    return [one for one in logs if id(one) not in left], [
+        f"{one.name} ({one.place}) is left out: it has the same readings as {other.name} "
+        f"({other.place}), so that they are no two runs: a log was copied, or the seed was not used"
+        for one, other in copies
     ]
 
 

@@ -78,7 +78,8 @@ def test_a_given_step_and_the_mean_of_the_last_readings() -> None:
 
 
 def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
-    logs = [*(log("plain", n, 3.0) for n in range(6)), *(log("wide", n, 4.0) for n in range(6))]
+    ends = {"plain": 3.0, "wide": 4.0}
+    logs = [log(arm, n, ends[arm] + n / 1e6) for arm in ends for n in range(6)]
     (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
     assert row["verdict"] == "larger" and row["lost"] == list(range(6))
     assert row["against_mean"] == pytest.approx(55.0)
@@ -229,7 +230,7 @@ def test_more_is_better_where_that_is_said() -> None:
 
 
 def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> None:
-    logs = [log("plain", n, 0.5, loss_name="f1") for n in range(8)]
+    logs = [log("plain", n, 0.5 + n / 1000, loss_name="f1") for n in range(8)]
     lost = np.full(len(STEPS), math.nan)
     logs += [log("wide", n, 0.5, losses=lost, loss_name="f1") for n in range(8)]
     (_, row) = judged(logs, JudgedStep(nan_diverged=True))["rows"]
@@ -291,9 +292,13 @@ def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
     assert "its loss is nan at step 20" in row["said"]
 
 
-def test_the_same_readings_twice_are_said_to_be() -> None:
-    remarks = judged([log("plain", 1, 3.0), log("plain", 2, 3.0), log("wide", 1, 2.0)])["remarks"]
-    assert any("so that they are no two runs" in one for one in remarks)
+def test_the_same_readings_twice_are_one_run() -> None:
+    """Two runs of each arm, each of them there twice, are no four seeds."""
+    losses = {"plain": (3.0, 3.01), "wide": (2.0, 2.02)}
+    logs = [log(arm, seed, losses[arm][seed // 2]) for arm in losses for seed in range(4)]
+    found = judged(logs)
+    assert (found["rows"], found["seeds"]) == (judged([*logs[::2]])["rows"], [0, 2])
+    assert sum("so that they are no two runs" in one for one in found["remarks"]) == 4
 
 
 @pytest.mark.parametrize(
