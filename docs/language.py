@@ -84,12 +84,12 @@ FORMER = (
     "{name} is left out: the recipe has no arm {arm}",
     "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
     "; if it is as large as it looks, {more} find it with that probability",
-    "{start} more seeds or any number",
-    "before the blocks",
-    "attention layer {layer}, head {head}",
+    *("{start} more seeds or any number", "before the blocks"),
+    "it takes {found} of the tokens that the base takes after growing on general text to 1.14 "
+    "times its size; the source prints {YunShan} beside Baichuan2, and below {asked} was asked for",
     "every head of attention layer {layer} gives {least} or more of its attention to the first "
     "token",
-    "norm over the norm of the embedding output",
+    *("attention layer {layer}, head {head}", "norm over the norm of the embedding output"),
     "largest singular value of the block's Jacobian at this input, from below; none for layer 0, "
     "since token ids cannot be changed a little",
 )

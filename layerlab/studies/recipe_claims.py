@@ -95,6 +95,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
                 number=0.0,
                 # What to type is said once.
                 said="Nor is there a run for this claim." if number else sentence,
+                unit=describe_seeds([0]),
             )
             for number, one in enumerate(_section(recipe).claims)
         ),
@@ -113,7 +114,21 @@ def judge_claim(claim: Json, found: Mapping[str, Any]) -> StudyVerdict:
         number=claim["number"] or 0.0,
         said=WORD.sub("", claim["said"]),
         source=claim["source"],
+        unit=describe_seeds([pair["n"] for pair in claim["pairs"]]),
     )
+
+
+def describe_seeds(counts: Sequence[int]) -> str:
+    """Describe the unit of a claim: seeds that its pairs share, which not all may have finished.
+
+    Example:
+        >>> describe_seeds([3, 3]), describe_seeds([1]), describe_seeds([2, 5])
+        ('3 seeds', '1 seed', '2 to 5 seeds')
+    """
+    low, high = min(counts), max(counts)
+    if high == 1 == low:
+        return "1 seed"
+    return f"{low} seeds" if low == high else f"{low} to {high} seeds"
 
 
 def plot(found: Mapping[str, Any]) -> tuple[Picture, ...]:

@@ -120,6 +120,14 @@ def test_the_fast_mode_judges_no_run_of_another_recipe(tmp_path):
         study(NAME, runs=tmp_path, **QUIET)
 
 
+def test_a_claim_has_the_seeds_that_its_own_runs_have(tmp_path):
+    shutil.copytree(RESULTS / NAME, tmp_path / NAME)
+    runs = recipe_claims.finished_runs(tmp_path / NAME)
+    change_rates([next(run for run in runs if run.name.startswith("pre-norm-36"))])
+    found = study(NAME, runs=tmp_path, **QUIET)
+    assert [one["unit"] for one in found.verdicts][:3] == ["5 seeds", "4 seeds", "4 to 5 seeds"]
+
+
 def test_settings_are_told_under_their_names_of_today_and_of_0_1(tmp_path):
     for name, train in (("new", {"batch_size": 8, "learning_rate": 0.1}), ("old", {"batch": 8})):
         (tmp_path / name).mkdir()

@@ -371,7 +371,13 @@ def _draw(found: Study, draws: Any) -> int:
             f"study {found.name} has {found.draws} {found.unit}, and draws is {short_repr(draws)}; "
             "leave draws out"
         )
-    return draws if found.fixed else _check("draws", draws)
+    count = draws if found.fixed else _check("draws", draws)
+    if found.most and count > found.most:
+        raise UserError(
+            f"study {found.name} has {found.most} different {found.unit.partition(',')[0]}, and "
+            f"draws is {count}: type --draws {found.most}, or fewer"
+        )
+    return count
 
 
 def _check(name: str, value: Any) -> int:

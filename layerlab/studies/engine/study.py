@@ -104,6 +104,7 @@ class Study:
         domains: which values an option takes.
         fast: draws and options that give the same verdict in seconds.
         fixed: whether the draws are what they are.
+        most: draws that there are; 0 where there is no end of them.
         inputs: what the numbers depend on in the folder of training runs, as JSON values.
         models: the names of the trained models that it reads; the user may name others.
         roles: what each of them stands for, if it reads just so many.
@@ -128,6 +129,7 @@ class Study:
     unit: str = "random initialisations"
     fast: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = False
+    most: int = 0
     inputs: Callable[[Path], Any] = nothing
     models: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()

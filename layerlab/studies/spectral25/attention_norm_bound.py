@@ -1,7 +1,7 @@
 """The bound of spectral25 on the norm of attention, as printed and corrected, and what it tells."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,17 +29,15 @@ from layerlab.studies.spectral25.drawn_heads import (
     attend,
     random_heads,
 )
+from layerlab.studies.support.attention_scores import check_rows
 from layerlab.studies.support.passages import (
     NONE,
     PASSAGES,
     excerpts,
-    for_each_layer,
+    for_each_attention,
     overlap,
     patient,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # M of the head, the largest score that its weights allow.
 LIMITS = (0.01, 0.1, 0.3, 1.0, 2.0, 5.0, 10.0)
@@ -83,12 +81,12 @@ def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {"norm": [], "column": []}
 
     def read(layer: Any) -> None:
-        if layer.attention is not None:
-            known = spectrum(layer.attention)
-            found["norm"].append(known.norm)
-            found["column"].append(known.column_bound)
+        check_rows(layer.attention)
+        known = spectrum(layer.attention)
+        found["norm"].append(known.norm)
+        found["column"].append(known.column_bound)
 
-    for_each_layer(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
+    for_each_attention(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack(rows).view(draw.count, -1) for key, rows in found.items()}
 
 
@@ -100,7 +98,7 @@ def limits(name: str, given: GivenModels = NONE) -> dict[str, np.ndarray]:
 
     subject = patient(name, given)
     ids = tokens_of(name, given)[:TOKENS].to(subject.device)
-    rows = readings(subject, [ids], MEASURES).rows["querykey"]
+    rows = readings(subject, [ids], MEASURES).rows.get("querykey", [])
     columns = ("score_bound", "prenorm_bound", "prenorm_printed")
     found = {column: np.array([row[column] for row in rows]) for column in columns}
     return {column: values[np.isfinite(values)] for column, values in found.items()}

@@ -57,11 +57,15 @@ def _moves(norm: Callable[[], nn.Module], one: Tensor, others: Tensor) -> Tensor
 def beside(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the largest change of a passage's logits beside others, over the largest of them."""
     found = patient(name, draw.given)
-    ids = excerpts(draw, name, TOKENS, 1 + BESIDE).view(draw.count, 1 + BESIDE, TOKENS)
+    passages = excerpts(draw, name, TOKENS, 1 + BESIDE).view(draw.count, 1 + BESIDE, TOKENS)
     changes = []
-    for batch in ids.to(found.device):
-        alone = found.model(input_ids=batch[:1], use_cache=False).logits[0].double()
-        within = found.model(input_ids=batch, use_cache=False).logits[0].double()
+    for batch in passages.to(found.device):
+        alone, within = (
+            found.model(input_ids=ids, use_cache=False).logits[0] for ids in (batch[:1], batch)
+        )
+        # Some families rule out entries by the lowest number there is, or by -inf.
+        kept = ~(alone <= torch.finfo(alone.dtype).min / 2)
+        alone, within = alone[kept].double(), within[kept].double()
         changes.append((within - alone).abs().max() / alone.abs().max())
     return {"change": torch.stack(changes).cpu()}
 

@@ -21,6 +21,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
+from layerlab.studies.support.attention_scores import check_rows
 from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
@@ -52,20 +53,21 @@ ENTERED = ("attention reads", "attention gives", "MLP reads", "MLP gives")
 
 def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return what the heads and sublayers of every layer do, for each passage of one batch."""
-    found: dict[str, list[Tensor]] = {"heads": [], "norms": [], "residuals": []}
+    found: dict[str, list[Tensor]] = {"block": [], "heads": [], "norms": [], "residuals": []}
 
     def read(layer: Any) -> None:
-        if layer.attention is not None:
-            if "ffn" not in layer.sublayers:
-                raise NotApplicable("no feed-forward is seen in a block with attention")
-            if any(layer.sublayers[name].branch is None for name in SUBLAYERS[1:]):
-                raise NotApplicable("no sum in a block shows that its sublayers join the stream")
-            found["heads"].append(_heads(layer, own[layer.attention.name]))
-            found["norms"].append(_norms(layer))
-            found["residuals"].append(_residuals(layer))
+        check_rows(layer.attention)
+        if not {*SUBLAYERS[1:]} <= {*layer.sublayers}:
+            raise NotApplicable("no feed-forward is seen in a block with attention")
+        if any(layer.sublayers[name].branch is None for name in SUBLAYERS[1:]):
+            raise NotApplicable("no sum in a block shows that its sublayers join the stream")
+        found["block"].append(torch.tensor(1 + layer.layer))
+        found["heads"].append(_heads(layer, own[layer.attention.name]))
+        found["norms"].append(_norms(layer))
+        found["residuals"].append(_residuals(layer))
 
     own = weights(name, draw.given.get(name))
-    passages.for_each_layer(
+    passages.for_each_attention(
         passages.patient(name, draw.given), passages.excerpts(draw, name, TOKENS), read
     )
     return {
@@ -184,6 +186,11 @@ def column(part: Arrays, name: str) -> np.ndarray:
     return np.asarray(part["heads"][..., HEADS.index(name)])
 
 
+def blocks(part: Arrays) -> list[int]:
+    """Return the numbers of the blocks that have attention, the first is 1."""
+    return [int(number) for number in part["block"][0]]
+
+
 def describe(found: Mapping[str, Interval]) -> str:
     """Describe the number of each model, one after the other."""
     return ", ".join(f"{one} in {name}" for name, one in found.items())
@@ -278,11 +285,11 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
 def rows(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
     """Return a row for every quantity of every head of every layer."""
     return [
-        summary(values[:, layer, head], {"model": name, "layer": layer + 1, "head": head, **label})
+        summary(values[:, layer, head], {"model": name, "layer": block, "head": head, **label})
         for name, part in parts.items()
         for quantity in HEADS
         for values, label in [(column(part, quantity), {"quantity": quantity})]
-        for layer in range(values.shape[1])
+        for layer, block in enumerate(blocks(part))
         for head in range(values.shape[2])
     ]
 
@@ -291,11 +298,11 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
     """Return the rows on lengths and residuals of every layer."""
     kinds = (("norms", SUBLAYERS), ("residuals", ENTERED))
     return [
-        summary(part[key][:, layer, place], {"model": name, "layer": layer + 1, "quantity": label})
+        summary(part[key][:, layer, place], {"model": name, "layer": block, "quantity": label})
         for name, part in parts.items()
         for key, labels in kinds
         for place, label in enumerate(labels)
-        for layer in range(part[key].shape[1])
+        for layer, block in enumerate(blocks(part))
     ]
 
 
@@ -305,29 +312,20 @@ def matrices(name: str, given: GivenModels = passages.NONE) -> Picture:
     from layerlab.report.figures.export import plain
 
     subject, ids = passages.patient(name, given), passages.tokens_of(name, given)[:SHOWN]
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}
 
     def read(layer: Any) -> None:
-        if layer.attention is not None:
-            found.append(layer.attention.weights(dtype=torch.float64))
+        found[1 + layer.layer] = layer.attention.weights(dtype=torch.float64)
 
-    passages.for_each_layer(subject, ids[None], read)
-    layer = max(range(len(found)), key=lambda at: float(apart(found[at]).mean()))
+    passages.for_each_attention(subject, ids[None], read)
+    layer = max(found, key=lambda at: float(apart(found[at]).mean()))
     # Equal words of a text are not one word.
     text = token_strings(subject, ids)
     words = [f"{place} {plain(word)}" for place, word in enumerate(text)]
-    panels = [
-        {
-            "name": f"head {head}",
-            "x": words,
-            "y": words,
-            "z": [[round(value, 4) for value in row] for row in matrix.tolist()],
-            "zmin": 0,
-            "zmax": 1,
-        }
-        for head, matrix in enumerate(found[layer])
-    ]
-    title = f"Attention of heads 0 to {len(panels) - 1} of layer {layer + 1} ({name})"
+    axes = {"x": words, "y": words, "zmin": 0, "zmax": 1}
+    rows = [[[round(value, 4) for value in row] for row in one.tolist()] for one in found[layer]]
+    panels = [{"name": f"head {head}", "z": z, **axes} for head, z in enumerate(rows)]
+    title = f"Attention of heads 0 to {len(panels) - 1} of layer {layer} ({name})"
     return heat("attention", title, panels, x="key", y="query")
 
 
@@ -336,7 +334,7 @@ def by_head(part: Arrays, quantity: str, title: str) -> Picture:
     values = column(part, quantity).mean(0)
     panel = {
         "x": [f"head {head}" for head in range(values.shape[1])],
-        "y": [str(layer + 1) for layer in range(values.shape[0])],
+        "y": [str(block) for block in blocks(part)],
         "z": values.round(4).tolist(),
         "zmin": 0,
     }
@@ -367,7 +365,7 @@ def _plot(
     lines = [
         Curve(
             name=f"{label}, {name}",
-            x=list(range(1, part[key].shape[1] + 1)),
+            x=blocks(part),
             y=part[key][..., place].mean(0).tolist(),
             kind=place,
             style=style,

@@ -125,11 +125,15 @@ def check_matrices(found: Sequence[Tensor | None] | None, name: str) -> list[Ten
     """Return the attention of all layers that have some, in float64 on the processor.
 
     Raises:
-        NotApplicable: there is none.
+        NotApplicable: there is none, or its rows do not sum to 1, as with sinks.
     """
-    layers = [layer.double().cpu() for layer in found or () if layer is not None]
-    if not layers:
+    given = [layer for layer in found or () if layer is not None]
+    if not given:
         raise NotApplicable(f"the code of {name} does not return its attention")
+    layers = [layer.double().cpu() for layer in given]
+    off = max(float((layer.sum(-1) - 1).abs().max()) for layer in layers)
+    if not off <= torch.finfo(given[0].dtype).eps ** 0.5:
+        raise NotApplicable(f"the rows of its attention do not sum to 1: one is off by {off:.1g}")
     return layers
 
 

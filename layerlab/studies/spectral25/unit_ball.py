@@ -20,6 +20,7 @@ from layerlab.studies.support.passages import (
     NONE,
     PASSAGES,
     excerpts,
+    for_each_attention,
     for_each_layer,
     overlap,
     patient,
@@ -63,15 +64,15 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
     found: list[dict[str, Tensor]] = []
 
     def read(layer: Any) -> None:
-        if layer.attention is not None:
-            check_scores(layer.attention)
-            heads = range(layer.attention.heads)
-            rows = [_head(layer.attention, head) for head in heads]
-            found.append({key: torch.stack([row[key] for row in rows]) for key in rows[0]})
-            entered = layer.sublayers["attention"].entered.double()
-            found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
+        check_scores(layer.attention)
+        rows = [_head(layer.attention, head) for head in range(layer.attention.heads)]
+        found.append({key: torch.stack([row[key] for row in rows]) for key in rows[0]})
+        if "attention" not in layer.sublayers:
+            raise NotApplicable("what an attention reads is not seen in its block")
+        entered = layer.sublayers["attention"].entered.double()
+        found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
 
-    for_each_layer(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
+    for_each_attention(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
 
 

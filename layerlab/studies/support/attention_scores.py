@@ -1,4 +1,4 @@
-"""Whether the scores of an attention are products of queries and keys alone."""
+"""Whether an attention is what studies speak of: scores of queries and keys, rows that sum to 1."""
 
 from typing import Any
 
@@ -19,3 +19,18 @@ def check_scores(attended: Any) -> None:
         raise NotApplicable(
             "its attention adds a bias to scores, so that they are not those of queries and keys"
         )
+
+
+def check_rows(attended: Any) -> None:
+    """Check that the rows of the attention matrix sum to 1.
+
+    Where they do not its norm may be below 1, and its values may differ more behind it than lambda
+    allows: what tokens share is no longer left alone.
+
+    Raises:
+        NotApplicable: sinks take a part of them.
+    """
+    from layerlab.measures.support.sublayer_bounds import SINKS
+
+    if not attended.sums_to_one:
+        raise NotApplicable(SINKS)

@@ -1,5 +1,6 @@
 """Residual and dimension of features by layer: what tells a collapse."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,9 +36,29 @@ def depths(subject: "LoadedModel", ids: Tensor) -> Tensor:
     found = []
     for layer in sorted(streams):
         parts = streams[layer]
-        residual = torch.stack([relative_residual(part) for part in parts]).mean()
+        # On the host, where spectra are taken.
+        residual = torch.stack([relative_residual(part) for part in parts]).mean().cpu()
         values = gram_eigenvalues(centre(torch.cat(parts)))
         found.append(
             torch.stack([residual, effective_dimension(values, SHARE) / parts[0].shape[1]])
         )
     return torch.stack(found)
+
+
+def warn_of_few(tokens: int, widths: Mapping[str, int]) -> list[str]:
+    """Warn of models that are too wide to read a dimension of their features off so many tokens.
+
+    Args:
+        widths: by what a sentence calls the models.
+    """
+    from layerlab.measures.quantities.dimension import ENOUGH, reliable
+
+    wide = {name: width for name, width in widths.items() if not reliable(tokens, width)}
+    if not wide:
+        return []
+    told = " and ".join(f"{width:,} of {name}" for name, width in wide.items())
+    return [
+        f"A dimension is read off {tokens:,} tokens, and no more directions than tokens can show: "
+        f"for a width of {told} they are too few, where {ENOUGH} for each feature are enough. "
+        "There d(0.8) is less than the features have; compare layers with each other only."
+    ]

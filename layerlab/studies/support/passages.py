@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
+from layerlab.errors import NotApplicable
+from layerlab.records.layer_names import layer_name
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.sampling import GivenModels, Sampler
 from layerlab.studies.engine.scale import PASSAGES as PASSAGES
@@ -19,6 +21,7 @@ from layerlab.studies.engine.scale import PASSAGES as PASSAGES
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
     from layerlab.observe.tracing.records import Layer
+    from layerlab.observe.tracing.trace import Trace
 
 # Tokens of the built-in text, as the built-in models read it.
 WHOLE = 7526
@@ -80,10 +83,43 @@ def for_each_layer(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"]
     """Hand every layer of every passage to `read`, passage by passage.
 
     Raises:
-        NotApplicable: the blocks are not called with features, or more than once in one forward.
+        NotApplicable: the blocks are not called with features, pass none on, or are called more
+            than once in one forward; or what one of them gives is not finite.
     """
+
+    def give(layer: "Layer") -> None:
+        if not layer.stream.numel():
+            raise NotApplicable("its blocks do not pass on one vector for each token")
+        read(layer)
+
+    _trace(subject, ids, give)
+
+
+def for_each_attention(
+    subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]
+) -> None:
+    """Hand every layer with attention of every passage to `read`, passage by passage.
+
+    Raises:
+        NotApplicable: as `for_each_layer`, though a stream is not needed; or an attention of the
+            model is not heard, which would be left out of what is said of all.
+    """
+
+    def give(layer: "Layer") -> None:
+        if layer.attention is not None:
+            read(layer)
+
+    if silent := _trace(subject, ids, give).silent:
+        raise NotApplicable(f"some of its attention is not seen: {next(iter(silent.values()))}")
+
+
+def _trace(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]) -> "Trace":
     from layerlab.observe.tracing.trace import trace
 
     assert not isinstance(subject.stack, str), subject.stack
     with ALONE:
-        trace(subject.model, subject.stack, list(ids.to(subject.device)), read)
+        found = trace(subject.model, subject.stack, list(ids.to(subject.device)), read)
+    # A block of which not all is finite was handed to nobody.
+    for layer, fault in found.faults.items():
+        raise NotApplicable(f"on a passage its {layer_name(layer)} has {fault}")
+    return found

@@ -14,7 +14,7 @@ from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import depths
-from layerlab.studies.support.passages import for_each_layer
+from layerlab.studies.support.passages import for_each_attention
 from layerlab.studies.support.stored_readings import Shapes, check_shapes
 
 # They differ in nothing else: both have a norm before the head.
@@ -131,10 +131,9 @@ def norms(patient: Any, ids: torch.Tensor) -> list[float]:
     found: dict[int, list[torch.Tensor]] = {}
 
     def read(layer: Any) -> None:
-        if layer.attention is not None:
-            found.setdefault(layer.layer, []).append(spectrum(layer.attention).norm.mean())
+        found.setdefault(layer.layer, []).append(spectrum(layer.attention).norm.mean())
 
-    for_each_layer(patient, ids, read)
+    for_each_attention(patient, ids, read)
     return [float(torch.stack(found[layer]).mean()) for layer in sorted(found)]
 
 

@@ -183,6 +183,11 @@ def test_a_record_of_another_schema_or_none_is_no_record(tmp_path):
         ({"digit": 8}, "has no option 'digit'; did you mean 'digits'"),
         ({"digits": 60}, "option digits is 60; expected a whole number at least 4"),
         ({"digits": "many"}, "option digits is 'many'; expected a whole number"),
+        (
+            {"name": "saliency-repeat", "draws": 73},
+            "has 72 different texts, and draws is 73: type --draws 72, or fewer",
+        ),
+        ({"name": "tokenizer-table", "draws": 25}, "has 24 different files of code, and draws is"),
     ],
 )
 def test_what_a_user_may_mistype_is_one_line(given, said):

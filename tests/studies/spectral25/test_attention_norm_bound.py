@@ -6,6 +6,7 @@ import torch
 
 from layerlab.measures.quantities.weights.querykey import score_bound
 from layerlab.studies.engine.sampling import Sampler
+from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.attention_norm_bound import (
     HEAD,
     LIMITS,
@@ -16,9 +17,12 @@ from layerlab.studies.spectral25.attention_norm_bound import (
     heads,
     judge_corrected,
     judge_near_one,
+    limits,
     random_heads,
 )
 from layerlab.studies.spectral25.drawn_heads import scale_weights
+from tests.families.examination import subject
+from tests.families.recipe import build
 
 
 def draw(count=3):
@@ -58,6 +62,13 @@ def test_a_head_of_one_direction_has_the_printed_m_too_small_by_the_root_of_the_
     norms = [torch.linalg.matrix_norm(part[0], 2) for part in (weights.query, weights.key)]
     printed = norms[0] * norms[1] * WIDTH**0.5
     assert (3.0 / printed).item() == pytest.approx((WIDTH / HEAD) ** 0.5)
+
+
+def test_a_model_whose_queries_are_not_known_has_no_bound():
+    """Latent attention has no weights of its queries that could be cut into heads."""
+    whole = subject(build("deepseek_v3"))
+    given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 20), text=None)}
+    assert all(not values.size for values in limits("own", given).values())
 
 
 def test_a_planted_norm_above_the_bound_is_found():

@@ -5,7 +5,7 @@ import torch
 
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, norms
+from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, beside, norms
 from layerlab.studies.support.passages import patient
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
@@ -22,9 +22,9 @@ def test_a_token_moves_behind_batch_norm_as_a_hand_computes(batch):
     draw = sampler()
     one, others = draw.normal(1, WIDTH), draw.normal(2, batch - 1, WIDTH)
     others[:, 1] *= 10
-    for row, token, beside in zip(found[BATCH], one, others, strict=True):
+    for row, token, rests in zip(found[BATCH], one, others, strict=True):
         made = []
-        for rest in beside:
+        for rest in rests:
             whole = torch.cat([token, rest])
             spread = whole.var(0, unbiased=False) + 1e-5
             made.append((token[0] - whole.mean(0)) / spread.sqrt())
@@ -32,14 +32,31 @@ def test_a_token_moves_behind_batch_norm_as_a_hand_computes(batch):
         assert row[0] == pytest.approx(float(moved), rel=1e-9)
 
 
+def mix(module, given, output):
+    return output + output.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("lowest", [-torch.inf, torch.finfo(torch.float32).min])
+def test_entries_that_a_model_rules_out_are_no_logits(lowest):
+    model = patient("llama").model
+
+    def rule_out(module, given, output):
+        output.logits[..., :5] = lowest
+
+    hooks = [model.model.norm.register_forward_hook(mix)]
+    try:
+        plain = beside(sampler(), "llama")["change"]
+        hooks.append(model.register_forward_hook(rule_out))
+        found = beside(sampler(), "llama")["change"]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert (plain > 0.1).all() and torch.allclose(found, plain, rtol=0.5)
+
+
 def test_a_model_whose_texts_see_each_other_is_found_out():
     model = patient("llama").model
-    norm = model.model.norm
-
-    def mix(module, given, output):
-        return output + output.mean(0, keepdim=True)
-
-    hook = norm.register_forward_hook(mix)
+    hook = model.model.norm.register_forward_hook(mix)
     try:
         found = study("batch-independence", **QUICK).verdicts
     finally:

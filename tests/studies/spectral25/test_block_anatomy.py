@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from layerlab.errors import NotApplicable
 from layerlab.studies.engine.pictures import heat
@@ -154,3 +155,17 @@ def test_one_matrix_takes_the_whole_picture():
 def test_the_fast_run_says_that_heads_add_up():
     found = study("block-anatomy", fast=True, draws=4, progress=False, threads=1)
     assert found.verdicts[0]["word"] == "holds" and 0 < found.verdicts[0]["number"] < ROUNDING
+
+
+def test_a_layer_has_the_number_of_its_block_where_not_all_have_attention():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    more = {"num_key_value_heads": 2, "block_ff_dim": 32, "conv_L_cache": 3, "vocab_size": 600}
+    model = Lfm2ForCausalLM(Lfm2Config(**sizes, **more, layer_types=["conv", "full_attention"] * 2))
+    given = {"model": model.eval(), "tokenizer": patient("llama").tokenizer}
+    found = study("block-anatomy", **given, fast=True, draws=4, progress=False, threads=1)
+    assert {*found.frame("heads")["layer"]} == {*found.frame("sublayers")["layer"]} == {2, 4}
+    pictures = {one["name"]: one for one in found.to_dict()["pictures"]}
+    assert pictures["norms"]["data"][0]["x"] == [2, 4]
+    assert pictures["entropy"]["data"][0]["y"] == ["2", "4"]
+    title = pictures["attention"]["title"]
+    assert title.startswith("Attention of heads 0 to 1 of layer") and "layer 3" not in title

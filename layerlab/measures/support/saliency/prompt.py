@@ -89,7 +89,7 @@ def _differ(subject: LoadedModel, target: tuple[int, ...], foil: tuple[int, ...]
 
 
 def _tokens(subject: LoadedModel, text: str) -> Tensor:
-    ids, limit = _going_on(subject, text), subject.context
+    ids, limit = tokenize_unfinished(subject, text), subject.context
     if len(ids) < 2:
         raise NotApplicable(f"the prompt is {len(ids)} token; give it one word more")
     if limit is not None and len(ids) > limit:
@@ -102,7 +102,7 @@ def _tokens(subject: LoadedModel, text: str) -> Tensor:
     return tokens
 
 
-def _going_on(subject: LoadedModel, text: str) -> Tensor:
+def tokenize_unfinished(subject: LoadedModel, text: str) -> Tensor:
     """Return the tokens of an unfinished text.
 
     What a tokenizer sets behind the end is left out.
@@ -139,7 +139,7 @@ def _word(
             f"number of the token, as saliency({kind}=42)"
         )
     before = tokens.tolist()
-    joint = [] if text is None else _going_on(subject, text + word).tolist()
+    joint = [] if text is None else tokenize_unfinished(subject, text + word).tolist()
     if joint[: len(before)] == before and len(joint) > len(before):
         return tuple(joint[len(before) :])
     alone = subject.tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]

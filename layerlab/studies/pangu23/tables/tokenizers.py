@@ -287,9 +287,10 @@ def judge_on_par(tokens: np.ndarray | None, seed: int) -> StudyVerdict:
         claim=claim,
         word=below(found, asked),
         number=found.value,
-        said=f"it takes {found} of the tokens that the base takes after growing on general text to "
-        f"1.14 times its size; the source prints {printed['YunShan'] / printed['Baichuan2']:.3f} "
-        f"beside Baichuan2, and below {asked:g} was asked for",
+        said=f"it takes {found} of the tokens that a vocabulary of 1.14 times its own size takes, "
+        "the base grown on general text; the source prints "
+        f"{printed['YunShan'] / printed['Baichuan2']:.3f} beside Baichuan2, and below {asked:g} "
+        "was asked for",
         source=source,
         unit=f"{len(tokens):,} questions",
     )
@@ -354,6 +355,7 @@ STUDY = Study(
     "domain's text.",
     cost="5 minutes",
     draws=len(READ),
+    most=len(READ),
     scale="tokenizers alone, no model",
     unit="files of code",
     run=run,

@@ -24,7 +24,14 @@ from layerlab.studies.engine.statistics import (
 from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.given_models import judge_one
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.attention_scores import check_rows
+from layerlab.studies.support.passages import (
+    PASSAGES,
+    excerpts,
+    for_each_attention,
+    overlap,
+    patient,
+)
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -73,10 +80,10 @@ def heads(subject: "LoadedModel", ids: Tensor) -> Tensor:
     found: list[Tensor] = []
 
     def read(seen: Any) -> None:
-        if seen.attention is not None:
-            found.append(contraction(seen.attention, exact=True).square())
+        check_rows(seen.attention)
+        found.append(contraction(seen.attention, exact=True).square())
 
-    for_each_layer(subject, ids, read)
+    for_each_attention(subject, ids, read)
     return torch.cat(found).view(len(ids), -1)
 
 

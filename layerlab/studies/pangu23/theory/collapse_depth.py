@@ -14,7 +14,13 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, summary, tab
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.given_models import judge_one
-from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
+from layerlab.studies.support.feature_statistics import (
+    DIMENSION,
+    HALF,
+    RESIDUAL,
+    depths,
+    warn_of_few,
+)
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 
 TOKENS = 128
@@ -103,10 +109,17 @@ def run(work: StudyContext) -> Outcome:
             f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
             "and the dimension is that of all others together. A random model is drawn with them.",
             overlap(TOKENS, work.given),
+            *warn_of_few(EACH * TOKENS, {**widths(work), "the random Llamas": width}),
             f"The trained models have {sizes(work)}; the models of the source have 29 of "
             "4096. Collapse stands for less than half of what there was behind the embedding.",
         ),
     )
+
+
+def widths(work: StudyContext) -> dict[str, int]:
+    """Return the width of the features of each trained model."""
+    models = {name: patient(name, work.given) for name in work.models}
+    return {work.describe(name): one.config.hidden_size for name, one in models.items()}
 
 
 def sizes(work: StudyContext) -> str:

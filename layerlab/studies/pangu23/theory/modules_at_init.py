@@ -14,7 +14,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, summary, tab
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, scale_weights
-from layerlab.studies.support.feature_statistics import DIMENSION, depths
+from layerlab.studies.support.feature_statistics import DIMENSION, depths, warn_of_few
 from layerlab.studies.support.passages import excerpts, overlap
 
 # As the ablation has them; paths that would start at zero start at random.
@@ -93,6 +93,7 @@ def run(work: StudyContext) -> Outcome:
             "what variants share is the same in all. Shortcuts of the width over 32 start at "
             "random, and so do scales and shifts of the series: in this package both start "
             "silent, and all four would be one model.",
+            *warn_of_few(EACH * TOKENS, {"these models": work.options["width"]}),
             "The figure is of trained models of 7B, and its values are not printed: that the "
             "modules act otherwise when they are trained is not excluded here.",
             overlap(TOKENS),

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.errors import NotApplicable
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
@@ -53,6 +54,8 @@ def attention_inputs(subject: "LoadedModel", ids: Tensor, layer: int) -> Tensor:
 
     def read(seen: Any) -> None:
         if seen.layer == layer - 1:  # 0 stands for the drawn features
+            if "attention" not in seen.sublayers:
+                raise NotApplicable("what an attention reads is not seen in its block")
             found.append(seen.sublayers["attention"].entered.double().cpu())
 
     for_each_layer(subject, ids, read)

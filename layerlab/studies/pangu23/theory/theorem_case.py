@@ -110,11 +110,12 @@ def part(known: "Theory") -> CaseLayer:
     """Return a layer with the norms of its matrices."""
     attention: Any = known.attention
     forward: Any = known.feedforward
-    shared = attention.heads // len(attention.value)
+    # Heads that share a value matrix each have it: side by side it stands there as often.
+    values = attention.value.repeat_interleave(attention.heads // len(attention.value), 0)
     return CaseLayer(
         theory=known,
-        values=spectral_bound(attention.value).repeat_interleave(shared),
-        joint=spectral_bound(attention.value.flatten(0, 1)),
+        values=spectral_bound(values),
+        joint=spectral_bound(values.flatten(0, 1)),
         output=spectral_bound(attention.joined_output()),
         inward=spectral_bound(forward.inward if forward.gate is None else forward.gate),
         outward=spectral_bound(forward.outward),
@@ -167,7 +168,7 @@ def single(layer: CaseLayer, z: Tensor, f: Tensor, stream: Tensor, extra: Extra)
     own = torch.stack([d(head) for head in heads]) / (root.max() * layer.values.max() * spread)
     moved = torch.stack([d(one @ z) for one in a]) / (root * spread)
     factor = root.max() * layer.size
-    return torch.stack(
+    return _gather(
         [
             d(every) / (layer.joint * spread),
             *_activate(layer, f),
@@ -185,6 +186,11 @@ def single(layer: CaseLayer, z: Tensor, f: Tensor, stream: Tensor, extra: Extra)
             factor,
         ]
     )
+
+
+def _gather(found: Sequence[Tensor]) -> Tensor:
+    """Return numbers of the model's device, and those that there are none of, on the host."""
+    return torch.stack([one.cpu() for one in found])
 
 
 def _grow(factor: Tensor, extra: Extra) -> Tensor:
@@ -261,13 +267,13 @@ def stack_statements(layers: Sequence[CaseLayer], start: Tensor, extra: Extra) -
     z, plain = _repeat(layers, start, None)
     above = d(z) / (plain ** len(layers) * spread)
     if gated:
-        return torch.stack([above, NAN, NAN, NAN])
+        return _gather([above, NAN, NAN, NAN])
     only, alone = _forward(layers, start, None)
     below, factor = _forward(layers, z, None)
     augmented, grown = _repeat(layers, start, extra)
     series, summed = _forward(layers, augmented, extra)
     power = len(layers)
-    return torch.stack(
+    return _gather(
         [
             above,
             d(only) / (alone**power * spread),

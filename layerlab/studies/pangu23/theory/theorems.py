@@ -64,6 +64,7 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
     theta = draw.normal(width, width, deviation=width**-0.5)
     term, noise = draw.normal(width, inner), draw.normal(tokens, width)
     noise -= noise.mean(1, keepdim=True)
+    theta, term, noise = (one.to(subject.device) for one in (theta, term, noise))
     extras = [Extra(theta=a, term=b, noise=c) for a, b, c in zip(theta, term, noise, strict=True)]
     found = [state_all(subject, layers, *pair) for pair in zip(ids, extras, strict=True)]
     return {
@@ -225,7 +226,7 @@ def judge_corrected(found: CaseReadings) -> StudyVerdict:
         for name in (*SINGLE, *STACKED)
         if name not in (*CONSTANTS, EQUALITY, PRINTED, GATED, FAR)
     }
-    worst = max(every, key=lambda name: float(every[name].max()))
+    worst = max(every, key=lambda name: maximum(every[name]).value)
     largest = maximum(every[worst])
     apart = float(pool_cases(found, EQUALITY).max())
     return StudyVerdict(
@@ -241,7 +242,8 @@ def judge_corrected(found: CaseReadings) -> StudyVerdict:
 
 def judge_gated(found: CaseReadings, work: StudyContext) -> StudyVerdict:
     """Judge Theorem 3 for the gated feed-forward of the source's own models."""
-    whose = f"{' and '.join(work.given)}'s" if work.given else "the trained llama's"
+    gated = [name for name in work.given if GATED in found[f"{name}, trained"]]
+    whose = f"{' and '.join(gated)}'s" if work.given else "the trained llama's"
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return StudyVerdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",

@@ -57,8 +57,12 @@ def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Pictu
     )
 
 
-def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
-    """Plot the most frequent tokens in one layer of a twin."""
+def cloud(arm: str, one: Mapping[str, Any], layer: str, file: str = "") -> Picture:
+    """Plot the most frequent tokens in one layer of a twin, or of a model of a user.
+
+    Args:
+        file: what stands for its name in that of the picture, which is a file's.
+    """
     from layerlab.report.figures.export import plain
 
     share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
@@ -67,7 +71,7 @@ def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
         for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))
     ]
     return plane(
-        f"{arm}-{layer}",
+        f"{file or arm}-{layer}",
         f"Frequent tokens behind block {layer} of {arm}; three components hold {share:.1%}",
         [],
         points,

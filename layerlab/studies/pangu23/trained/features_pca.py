@@ -95,7 +95,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
         marks = torch.tensor([word for word, _ in seen.marks])
         points = coordinates(torch.cat(seen.features), known)
         rest = [
-            torch.stack(cosines[layer]).mean(),
+            torch.stack(cosines[layer]).mean().cpu(),
             apartness(points, marks),
             components(whole[layer]).shares[0],
         ]
@@ -176,12 +176,13 @@ def read_given(work: StudyContext) -> Outcome:
     models = work.sample(ours, cases, batch=10)
     built = {name: one["layers"] for name, one in zip(work.models, models, strict=True)}
     clouds = []
-    for name in work.models:
+    for number, name in enumerate(work.models, 1):
         generator = torch.Generator().manual_seed(work.seed)
         draw = Sampler(count=1, generator=generator, given=work.given)
         found, drawn = read(patient(name, work.given), excerpts(draw, name, TOKENS, EACH))
         seen = {"layers": found.tolist(), **drawn}
-        clouds += [cloud(name, seen, layer) for layer in seen["drawn"]]
+        # A name may hold what no file's does, as a folder before a checkpoint.
+        clouds += [cloud(name, seen, layer, f"model-{number}") for layer in seen["drawn"]]
     return Outcome(
         verdicts=tuple(
             verdict

@@ -307,7 +307,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
         unit=f"{len(next(iter(lifts.values())))} texts, {len(lifts)} models",
         claim="A trained model looks back at a name that is due again.",
         word=word,
-        number=min(one.value for one in found.values()),
+        number=min(found[name].value for name in judges or found),
         said=f"the lift of its earlier comings is {told}; above {EFFECT:g} was asked for in "
         "each. The right end is the likeliest in "
         f"{', '.join(f'{one} of the texts in {name}' for name, one in shares.items())}; above "
@@ -387,6 +387,7 @@ STUDY = Study(
     "two modules does.",
     cost="4 minutes",
     draws=48,
+    most=len(STORIES) * len(NAMES),
     models=MODELS,
     unit="texts, 3 models",
     run=run,

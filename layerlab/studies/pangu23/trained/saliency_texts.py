@@ -1,7 +1,7 @@
 """Texts that end in a name that came before, and where a tokenizer has the name in them."""
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -42,12 +42,11 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
         UserError: the model has no entry for a token.
     """
     from layerlab.loading.inputs import check_ids
-    from layerlab.measures.support.saliency.prompt import Prompt
+    from layerlab.measures.support.saliency.prompt import Prompt, tokenize_unfinished
 
-    tokenizer: Any = subject.tokenizer
+    # With what its tokenizer sets in front of a text: some models make little of one without it.
     ids, before = (
-        tokenizer(one, add_special_tokens=False, verbose=False)["input_ids"]
-        for one in (text, text.removesuffix(f" {name}"))
+        tokenize_unfinished(subject, one).tolist() for one in (text, text.removesuffix(f" {name}"))
     )
     if subject.context is not None and subject.context < len(ids):
         raise NotApplicable(f"its context is {subject.context} tokens, and a text has {len(ids)}")

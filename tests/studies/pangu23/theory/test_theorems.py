@@ -23,13 +23,16 @@ WIDTH, TOKENS = 5, 8
 EYE = torch.eye(WIDTH, dtype=torch.float64)
 
 
-def layer(heads=1, own=True, gate=None):
-    """Heads that agree, each of which hands on the token itself, or the mean of all before it."""
+def layer(heads=1, own=True, gate=None, shared=1):
+    """Heads that agree, each of which hands on the token itself, or the mean of all before it.
+
+    So many at a time have one key and one value.
+    """
     seen = torch.eye(TOKENS, dtype=torch.bool) if own else None
     attention = TheoryAttention(
         query=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
-        key=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
-        value=EYE.repeat(heads, 1, 1),
+        key=torch.zeros(heads // shared, WIDTH, WIDTH, dtype=torch.float64),
+        value=EYE.repeat(heads // shared, 1, 1),
         output=EYE.repeat(heads, 1, 1),
         scale=1.0,
         allowed=seen,
@@ -48,10 +51,11 @@ def told(made, z, theta=0.0):
     return dict(zip(SINGLE, found.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-def test_bounds_are_attained_by_heads_that_agree_and_units_that_are_active(heads):
-    found = told(layer(heads), gaussian(TOKENS, WIDTH))
-    for name in ("Lemma 1, attention", "Lemma 1, an activation", "Theorem 2", "Lemma 1, a sum"):
+@pytest.mark.parametrize(("heads", "shared"), [(1, 1), (4, 1), (4, 2), (4, 4)])
+def test_bounds_are_attained_by_heads_that_agree_and_units_that_are_active(heads, shared):
+    found = told(layer(heads, shared=shared), gaussian(TOKENS, WIDTH))
+    lemma = [f"Lemma 1, {one}" for one in ("a matrix", "attention", "an activation", "a sum")]
+    for name in (*lemma, "Theorem 2"):
         assert found[name] == pytest.approx(1), name
     assert found["Theorem 3, plain feed-forward"] == pytest.approx(1)
     assert found["Theorem 7, a matrix per term"] == pytest.approx(1)

@@ -33,7 +33,9 @@ from layerlab.studies.pangu23.trained.features_pca import (
     read,
 )
 from layerlab.studies.support import small_models
+from layerlab.studies.support.passages import patient
 from layerlab.tokenization.load import load_tokenizer
+from tests.studies.test_given_models import made
 
 LAYERS, TOKENS = 5, 32
 
@@ -81,6 +83,20 @@ def test_a_picture_shows_each_token_in_its_colour():
     assert [trace["name"] for trace in picture.data] == ["'&lt;a&gt;'", r"'\n'"]
     assert picture.data[0]["y"] == [1.0, 2.0] and picture.name == "pangu-pi-3"
     assert "60.0%" in picture.title
+
+
+def test_a_picture_of_a_model_of_a_user_has_a_name_that_a_file_can_have(tmp_path):
+    kept = [tmp_path / run / "checkpoint-1" for run in ("early", "late")]
+    for one in kept:
+        made("gpt2").save_pretrained(one)
+        patient("llama").tokenizer.save_pretrained(one)
+    quick = {"fast": True, "draws": 4, "progress": False, "threads": 1}
+    found = study("features-pca", model=[*map(str, kept)], **quick).to_dict()
+    assert [one["claim"].split()[3] for one in found["verdicts"][::2]] == [
+        f"{one.parent.name}/checkpoint-1" for one in kept
+    ]
+    names = [one["name"] for one in found["pictures"]]
+    assert len({*names}) == len(names) == 2 + 2 * 2 and not any("/" in name for name in names)
 
 
 def planted(**arms):

@@ -1,5 +1,6 @@
 """A name that comes back: where it stands, what a model's gradient says, and the words for it."""
 
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler, StudyContext
@@ -47,6 +49,20 @@ def test_a_name_comes_three_times_and_its_end_is_asked_about(story, name):
     assert ids[last:] == word[:-1] and asked.target == (word[-1],)
     assert [ids[place] for place in places] == 2 * word and max(places) < last
     assert asked.position == len(ids) - 1
+
+
+def test_a_text_begins_with_what_its_tokenizer_sets_in_front_of_it():
+    plain = patient("llama")
+    begins = replace(plain, tokenizer=deepcopy(plain.tokenizer))
+    begins.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    text = STORIES[0].format(name=NAMES[0])
+    (own, places, last), (asked, moved, end) = (
+        case(subject, text, NAMES[0]) for subject in (plain, begins)
+    )
+    assert asked.tokens.tolist() == [0, *own.tokens.tolist()] and asked.target == own.target
+    assert moved == [place + 1 for place in places] and end == last + 1
 
 
 def test_every_name_is_cut():
@@ -147,7 +163,8 @@ def test_one_model_that_does_not_look_back_is_enough():
     found = judge_back({"one": part(2.0), "other": part(0.5)}, 0)
     assert found.word == "fails" and found.number == pytest.approx(0.5, abs=0.01)
     # Who cannot tell the name is not asked whether it looks at it.
-    assert judge_back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0).word == "holds"
+    found = judge_back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0)
+    assert found.word == "holds" and found.number == pytest.approx(2, abs=0.01)
     assert judge_back({"one": part(0.5, right=0.0)}, 0).word == "not decided"
 
 
