@@ -96,8 +96,8 @@ def load(path: File, models: Iterable[str] = ()) -> tuple[Measure, ...]:
     """
     file, source = read_python_file(path)
     for model in models:
-        for place, saved in _read_saved(model):
-            check_unchanged(file, source, saved, place)
+        for folder, saved in _read_saved(model):
+            check_unchanged(file, source, saved, folder)
     allow_file(source)
     return _take_in(file, source)
 

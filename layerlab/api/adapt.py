@@ -234,47 +234,47 @@ def _is_done(kept: Json | None, recipe: AdaptationRecipe) -> bool:
     return not any(is_here(find_benchmark(name)) for name in missed if name)
 
 
-def _carry(place: StageContext, watch: Progress) -> None:
-    watch.begin(place.stage.key)
+def _carry(context: StageContext, watch: Progress) -> None:
+    watch.begin(context.stage.key)
     begun, used = time.monotonic(), time.process_time()
-    place.folder.mkdir(parents=True, exist_ok=True)
-    remove_partials(place.folder, MODEL, WORDS, "*.json")
-    step = {"base": base, "evaluate": evaluate_stage}.get(place.stage.kind, run_step)
-    left = step(place)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    remove_partials(context.folder, MODEL, WORDS, "*.json")
+    step = {"base": base, "evaluate": evaluate_stage}.get(context.stage.kind, run_step)
+    left = step(context)
     left = {PROCESSOR: time.process_time() - used, **left}
-    place.shelf.finish(place.stage, left, time.monotonic() - begun)
-    remove_checkpoints(place.folder)
-    watch.end(place.stage.key, "finished")
+    context.shelf.finish(context.stage, left, time.monotonic() - begun)
+    remove_checkpoints(context.folder)
+    watch.end(context.stage.key, "finished")
 
 
-def base(place: StageContext) -> Json:
+def base(context: StageContext) -> Json:
     """Return the existing base model, or train one from scratch."""
-    training = place.recipe.training()
+    training = context.recipe.training()
     if training is None:
-        name = str(place.recipe.base.model)
+        name = str(context.recipe.base.model)
         found = subject(name)
-        _keep_words(found, place.folder)
+        _keep_words(found, context.folder)
         return {"model": name, "words": WORDS, "result": {"name": found.name, **_facts(found)}}
-    task = train.prepare(training, place.folder, progress=False)
+    task = train.prepare(training, context.folder, progress=False)
     (run,) = task.runs
-    result = run_one(run, task.folder(run), _Telling(place, run.recipe.train.max_steps or 1))
+    result = run_one(run, task.folder(run), _Telling(context, run.recipe.train.max_steps or 1))
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
     folder = task.folder(run) / MODEL
     own = {name: result[name] for name in ("updates", "tokens", "nats", "bits_per_byte")}
-    place_of = str(folder.relative_to(place.folder))
+    place_of = str(folder.relative_to(context.folder))
     told = {"name": training.name, **_facts(subject(str(folder))), "trained": own}
     return {"model": place_of, "words": place_of, "result": told}
 
 
-def evaluate_stage(place: StageContext) -> Json:
+def evaluate_stage(context: StageContext) -> Json:
     """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
-    asked = _identify_questions(place.recipe)
+    asked = _identify_questions(context.recipe)
     told = measure_texts(
-        place, left_out
+        context, left_out
     )  # benchmarks load the model for themselves: this one is let go
-    return {"result": {**told, **_ask(place, left_out), "left_out": left_out}, ASKED: asked}
+    return {"result": {**told, **_ask(context, left_out), "left_out": left_out}, ASKED: asked}
 
 
 def _identify_questions(recipe: AdaptationRecipe) -> Json:
@@ -290,21 +290,21 @@ def _identify_questions(recipe: AdaptationRecipe) -> Json:
     return found
 
 
-def _ask(place: StageContext, left_out: list[Json]) -> Json:
+def _ask(context: StageContext, left_out: list[Json]) -> Json:
     """Evaluate benchmark by benchmark; results of an earlier session are kept."""
-    section = place.recipe.evaluate
+    section = context.recipe.evaluate
     assert section is not None
     wanted = select_benchmarks(section.suite) if section.suite else ()
     rows: Json = {"benchmarks": [], "subjects": [], "remarks": []}
     for number, benchmark in enumerate(wanted):
-        place.tell(f"asking {benchmark.title}", number / len(wanted))
+        context.tell(f"asking {benchmark.title}", number / len(wanted))
         try:
             content = evaluate.evaluate(
-                place.shelf.model(place.stage.needs["model"]),
+                context.shelf.model(context.stage.needs["model"]),
                 benchmark.name,
-                out=place.folder / benchmark.name,
-                device=place.recipe.run.device,
-                dtype=None if place.recipe.base.dtype == "float32" else place.recipe.base.dtype,
+                out=context.folder / benchmark.name,
+                device=context.recipe.run.device,
+                dtype=None if context.recipe.base.dtype == "float32" else context.recipe.base.dtype,
                 progress=False,
                 shots=section.num_fewshot,
                 limit=section.limit,
@@ -330,9 +330,9 @@ def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
         ours = kept[stage.key]["subjects"]
         theirs: list[Any] = next((kept[one.key]["subjects"] for one in bases), [])
         if stage.after != "base" and ours and theirs:
-            place = {"after": stage.after, "arms": list(stage.arms)}
+            labels = {"after": stage.after, "arms": list(stage.arms)}
             try:
-                rows += [{**place, **row} for row in paired_differences(ours, theirs, "base")]
+                rows += [{**labels, **row} for row in paired_differences(ours, theirs, "base")]
             except UserError as error:  # what was left out of one was asked of the other
                 remarks[f"{stage.title(len(content['arms']))}: {error}"] = None
             remarks |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
@@ -355,14 +355,14 @@ def _models(curriculum: AdaptationPlan) -> dict[str, str]:
 class _Telling(NullProgress):
     """Reports a run's journal as the progress of its stage."""
 
-    def __init__(self, place: StageContext, updates: int) -> None:
-        self.place, self.updates = place, updates
+    def __init__(self, context: StageContext, updates: int) -> None:
+        self.context, self.updates = context, updates
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         """Report the progress of the training."""
         if event["kind"] == "train":
             text = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
-            self.place.tell(text, event["update"] / self.updates)
+            self.context.tell(text, event["update"] / self.updates)
 
 
 def _facts(found: LoadedModel) -> Json:

@@ -132,18 +132,18 @@ def find_contamination(
     from layerlab.data.cleaning.contamination import contamination
     from layerlab.data.places import find_text
 
-    place = None if out is None else Path(out)
-    if place is not None and (place.is_symlink() or (place.exists() and not _is_found(place))):
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder.is_symlink() or (folder.exists() and not _is_found(folder))):
         raise UserError(
-            f"{str(place)!r} is there already, and is no report of contamination; give another "
+            f"{str(folder)!r} is there already, and is no report of contamination; give another "
             "name, or move it away"
         )
     text = open_source(to_source(str(source), field))
     found = contamination(text.pieces(), questions(*map(find_text, _to_list(benchmark))))
     found = replace(found, notes=(*text.notes, *found.notes))
-    if place is not None:
+    if folder is not None:
         content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
-        write_file(place, content + "\n", _is_found)
+        write_file(folder, content + "\n", _is_found)
     return found
 
 
@@ -212,8 +212,8 @@ def change_vocabulary(
         field=field,
     )
 
-    def draw(place: Path) -> None:
-        save_proof(json.loads((place / PROOF).read_text("utf-8")), place, lang)
+    def draw(folder: Path) -> None:
+        save_proof(json.loads((folder / PROOF).read_text("utf-8")), folder, lang)
 
     with trust(trust_remote_code):
         return change(asked, Path(out), note_printer(progress), draw)

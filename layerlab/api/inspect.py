@@ -230,7 +230,9 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         part = _Part(card, found, _excerpts(patient, pieces))
         head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
-        part.details = details(patient, pieces, {place for place in wanted if place is not None})
+        part.details = details(
+            patient, pieces, {request for request in wanted if request is not None}
+        )
     return part
 
 
@@ -358,7 +360,7 @@ def _report(parts: Sequence[_Part], job: InspectionRequest) -> Report:
     frames = _frames(parts, job.measures)
     head = _head(parts, job)
     findings = find(head, frames)
-    pictures = {place: view for part in parts for place, view in part.details.items()}
+    pictures = {request: view for part in parts for request, view in part.details.items()}
     content = {
         **head,
         "findings": [finding.to_dict() for finding in findings],

@@ -96,7 +96,7 @@ def judge(
             run, or runs end at different steps; models were not asked the same questions.
     """
     language(lang)  # an unknown one is refused before the work is done
-    place = None if out is None else Path(out)
+    folder = None if out is None else Path(out)
     given = [fspath(one) for one in ([logs] if isinstance(logs, str | PathLike) else logs)]
     models = find_evaluations(given)
     of_logs = {
@@ -116,19 +116,19 @@ def judge(
         "margin": margin,
         "allow": tuple(allow),
         "confidence": None if confidence == CONFIDENCE else confidence,
-        "out": None if place is None else fspath(place),
+        "out": None if folder is None else fspath(folder),
     }
     asked: dict[str, Any] = {
         "baseline": baseline,
         "margin": margin,
         "allowed": tuple(allow),
         "confidence": confidence,
-        "name": "judge" if place is None else place.resolve().name,
+        "name": "judge" if folder is None else folder.resolve().name,
     }
     command = _command(given, options)
     if models:
         request = PairedRequest(metric=metric, documents=tuple(cluster), **asked)
-        return _judge_answers(models, request, place, lang, command)
+        return _judge_answers(models, request, folder, lang, command)
     from layerlab.api.judge_logs import judge_runs
 
     return judge_runs(
@@ -136,7 +136,7 @@ def judge(
         LogColumns(arm=arm, seed=seed, loss=column, step=step, line=line, name=name),
         judged={"at": at, "last": last, "nan_diverged": nan_diverged, "target": target_loss},
         asked={**asked, "strict": strict, "higher": higher_is_better, "told": told},
-        place=place,
+        folder=folder,
         lang=lang,
         command=command,
     )
@@ -145,21 +145,21 @@ def judge(
 def _judge_answers(
     models: Sequence[AnsweredModel],
     asked: PairedRequest,
-    place: Path | None,
+    folder: Path | None,
     lang: str,
     command: str,
 ) -> PairedEvaluations:
     """Judge models by their answers, and write what was asked for."""
     check_confidence(asked.confidence)
     check_margin(asked.margin)
-    if place is not None:
-        check_paired_folder(place)
+    if folder is not None:
+        check_paired_folder(folder)
     content = judge_models(models, asked)
-    if place is None:
+    if folder is None:
         return PairedEvaluations(content)
     found = PairedEvaluations({**content, "command": command})
-    found.save(place)
-    save_pairs(found.content, place, lang)
+    found.save(folder)
+    save_pairs(found.content, folder, lang)
     return found
 
 

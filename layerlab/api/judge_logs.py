@@ -21,7 +21,7 @@ def judge_runs(
     *,
     judged: Mapping[str, Any],
     asked: Mapping[str, Any],
-    place: Path | None,
+    folder: Path | None,
     lang: str,
     command: str,
 ) -> Comparison:
@@ -31,19 +31,19 @@ def judge_runs(
         logs: files and folders.
         judged: which readings count, as `JudgedStep` has it.
         asked: the rest of a `JudgeRequest`.
-        place: folder of the page; None where none is written.
+        folder: folder of the page; None where none is written.
         command: that judges the same again.
 
     Raises:
         UserError: as `layerlab.judge`.
     """
-    if place is not None:
-        check_page_folder(place, logs=True)
+    if folder is not None:
+        check_page_folder(folder, logs=True)
     request = JudgeRequest(judged=JudgedStep(**judged), **asked)
     check_request(request)
     comparison = judge_logs(list(read_logs(find_logs(logs, columns.name), columns)), request)
-    if place is None:
+    if folder is None:
         return comparison
-    content = disclose_added_seeds({**comparison.content, "command": command}, place / COMPARISON)
-    save_comparison(content, place, lang)
+    content = disclose_added_seeds({**comparison.content, "command": command}, folder / COMPARISON)
+    save_comparison(content, folder, lang)
     return Comparison(content)

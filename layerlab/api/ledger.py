@@ -131,15 +131,15 @@ def judge_idea(
     """
     from layerlab.ledger.judge import judge_trial  # imports torch, and the others need none
 
-    place = Path(folder)
-    campaign = read_ledger(place)
+    path = Path(folder)
+    campaign = read_ledger(path)
     campaign.find(idea)  # before logs are read, which may be many
     loss = campaign.terms.loss
     columns = LogColumns(arm=arm, seed=seed, loss=loss, step=step, line=line, name=name)
     given = [logs] if isinstance(logs, str | PathLike) else list(logs)
     with _explain_terms():
         found = list(read_logs(find_logs([fspath(one) for one in given], columns.name), columns))
-        return judge_trial(place, idea, found, columns)
+        return judge_trial(path, idea, found, columns)
 
 
 @contextmanager
@@ -173,11 +173,11 @@ def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -
             for the page holds something else, or cannot be written.
     """
     language(lang)  # an unknown one is refused before the work is done
-    place = Path(folder)
-    chain = read_chain(place)
+    path = Path(folder)
+    chain = read_chain(path)
     if chain.cut:  # another process may be writing this line
-        wait_for_writer(place)
-        chain = read_chain(place)
+        wait_for_writer(path)
+        chain = read_chain(path)
     campaign = replay(chain)
     if out is not None:
         words = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]

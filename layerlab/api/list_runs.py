@@ -88,22 +88,22 @@ def list_runs(folder: str | PathLike[str] = ".") -> RunIndex:
     Raises:
         UserError: there is no such folder.
     """
-    place = Path(folder)
-    entries, remarks = find_entries(place)
-    return RunIndex(place, tuple(entries), tuple(remarks))
+    root = Path(folder)
+    entries, remarks = find_entries(root)
+    return RunIndex(root, tuple(entries), tuple(remarks))
 
 
-def check_page(place: str | PathLike[str], lang: str = ENGLISH) -> Path:
+def check_page(path: str | PathLike[str], lang: str = ENGLISH) -> Path:
     """Return the file that a page is written to.
 
     Raises:
         UserError: there is no page in this language, or a file is there that is no index.
     """
     language(lang)
-    page = Path(place)
+    page = Path(path)
     if page.suffix.lower() not in {".html", ".htm"} or page.is_dir():
         page = page / PAGE
-    if page == Path(place):
+    if page == Path(path):
         check_file(page)
     elif page.parent.is_dir():
         check_link(page, page.parent)

@@ -366,10 +366,10 @@ def judge_task(
         UserError: as `judging.judge`, or the report cannot be written, or would replace something
             else.
     """
-    place = page_folder(task)
-    check_page_folder(place)
+    folder = page_folder(task)
+    check_page_folder(folder)
     comparison = judge_runs(task, failed)
     if tell is not None:
         tell(comparison)
-    save_comparison(comparison.content, place, task.lang, shared=task.out)
+    save_comparison(comparison.content, folder, task.lang, shared=task.out)
     return comparison

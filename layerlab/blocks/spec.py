@@ -212,7 +212,7 @@ def _field(one: Field[Any], value: Any) -> Any:
     return float(value) if kind is float else value
 
 
-def _choose(place: str, value: Any) -> Choice:
+def _choose(option: str, value: Any) -> Choice:
     right = isinstance(value, Mapping) and set(value) == {"name", "options"}
     if right:
         name, options = value["name"], value["options"]
@@ -221,6 +221,6 @@ def _choose(place: str, value: Any) -> Choice:
         if right and not {"name", "self"} & set(options):
             return Choice(name, **options)
     raise UserError(
-        f"{place} is {short_repr(value)}; expected a part with its options: "
+        f"{option} is {short_repr(value)}; expected a part with its options: "
         'type {"name": "none", "options": {}}'
     )

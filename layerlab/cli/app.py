@@ -203,8 +203,8 @@ def retrofit(
 
     plugins.load_files(load or (), [model])
 
-    place = {"device": device, "dtype": dtype}
-    say(rework(model, variant, options, out=out, before=before, seed=seed, **place))
+    target = {"device": device, "dtype": dtype}
+    say(rework(model, variant, options, out=out, before=before, seed=seed, **target))
 
 
 @app.command()

@@ -177,10 +177,10 @@ def compare(
         else:
             comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
     if not as_json:
-        place = page_folder(task)
+        folder = page_folder(task)
         if (other := describe_other(task)) is not None:
             say(f"{task.out / 'report.html'} {other} and is left as it is.")
-        say(f"The page: {place / 'report.html'}")
+        say(f"The page: {folder / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
 
@@ -273,9 +273,9 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     if as_json:
         show_json(plan.to_json())
         return
-    for place, one in enumerate(plan.sizes):
+    for index, one in enumerate(plan.sizes):
         if task.rungs:
-            say(describe_rung(task.rungs[place]))
+            say(describe_rung(task.rungs[index]))
         show(one.estimate.table)
         for line in one.remarks():
             say(line)

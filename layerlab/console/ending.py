@@ -47,12 +47,12 @@ def _show_warnings() -> None:
     """Show what layerlab itself warns of as one line of the command; the rest as Python does."""
     shown = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        older_name = issubclass(category, FutureWarning) and "layerlab" in str(place[0])
+    def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
+        older_name = issubclass(category, FutureWarning) and "layerlab" in str(location[0])
         if older_name or issubclass(category, DamageWarning):
             _say(str(message))
         else:
-            shown(message, category, *place, **more)
+            shown(message, category, *location, **more)
 
     warnings.showwarning = show
 
@@ -138,8 +138,10 @@ def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
         return _say(str(error))
     except typer.TyperException as error:
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
-        place = getattr(error, "ctx", None)
-        path = place.command_path.removeprefix(place.find_root().command_path) if place else ""
+        context = getattr(error, "ctx", None)
+        path = (
+            context.command_path.removeprefix(context.find_root().command_path) if context else ""
+        )
         return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
     except Interrupted as pause:
         return _say(str(pause), pause.code)

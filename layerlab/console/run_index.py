@@ -56,7 +56,7 @@ def _render_entry(entry: Entry, folder: Path) -> Iterator[RenderableType]:
     yield (
         head.append(f"{entry.state:<{STATE}}", style).append("  ").append(plain(entry.name, "bold"))
     )
-    place = plain(str(folder / (entry.page or entry.folder)), "dim")
-    place.overflow = "fold"
-    for line in (plain(entry.headline, style if entry.state == DAMAGED else ""), place):
+    path = plain(str(folder / (entry.page or entry.folder)), "dim")
+    path.overflow = "fold"
+    for line in (plain(entry.headline, style if entry.state == DAMAGED else ""), path):
         yield Padding.indent(line, 2)

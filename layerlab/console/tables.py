@@ -180,15 +180,15 @@ def grids(
 
     content = [[plain(one) if isinstance(one, str) else one for one in row] for row in rows]
     wide = [
-        _measure_width(name, [row[place] for row in content], name in words)
-        for place, name in enumerate(headings)
+        _measure_width(name, [row[index] for row in content], name in words)
+        for index, name in enumerate(headings)
     ]
     first = len(list(takewhile(lambda name: name in words, headings)))
     drawn: list[Table | Text] = []
     for places in _shares(wide, first, width + GAP):
-        names = [headings[place] for place in places]
+        names = [headings[column] for column in places]
         drawn += [Text()] * bool(drawn)
-        drawn.append(grid(names, ([row[place] for place in places] for row in content), words))
+        drawn.append(grid(names, ([row[column] for column in places] for row in content), words))
     return Group(*drawn)
 
 
@@ -204,10 +204,10 @@ def _shares(wide: Sequence[int], first: int, width: int) -> list[list[int]]:
     left = width - sum(wide[:first])
     shares: list[list[int]] = [[]]
     room = left
-    for place in range(first, len(wide)):
-        if shares[-1] and wide[place] > room:
+    for index in range(first, len(wide)):
+        if shares[-1] and wide[index] > room:
             shares.append([])
             room = left
-        shares[-1].append(place)
-        room -= wide[place]
+        shares[-1].append(index)
+        room -= wide[index]
     return [repeated + share for share in shares]

@@ -150,9 +150,9 @@ class ShardReader:
             raise self._describe_damage(number) from error
 
     def _describe_damage(self, number: int) -> UserError:
-        place = self.folder / f"{number:06}"
+        folder = self.folder / f"{number:06}"
         return UserError(
-            f"the shard {place} in the cache is not what was written; delete that folder and type "
+            f"the shard {folder} in the cache is not what was written; delete that folder and type "
             "the command again, which makes it anew"
         )
 

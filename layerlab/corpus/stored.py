@@ -91,11 +91,11 @@ def _check(file: Path, size: int, digest: str) -> None:
 
 
 @contextmanager
-def lock_in_turn(folder: Path, place: Path, partials: str) -> Iterator[None]:
+def lock_in_turn(folder: Path, partial_folder: Path, partials: str) -> Iterator[None]:
     """Wait until no other process makes what a folder of the cache holds.
 
     Args:
-        place: where a process that was killed has left something, which is removed.
+        partial_folder: where a process that was killed has left something, which is removed.
         partials: the pattern of its names.
 
     Raises:
@@ -113,6 +113,6 @@ def lock_in_turn(folder: Path, place: Path, partials: str) -> Iterator[None]:
                         "set LAYERLAB_CACHE to a folder that can"
                     ) from None
             time.sleep(0.1)
-        for left in place.glob(partials):
+        for left in partial_folder.glob(partials):
             shutil.rmtree(left, ignore_errors=True)
         yield

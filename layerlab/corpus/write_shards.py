@@ -117,7 +117,7 @@ class ShardWriter:
         write_folder(self._place(self.next), self.fill, "shard", like=lambda _: True)
         self.next += 1
 
-    def fill(self, place: Path) -> None:
+    def fill(self, folder: Path) -> None:
         """Read, tokenize and leave out what is held out; the first shard lies in the corpus."""
         if self.cursor is None:
             text = open_source(self.source, whole=False)
@@ -130,33 +130,33 @@ class ShardWriter:
                 )
         kept: dict[str, Any] = {"bytes": 0, "tokens": 0, "left": 0, "sha256": ""}
         if self.next:
-            kept = self._write_tokens(place, self.cursor)
+            kept = self._write_tokens(folder, self.cursor)
         self._check_unchanged()
         self.taken, self.done = self.taken + kept["bytes"], not self.cursor.more
         kept |= {"text": self.cursor.hash.hexdigest(), "kind": self.plan["kind"], "last": self.done}
         table = seal({"place": name_place(self._place(self.next)), **kept})
-        (place / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        (folder / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
-    def _write_tokens(self, place: Path, cursor: TextCursor) -> dict[str, Any]:
-        layout = TokenLayout(place, "shard", self.plan["kind"], self.plan["separator"], False)
+    def _write_tokens(self, folder: Path, cursor: TextCursor) -> dict[str, Any]:
+        layout = TokenLayout(folder, "shard", self.plan["kind"], self.plan["separator"], False)
         pieces = cursor.take(self.plan["shard_bytes"])
-        with spool_documents(pieces, place / "text", cursor.name, None) as spool:
+        with spool_documents(pieces, folder / "text", cursor.name, None) as spool:
             found = write_tokens(spool, self.words, layout, lambda what, share: None)
         tokens, starts, hashes = (
-            np.fromfile(place / f"shard.{part}", kind)
+            np.fromfile(folder / f"shard.{part}", kind)
             for part, kind in (("tokens", layout.kind), ("starts", "int64"), ("hashes", "uint64"))
         )
         copied = np.isin(hashes, self.held)
         if copied.any():
             tokens = drop_documents(tokens, starts, copied)
-            tokens.tofile(place / TOKENS)
+            tokens.tofile(folder / TOKENS)
         for part in ("text", "shard.starts", "shard.hashes"):
-            (place / part).unlink()
+            (folder / part).unlink()
         return {
             "bytes": found["bytes"],
             "tokens": len(tokens),
             "left": int(copied.sum()),
-            "sha256": hash_file(place / TOKENS),
+            "sha256": hash_file(folder / TOKENS),
         }
 
     def _place(self, number: int) -> Path:
@@ -164,11 +164,11 @@ class ShardWriter:
 
     def _find(self, number: int) -> dict[str, Any] | None:
         """Return the table of a shard that is there as it was written, by its size."""
-        place = self._place(number)
+        folder = self._place(number)
         try:
-            table = read_shard_table(place / TABLE)
+            table = read_shard_table(folder / TABLE)
             size = table["tokens"] * np.dtype(table["kind"]).itemsize
-            return table if not number or (place / TOKENS).stat().st_size == size else None
+            return table if not number or (folder / TOKENS).stat().st_size == size else None
         except (OSError, ValueError, LookupError, TypeError, UserError):
             return None
 

@@ -155,13 +155,13 @@ class Allowance:
         self.left -= size
         self.check(0)
 
-    def reach(self, place: int) -> None:
+    def reach(self, position: int) -> None:
         """Check that a file may be unpacked up to this place.
 
         Raises:
             UserError: it is more than is allowed of the whole file.
         """
-        self.check(place - self.most + self.left)
+        self.check(position - self.most + self.left)
 
     def check(self, size: int) -> None:
         """Check that so many more bytes may be unpacked.
@@ -245,10 +245,10 @@ class _Counted:
         self.stream, self.allowance = stream, allowance
         self.tell = stream.tell
 
-    def seek(self, place: int) -> int:
+    def seek(self, position: int) -> int:
         """Go to a place that is within the limit: all that lies before is unpacked."""
-        self.allowance.reach(place)
-        return self.stream.seek(place)
+        self.allowance.reach(position)
+        return self.stream.seek(position)
 
     def read(self, size: int) -> bytes:
         """Read so many bytes, if they are within the limit."""
@@ -283,20 +283,22 @@ def _check_end(stream: IO[bytes], allowance: "Allowance") -> None:
     Raises:
         TarError: it does not end there, in two blocks of zeros or more.
     """
-    place, size = stream.tell(), 0
+    position, size = stream.tell(), 0
     while block := stream.read(tarfile.RECORDSIZE):
         size += len(block)
-        allowance.reach(place + size)
+        allowance.reach(position + size)
         if block.strip(b"\0"):
-            raise tarfile.ReadError(f"what stands at byte {place:,} is neither a file nor its end")
+            raise tarfile.ReadError(
+                f"what stands at byte {position:,} is neither a file nor its end"
+            )
     if size < 2 * tarfile.BLOCKSIZE:
-        raise tarfile.ReadError(f"it ends too early, at byte {place + size:,}")
+        raise tarfile.ReadError(f"it ends too early, at byte {position + size:,}")
 
 
 def _inside(path: Path, name: str, link: bool) -> bool:
-    place = PurePosixPath(name.replace("\\", "/"))
+    member = PurePosixPath(name.replace("\\", "/"))
     why = "a link or a device" if link else ""
-    why = "its name leads outside" if place.is_absolute() or ".." in place.parts else why
+    why = "its name leads outside" if member.is_absolute() or ".." in member.parts else why
     if why:
         _LOG.warning("%s: %a is left out (%s)", printable(str(path)), name[:200], why)
     return not why

@@ -91,11 +91,11 @@ class DocumentStore:
             yield self.data[first:end].decode()
             first = end
 
-    def _whole(self, place: int) -> int:
+    def _whole(self, position: int) -> int:
         """Return the last place up to here that is not within a character."""
-        while place < self.bytes and self.data[place] & 0xC0 == 0x80:
-            place -= 1
-        return place
+        while position < self.bytes and self.data[position] & 0xC0 == 0x80:
+            position -= 1
+        return position
 
     def _end_of_line(self, wanted: int) -> int:
         """Return the nearest place, not far from a wanted one, where a line or a word ends."""
@@ -157,8 +157,8 @@ class TextCursor:
             data = _encode(text, self.name)
             self.rest, taken = None, len(data)
             if taken > size:
-                place = data.rfind(b"\n", 0, size) + 1 or size
-                text = data[:place].decode(errors="ignore") or text[0]
+                end = data.rfind(b"\n", 0, size) + 1 or size
+                text = data[:end].decode(errors="ignore") or text[0]
                 taken = size = len(text.encode())
                 self.rest = TextChunk(data[taken:].decode(), False)
             self.hash.update(data[:taken])

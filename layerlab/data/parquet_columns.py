@@ -102,7 +102,9 @@ def check_columns(path: str, field: str | None, known: list[str]) -> None:
         raise UserError(f"{path} has two columns called {short_repr(twice)}; leave one out")
 
 
-def fieldless(place: str, field: str, known: list[str]) -> UserError:
+def fieldless(location: str, field: str, known: list[str]) -> UserError:
     """Return the error about rows without a field, which names another."""
     hint = f'; write field = "{known[0]}"' if known else ""
-    return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")
+    return UserError(
+        f"{location} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}"
+    )

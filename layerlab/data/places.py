@@ -32,9 +32,9 @@ def find_text(name: str) -> Path:
     Raises:
         UserError: it is in neither.
     """
-    for place in (expand_home(name), data_folder() / name):
-        if place.exists():
-            return place
+    for path in (expand_home(name), data_folder() / name):
+        if path.exists():
+            return path
     raise UserError(
         f"there is no file or folder {short_repr(name)}, nor is it in the data folder "
         f"{str(data_folder())!r}; name one, or set LAYERLAB_DATA"

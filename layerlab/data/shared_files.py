@@ -76,6 +76,6 @@ def _list_files(source: Source) -> frozenset[str]:
     given = source.text
     if given in (DOCUMENTATION, *KEPT) or given.startswith(HUB):
         return frozenset({f"{given} {source.subset} {source.split}"})
-    place = expand_home(given)
-    files = list_shown(place) if place.is_dir() else [place]
+    path = expand_home(given)
+    files = list_shown(path) if path.is_dir() else [path]
     return frozenset(str(one.resolve()) for one in files)

@@ -154,11 +154,11 @@ def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]
 
     A corpus leaves out and counts those that are not.
     """
-    place, row = found
+    location, row = found
     try:
         check_text(row)
     except ValueError as error:
-        raise UserError(f"{place}: {error}; mend that line") from None
+        raise UserError(f"{location}: {error}; mend that line") from None
     return found
 
 
@@ -260,22 +260,22 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
-        place = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         if len(line) > LONGEST:
             raise UserError(
-                f"{place} has {len(line):,} characters; expected at most {LONGEST:,} in a row: cut "
-                "it into several"
+                f"{location} has {len(line):,} characters; expected at most {LONGEST:,} in a row: "
+                "cut it into several"
             )
         try:
             row = json_of(line)
         except ValueError as error:
-            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
-        yield place, _object(row, place)
+            raise UserError(f"{location} is not JSON: {error}; mend that line") from None
+        yield location, _object(row, location)
 
 
-def _object(row: Any, place: str) -> Mapping[str, Any]:
+def _object(row: Any, location: str) -> Mapping[str, Any]:
     if not isinstance(row, dict):
-        raise UserError(f"{place} is {short_repr(row)}; expected an object with a field of text")
+        raise UserError(f"{location} is {short_repr(row)}; expected an object with a field of text")
     return row
 
 
@@ -289,14 +289,14 @@ def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     at = _after_blanks(text, at + 1)
     while text[at : at + 1] != "]":
         line, seen = line + text.count("\n", seen, at), at
-        place = f"{path}, line {line}"
+        location = f"{path}, line {line}"
         try:
             row, at = DECODER.raw_decode(text, at)
         except RecursionError:
-            raise UserError(f"{place} is nested too deeply; mend that line") from None
+            raise UserError(f"{location} is nested too deeply; mend that line") from None
         except ValueError as error:
-            raise UserError(f"{place} is not JSON: {error}; mend that line") from None
-        yield place, _object(row, place)
+            raise UserError(f"{location} is not JSON: {error}; mend that line") from None
+        yield location, _object(row, location)
         at = _after_blanks(text, at)
         if text[at : at + 1] == ",":
             at = _after_blanks(text, at + 1)
@@ -341,13 +341,13 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
 
 def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[TextChunk]:
     """Yield one document from each row."""
-    for place, row in rows:
+    for location, row in rows:
         if field not in row:
-            raise fieldless(place, field, list(row))
+            raise fieldless(location, field, list(row))
         text = row[field]
         if not isinstance(text, str):
             raise UserError(
-                f"{place}: the field {field!r} is {short_repr(text)}; expected a text: "
+                f"{location}: the field {field!r} is {short_repr(text)}; expected a text: "
                 "name another field, or leave that row out"
             )
         yield TextChunk(text, True)
@@ -360,7 +360,7 @@ def _of_hub(source: Source, whole: bool) -> Iterator[TextChunk]:
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:
             rows = _stream(name, source, commit)
-        numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
+        numbered = ((f"{source.text}, row {index}", row) for index, row in enumerate(rows, 1))
         yield from _texts(numbered, source.field)
     except UserError:
         raise

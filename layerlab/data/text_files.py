@@ -33,9 +33,9 @@ def read_text_blocks(path: Path, line: int = 0) -> Iterator[str]:
         try:
             text = decoder.decode(refuse_zeros(block), final=not block)
         except UnicodeDecodeError as error:
-            place = done - kept + error.start
+            position = done - kept + error.start
             raise UserError(
-                f"{path}: byte {place} is not UTF-8 text; {advise_conversion(error, str(path))}"
+                f"{path}: byte {position} is not UTF-8 text; {advise_conversion(error, str(path))}"
             ) from None
         text = newlines.decode(text, final=not block)
         if text:

@@ -55,24 +55,24 @@ def find_stored(
     own = _comparison(recipe)
     given = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
     read = load_files(given, load)
-    place = out / read.name if own is None else _runs_of(own)
+    folder = out / read.name if own is None else _runs_of(own)
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare, or name what to compare: "
             "--arms llama,gpt2"
         )
-    check_links(place)
-    records, _ = sort_out(place / RUNS)
+    check_links(folder)
+    records, _ = sort_out(folder / RUNS)
     if read.ladder is not None:
         sizes = tuple(plan_ladder_again(read, records) if records else ())
         for one in sizes:
             check_comparable(read.compare, one.runs)
         whole = tuple(run for one in sizes for run in one.runs)
-        return PreparedRecipe(recipe=read, runs=whole, out=place, rungs=sizes)
+        return PreparedRecipe(recipe=read, runs=whole, out=folder, rungs=sizes)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)
-    return PreparedRecipe(recipe=read, runs=tuple(runs), out=place)
+    return PreparedRecipe(recipe=read, runs=tuple(runs), out=folder)
 
 
 def look_at_stored(recipe: Given, out: Path) -> tuple[RecipeEvidence, list[str]]:
@@ -177,10 +177,10 @@ def _comparison(given: Given) -> Path | None:
     """Return the folder of a comparison, where one is given: itself or its `runs`."""
     if not isinstance(given, str | PathLike) or str(given) in list_packaged():
         return None
-    place = Path(given)
-    if not place.is_dir():
+    folder = Path(given)
+    if not folder.is_dir():
         return None
-    return place.parent if place.name == RUNS and not (place / COMPARISON).exists() else place
+    return folder.parent if folder.name == RUNS and not (folder / COMPARISON).exists() else folder
 
 
 def _runs_of(own: Path) -> Path:
@@ -190,23 +190,23 @@ def _runs_of(own: Path) -> Path:
     return own
 
 
-def _recipe_in(place: Path) -> TrainingRecipe:
+def _recipe_in(folder: Path) -> TrainingRecipe:
     """Return the recipe of a comparison, from what was judged of it before.
 
     Raises:
         UserError: the folder is that of something else.
     """
-    file = place / COMPARISON
+    file = folder / COMPARISON
     try:
         content = current_settings(check_digest(read_json(file))["recipe"])
     except FileNotFoundError:
         raise UserError(
-            f"{place} is no folder of a comparison: it has no {COMPARISON}, which says what is "
-            f"compared; name the recipe: type layerlab compare RECIPE --out {place.parent} --judge"
+            f"{folder} is no folder of a comparison: it has no {COMPARISON}, which says what is "
+            f"compared; name the recipe: type layerlab compare RECIPE --out {folder.parent} --judge"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"cannot read the recipe in {file}: {' '.join(str(error).split())}; name the recipe: "
-            f"type layerlab compare RECIPE --out {place.parent} --judge"
+            f"type layerlab compare RECIPE --out {folder.parent} --judge"
         ) from None
     return validate_table(TrainingRecipe, content, str(file))

@@ -78,7 +78,7 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
     if all(_is_whole(word) for word in words):
         known = {word: int(word) for word in words}
     else:
-        known = {word: place for place, word in enumerate(sorted(words), start=1)}
+        known = {word: seed for seed, word in enumerate(sorted(words), start=1)}
     free = max(known.values(), default=0)
     found = {}
     for one in logs:
@@ -176,7 +176,7 @@ def _refuse_unlike_means(logs: Sequence[TrainingLog], end: float, judged: Judged
             windows.setdefault(tuple(steps[-judged.last :].tolist()), one)
     if len(windows) > 1:
         least, most = min(windows), max(windows)
-        at = next(place for place, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
+        at = next(index for index, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
         raise UserError(
             f"the last {judged.last} readings of {windows[least].name} are of other steps than "
             f"those of {windows[most].name}, as {least[at]:g} and {most[at]:g}: means over unlike "

@@ -46,9 +46,9 @@ def page_folder(task: PreparedRecipe) -> Path:
     if found is not None or read_arms(task.out) is None:
         return found or task.out
     name = "-".join(_arms(task))
-    place = task.out / OTHERS / _cut(name)
-    if read_arms(place) is None:
-        return place
+    folder = task.out / OTHERS / _cut(name)
+    if read_arms(folder) is None:
+        return folder
     return task.out / OTHERS / _cut(name, _terms(task.recipe))
 
 

@@ -46,9 +46,9 @@ def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
     unfold_runs(folder.parent)
     found: list[RunRecord] = []
     unfit: list[UserError] = []
-    for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
+    for one in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
         try:
-            record = read_record(place)
+            record = read_record(one)
         except UserError as error:
             unfit.append(error)
         else:
@@ -114,7 +114,7 @@ def sort_by_size(
     found: list[tuple[Rung, list[RunRecord]]] = [(one, []) for one in sizes]
     for record in records:
         apart = [_apart(one, record) for one in sizes]
-        near = min(range(len(sizes)), key=lambda place: (apart[place], -place))
+        near = min(range(len(sizes)), key=lambda index: (apart[index], -index))
         found[near][1].append(record)
     return found
 
@@ -132,7 +132,7 @@ def runs_of_recipe(
 
     Records of other arms, seeds and rates are handed on at the end: whoever compares names them.
     """
-    place = {_key(run): number for number, run in enumerate(runs)}
+    order = {_key(run): number for number, run in enumerate(runs)}
     kept: list[tuple[int, RunRecord]] = []
     left: dict[str, list[str]] = {}
     for record in records:
@@ -143,7 +143,7 @@ def runs_of_recipe(
         elif differ := _differences(run, record, section):
             left.setdefault(_reason(*differ[0]), []).append(record.name)
         else:
-            kept.append((place[_key(run)], record))
+            kept.append((order[_key(run)], record))
     ordered = [record for _, record in sorted(kept, key=lambda one: one[0])]
     return ordered, [f"{why}: {', '.join(names)}" for why, names in left.items()]
 

@@ -72,8 +72,8 @@ def latency_config(
     Raises:
         UserError: no such device or number format, or a size that cannot be.
     """
-    place = _place(device)
-    kind = dtype or ("float32" if place == "cpu" else "bfloat16")
+    chosen = _place(device)
+    kind = dtype or ("float32" if chosen == "cpu" else "bfloat16")
     check_dtype(kind)
     count = (
         threads
@@ -81,7 +81,7 @@ def latency_config(
         else threads_asked_for() or psutil.cpu_count(logical=False) or 1
     )
     check_sizes(**sizes, threads=count)
-    return LatencyConfig(device=place, kind=kind, threads=count, **sizes)
+    return LatencyConfig(device=chosen, kind=kind, threads=count, **sizes)
 
 
 def threads_asked_for() -> int | None:

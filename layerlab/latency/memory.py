@@ -70,22 +70,22 @@ def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None
 
 def free_bytes(device: str) -> int:
     """Return the bytes of memory that are free where models are timed."""
-    place = torch.device(device)
-    if place.type == "cuda":
-        return torch.cuda.mem_get_info(place)[0]
+    torch_device = torch.device(device)
+    if torch_device.type == "cuda":
+        return torch.cuda.mem_get_info(torch_device)[0]
     return psutil.virtual_memory().available
 
 
 def growth(run: Callable[[], object], device: str) -> int | None:
     """Return the bytes by which a run raises the peak above what was held; None where unknown."""
-    place = torch.device(device)
+    torch_device = torch.device(device)
     gc.collect()
-    if place.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(place)
-        before = torch.cuda.memory_allocated(place)
+    if torch_device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(torch_device)
+        before = torch.cuda.memory_allocated(torch_device)
         run()
-        return torch.cuda.max_memory_allocated(place) - before
-    if place.type != "cpu":
+        return torch.cuda.max_memory_allocated(torch_device) - before
+    if torch_device.type != "cpu":
         run()
         return None
     _trim()

@@ -57,8 +57,8 @@ class MatchedPair:
     def about(self) -> str:
         """Return the accounting in words, with the size at which it is taken."""
         width = self.pangu.design.shape.width if self.pangu.design else 0
-        place = f"a twin of the {self.shape.upper()} shape" if self.twin else self.shape.upper()
-        return f"{ACCOUNTINGS[self.accounting]} ({place}, width {width})"
+        size = f"a twin of the {self.shape.upper()} shape" if self.twin else self.shape.upper()
+        return f"{ACCOUNTINGS[self.accounting]} ({size}, width {width})"
 
 
 @dataclass(frozen=True)

@@ -303,9 +303,9 @@ def _replay(chain: Chain) -> Campaign:
         verdict = _read_verdict(line["verdict"])
         for arm, seed, digest in line.get("readings", ()):  # earlier versions kept none
             readings.setdefault((arm, digest), seed)
-        place = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
-        judged = trials[place]
-        trials[place] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
+        index = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
+        judged = trials[index]
+        trials[index] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
         if verdict.verdict == "adopted":
             wealth += _bring_back(terms, judged.level, first=not found)
             found.append(tests)

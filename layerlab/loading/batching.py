@@ -137,7 +137,7 @@ def _trial(model: Any) -> list[int]:
     entries = getattr(config, "vocab_size", None) or LONG
     context = context_length(model) or LONG + NEW
     # What is special, and may be no text, comes first or last in most vocabularies.
-    return [(16 + 7 * place) % entries for place in range(max(2, min(LONG, context - NEW)))]
+    return [(16 + 7 * index) % entries for index in range(max(2, min(LONG, context - NEW)))]
 
 
 def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:

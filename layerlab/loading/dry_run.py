@@ -112,12 +112,12 @@ def check_call(model: PreTrainedModel, what: str) -> bool:
     return _CALLED[key]
 
 
-def check_real_call(model: PreTrainedModel, place: str) -> None:
+def check_real_call(model: PreTrainedModel, source: str) -> None:
     """Refuse a model that cannot be called, whatever its configuration says.
 
     Args:
         model: with its weights.
-        place: that it came from, for the message.
+        source: that it came from, for the message.
 
     Raises:
         UserError: what went wrong.
@@ -133,6 +133,6 @@ def check_real_call(model: PreTrainedModel, place: str) -> None:
         except Exception as error:  # whatever a family does with what stands in its configuration
             message = message or one_line(error)
     raise UserError(
-        f"the model of config.json in {place!r} cannot be called: {message}; mend its numbers, or "
+        f"the model of config.json in {source!r} cannot be called: {message}; mend its numbers, or "
         "put the config.json there that the weights were saved with"
     )

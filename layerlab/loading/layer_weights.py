@@ -208,12 +208,12 @@ def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
     parts: dict[str, str] = {}
     joined: dict[str, str] = {}
     for name, target, part in find_targets(bare, stored):
-        taken, place = (whole, target) if part is None else (parts, part)
+        taken, key = (whole, target) if part is None else (parts, part)
         if part is not None:
             joined.setdefault(target, name)
-        if place in taken:
-            yield taken[place], name
-        taken.setdefault(place, name)
+        if key in taken:
+            yield taken[key], name
+        taken.setdefault(key, name)
     yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
 
 
@@ -235,10 +235,10 @@ def find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, s
         if pattern is None:
             yield name, target, None
             continue
-        place = apply_renamings(name, renamings)
-        while prefix and place.startswith(f"{prefix}."):
-            place = place.removeprefix(f"{prefix}.")
-        yield name, target, place
+        renamed = apply_renamings(name, renamings)
+        while prefix and renamed.startswith(f"{prefix}."):
+            renamed = renamed.removeprefix(f"{prefix}.")
+        yield name, target, renamed
 
 
 def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
@@ -300,10 +300,10 @@ def _inventory(folder: Path) -> Mapping[Path, list[str]]:
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{index} is not an index of safetensors; write it anew") from None
         files: dict[Path, list[str]] = {}
-        for name, place in places.items():
-            if not isinstance(place, str) or Path(place).name != place:
-                raise UserError(f"{index} names {place!r}, which is not a file beside it")
-            files.setdefault(folder / place, []).append(name)
+        for name, path in places.items():
+            if not isinstance(path, str) or Path(path).name != path:
+                raise UserError(f"{index} names {path!r}, which is not a file beside it")
+            files.setdefault(folder / path, []).append(name)
         return files
     file = folder / SINGLE
     if not file.is_file():

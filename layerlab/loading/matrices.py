@@ -27,7 +27,7 @@ def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Te
         assert subject.folder is not None
         # Files call some otherwise; those that are joined while loaded have no own name.
         found = find_targets(subject.model, read_outlines(subject.folder))
-        own = {name: target for name, target, place in found if place is None}
+        own = {name: target for name, target, part in found if part is None}
         for name, tensor in read_stored_tensors(
             subject.folder, lambda name: names.key(own.get(name, name))
         ):

@@ -358,27 +358,27 @@ def _load_by_name(
         config = configuration(folder)
         check_causal(config, name)
         folder = find_folder(name, whole=True)
-        place, outlines = str(folder), read_outlines(folder)
+        source, outlines = str(folder), read_outlines(folder)
         kind = precision(config, dtype)
-        bare = empty(config, place, outlines)
+        bare = empty(config, source, outlines)
         quantised = hasattr(config, "quantization_config")
         if not quantised:
-            check_kinds(bare, place, outlines)
+            check_kinds(bare, source, outlines)
         check_stored_once(bare, folder, outlines)
         room = fits(bare, kind)
         # On the disk a quantised weight is not the number that the model computes with.
         stored = stay[room] and not (quantised and room)
         if stored:
-            check_plain(config, place)
-            check_stored(bare, place, outlines)
-        model = bare if stored else weights(place, config, device, kind, room)
+            check_plain(config, source)
+            check_stored(bare, source, outlines)
+        model = bare if stored else weights(source, config, device, kind, room)
         _check_bias(model)
         # transformers does not compare weights that stay on the disk.
         if not quantised and (stored or is_offloaded(model)):
             check_stored_tied(bare, folder, outlines)
-        if not stored and not check_call(bare, place):
-            check_real_call(model, place)
-        words = tokenizer if tokenizer is not None else tokenizer_of(place)
+        if not stored and not check_call(bare, source):
+            check_real_call(model, source)
+        words = tokenizer if tokenizer is not None else tokenizer_of(source)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
     return LoadedModel(
         name=label(name),

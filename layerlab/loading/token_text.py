@@ -50,14 +50,14 @@ def join_bytes(contents: list[bytes]) -> list[str]:
     whole = b"".join(contents)
     owners = [number for number, content in enumerate(contents) for _ in content]
     found = ["" for _ in contents]
-    place = 0
-    while place < len(whole):
-        character, size = _next(whole[place : place + _MOST])
-        last = owners[place + size - 1]
-        for owner in sorted({*owners[place : place + size]} - {last}):
+    start = 0
+    while start < len(whole):
+        character, size = _next(whole[start : start + _MOST])
+        last = owners[start + size - 1]
+        for owner in sorted({*owners[start : start + size]} - {last}):
             found[owner] += PART
         found[last] += character
-        place += size
+        start += size
     return found
 
 

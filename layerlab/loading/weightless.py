@@ -168,7 +168,7 @@ def _families(kind: str) -> set[str]:
     }
 
 
-def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
+def check_kinds(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
     """Refuse whole numbers where the model has weights; a quantised model may pack them so.
 
     Of eight bits, they are refused under other names too: those of experts one by one are joined to
@@ -187,13 +187,13 @@ def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]
         joined = joined and not any(re.search(key, name) for key in unread)
         if joined or (own in names and one.kind.startswith(WHOLE_NUMBERS)):
             raise UserError(
-                f"{short_repr(name)} in the weights of {place!r} holds whole numbers "
+                f"{short_repr(name)} in the weights of {source!r} holds whole numbers "
                 f"({one.kind}), and its config.json has no quantization_config; expected floating "
                 "point: save the model with both"
             )
 
 
-def check_number(path: Sequence[str], value: float, place: str) -> None:
+def check_number(path: Sequence[str], value: float, source: str) -> None:
     """Refuse a number of a configuration that no model computes with: its outputs would be NaN.
 
     Raises:
@@ -202,10 +202,10 @@ def check_number(path: Sequence[str], value: float, place: str) -> None:
     name = ".".join(path)
     expected, least, most = next(one[1:] for one in RANGES if one[0].search(name))
     if not least <= value <= most:
-        raise UserError(f"{path[-1]} is {short_repr(value)} in {place!r}; expected {expected}")
+        raise UserError(f"{path[-1]} is {short_repr(value)} in {source!r}; expected {expected}")
 
 
-def check_counts(config: Any, place: str) -> None:
+def check_counts(config: Any, source: str) -> None:
     """Refuse a configuration with impossible sizes.
 
     Raises:
@@ -219,22 +219,22 @@ def check_counts(config: Any, place: str) -> None:
             continue
         if isinstance(value, int) and value < 1:
             own = inner.attribute_map.get(name, name)
-            raise UserError(f"{own} is {value} in config.json in {place!r}; expected at least 1")
+            raise UserError(f"{own} is {value} in config.json in {source!r}; expected at least 1")
     for part in (config, inner):
         if part.dtype is not None and not isinstance(part.dtype, torch.dtype):
             raise UserError(
-                f"dtype is {short_repr(part.dtype)} in config.json in {place!r}; expected a dtype "
+                f"dtype is {short_repr(part.dtype)} in config.json in {source!r}; expected a dtype "
                 "of torch: write for example float32"
             )
 
 
-def _check_layers(config: Any, place: str, stored: Mapping[str, Outline]) -> None:
+def _check_layers(config: Any, source: str, stored: Mapping[str, Outline]) -> None:
     layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     numbers = {int(one) for name in stored for one in re.findall(r"\.(\d+)\.", name)}
     held = max(numbers, default=0) + 1
     if isinstance(layers, int) and layers > max(LAYERS, held):
         holds = f"the weights beside it hold {held:,}" if stored else f"{LAYERS:,} is the most"
         raise UserError(
-            f"config.json in {place!r} says {layers:,} layers, and {holds}; put the config.json "
+            f"config.json in {source!r} says {layers:,} layers, and {holds}; put the config.json "
             "there that they were saved with"
         )

@@ -54,16 +54,16 @@ def configuration(folder: Path) -> Any:
     Raises:
         UserError: there is none, or it cannot be read.
     """
-    place = str(folder)
+    source = str(folder)
     try:
         whole = read_json(folder / "config.json")
         _check_fields(whole, str(folder / "config.json"))
-        with _repeat_remarks(place):
-            found = load_pretrained(AutoConfig, place, local_files_only=True)
-        _check_names(whole, found, place)
+        with _repeat_remarks(source):
+            found = load_pretrained(AutoConfig, source, local_files_only=True)
+        _check_names(whole, found, source)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
-                f"config.json in {place!r} names other weights (transformers_weights) than the "
+                f"config.json in {source!r} names other weights (transformers_weights) than the "
                 "*.safetensors beside it; put those there as model.safetensors, and leave the "
                 "field out"
             )
@@ -72,7 +72,7 @@ def configuration(folder: Path) -> Any:
     except UserError:
         raise
     except Exception as error:  # of a file whose fields may be of any type
-        raise UserError(f"config.json in {place!r} cannot be read: {one_line(error)}") from error
+        raise UserError(f"config.json in {source!r} cannot be read: {one_line(error)}") from error
 
 
 def _check_fields(whole: Any, file: str) -> None:
@@ -97,22 +97,22 @@ def _check_fields(whole: Any, file: str) -> None:
                 check_number(path, value, file)
 
 
-def _check_names(whole: Any, found: Any, place: str) -> None:
+def _check_names(whole: Any, found: Any, source: str) -> None:
     """Refuse a field that stands there under two names with two values: one of them is not used."""
     pairs = [(name, own) for name, own in found.attribute_map.items() if name != own]
     for name, own in [*pairs, ("torch_dtype", "dtype")]:
         if name in whole and own in whole and whole[name] != whole[own]:
             raise UserError(
                 f"{name} is {short_repr(whole[name])} and {own} is {short_repr(whole[own])} in "
-                f"config.json in {place!r}, which are two names of one; leave one out"
+                f"config.json in {source!r}, which are two names of one; leave one out"
             )
-    _check_rope(whole, getattr(found, "rope_parameters", None), place)
+    _check_rope(whole, getattr(found, "rope_parameters", None), source)
     for name in found.sub_configs:
         if isinstance(inner := whole.get(name), dict) and hasattr(found, name):
-            _check_names(inner, getattr(found, name), place)
+            _check_names(inner, getattr(found, name), source)
 
 
-def _check_rope(whole: Mapping[str, Any], used: Any, place: str) -> None:
+def _check_rope(whole: Mapping[str, Any], used: Any, source: str) -> None:
     """Refuse numbers of rotary positions that stand in two places and differ."""
     given = [whole, whole.get("rope_scaling"), whole.get("rope_parameters"), used]
     # The kind is called otherwise where it is used.
@@ -122,20 +122,20 @@ def _check_rope(whole: Mapping[str, Any], used: Any, place: str) -> None:
         values = [one for one in values if one is not None]
         if any(one != values[0] for one in values):
             raise UserError(
-                f"{name} is {' and '.join(map(short_repr, values))} in config.json in {place!r}; "
+                f"{name} is {' and '.join(map(short_repr, values))} in config.json in {source!r}; "
                 "expected one: write it into rope_parameters alone"
             )
 
 
 @contextmanager
-def _repeat_remarks(place: str) -> Iterator[None]:
+def _repeat_remarks(source: str) -> Iterator[None]:
     """Say what transformers remarks on rotary positions, such as keys that it does not use."""
     with listen("transformers.modeling_rope_utils") as remarks:
         yield
     for one in remarks:
-        if one.startswith(REMARKS) and (place, one) not in _REMARKED:
-            _LOG.warning("config.json in %s: %s", printable(place), printable(one))
-        _REMARKED.add((place, one))
+        if one.startswith(REMARKS) and (source, one) not in _REMARKED:
+            _LOG.warning("config.json in %s: %s", printable(source), printable(one))
+        _REMARKED.add((source, one))
 
 
 def _values(whole: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -237,7 +237,7 @@ def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline
     _check_loaded(loaded[1], f"the weights of {place!r}", type(bare).__name__)
 
 
-def check_plain(config: Any, place: str) -> None:
+def check_plain(config: Any, source: str) -> None:
     """Refuse to read weights from the disk that are not the numbers which the model computes with.
 
     Raises:
@@ -245,7 +245,7 @@ def check_plain(config: Any, place: str) -> None:
     """
     if hasattr(config, "quantization_config"):
         raise UserError(
-            f"the weights of {place!r} are quantised, and what lies on the disk is not what the "
+            f"the weights of {source!r} are quantised, and what lies on the disk is not what the "
             "model computes with; expected enough memory to load it, or a model in floating point"
         )
 
@@ -303,17 +303,17 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
         )
 
 
-def _check_tied(model: PreTrainedModel, place: str) -> None:
+def _check_tied(model: PreTrainedModel, source: str) -> None:
     """Refuse two stored weights that differ where the configuration says that they are one."""
     left = model.get_expanded_tied_weights_keys(all_submodels=True)
     for name in left.keys() - model.all_tied_weights_keys.keys():
-        raise refuse_tied(name, left[name], place)
+        raise refuse_tied(name, left[name], source)
 
 
-def refuse_tied(one: str, other: str, place: str) -> UserError:
+def refuse_tied(one: str, other: str, source: str) -> UserError:
     """Return the refusal of two stored weights that are one in the configuration."""
     return UserError(
-        f"{one} and {other} are one weight in config.json of {place!r} and two that "
+        f"{one} and {other} are one weight in config.json of {source!r} and two that "
         "differ among its weights; expected both to say the same: write tie_word_embeddings = "
         "false to use both as they are stored, or take the first out of the file"
     )
@@ -342,10 +342,10 @@ def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
     return needed < MEMORY_SHARE * psutil.virtual_memory().available
 
 
-def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
+def tokenizer_of(source: str) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer beside the model, or None: it matters only when text is read."""
     try:
-        found: PreTrainedTokenizerBase = load_folder(Path(place), place)
+        found: PreTrainedTokenizerBase = load_folder(Path(source), source)
         return found
     except UserError:
         raise

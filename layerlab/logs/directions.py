@@ -64,7 +64,7 @@ def is_higher_better(name: str) -> bool | None:
     found = list(_find(words))
     if not found:
         return True if _SCORES.intersection(words) else None
-    if any(place and words[place - 1] in _UNTIL for place, _ in found):
+    if any(index and words[index - 1] in _UNTIL for index, _ in found):
         return None
     values = {_WORDS[entry] for _, entry in found}
     if len(values) > 1:
@@ -111,14 +111,14 @@ def _split(name: str) -> Iterator[str]:
 
 def _find(words: list[str]) -> Iterator[tuple[int, str]]:
     """Yield the entries of the table in a name with their places, the longest at each."""
-    place = 0
-    while place < len(words):
+    index = 0
+    while index < len(words):
         for count in range(_LONGEST, 0, -1):
-            entry = _look_up("-".join(words[place : place + count]))
+            entry = _look_up("-".join(words[index : index + count]))
             if entry is not None:
-                yield place, entry
+                yield index, entry
                 break
-        place += count
+        index += count
 
 
 def _look_up(word: str) -> str | None:

@@ -68,8 +68,8 @@ def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     values = table[VALUE]
     ours = compute.equal(table[key].cast("string"), metric)
     own = compute.if_else(ours, values, pa.scalar(None, values.type))
-    place = table.column_names.index(VALUE)
-    return table.set_column(place, metric, own).drop_columns([key])
+    column = table.column_names.index(VALUE)
+    return table.set_column(column, metric, own).drop_columns([key])
 
 
 def _choose_metric(metrics: list[str], given: str | None) -> str:

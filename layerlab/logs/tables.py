@@ -172,11 +172,11 @@ def _gather(
             return
     # A row has few of many names: what it has is gathered, and nothing else looked at.
     told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for name, value in row.items():
             if value is not None:
                 places, values = told[name]
-                places.append(place)
+                places.append(index)
                 values.append(value)
     yield from told.items()
 

@@ -28,18 +28,18 @@ def details(
     subject: LoadedModel, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
 ) -> dict[Wanted, dict[str, Any]]:
     """Return the picture of every wanted place of this model."""
-    places = [place for place in wanted if place[1] == subject.name]
+    places = [request for request in wanted if request[1] == subject.name]
     found: dict[Wanted, dict[str, Any]] = {}
     if not places or not sequences or subject.stored or isinstance(subject.stack, str):
         return found
-    numbers = sorted({place[2] for place in places})
+    numbers = sorted({request[2] for request in places})
 
     def read(layer: Layer) -> None:
-        for place in places:
-            if place[2] == numbers[layer.sequence] and (view := _view(subject, layer, place)):
-                model, sequence, number = place[1:4]
+        for request in places:
+            if request[2] == numbers[layer.sequence] and (view := _view(subject, layer, request)):
+                model, sequence, number = request[1:4]
                 where = {"model": model, "sequence": sequence, "layer": number}
-                found[place] = {"kind": place[0], **where, **view}
+                found[request] = {"kind": request[0], **where, **view}
 
     try:
         trace(subject.model, subject.stack, [sequences[number] for number in numbers], read)
@@ -48,17 +48,17 @@ def details(
     return found
 
 
-def _view(subject: LoadedModel, layer: Layer, place: Wanted) -> dict[str, Any] | None:
-    if place[0] == "attention" and len(place) == 5:
-        if layer.attention is None or layer.attention.layer != place[3]:
+def _view(subject: LoadedModel, layer: Layer, request: Wanted) -> dict[str, Any] | None:
+    if request[0] == "attention" and len(request) == 5:
+        if layer.attention is None or layer.attention.layer != request[3]:
             return None
         words = token_strings(subject, layer.tokens)
-        head = place[4] - layer.attention.first
+        head = request[4] - layer.attention.first
         # Positions may be patches, or a learned prefix with the tokens behind it.
         if head not in range(layer.attention.heads) or layer.attention.tokens != len(words):
             return None
-        return {"head": place[4], **_attention(layer.attention, head, words)}
-    if place[0] == "channels" and layer.layer == place[3]:
+        return {"head": request[4], **_attention(layer.attention, head, words)}
+    if request[0] == "channels" and layer.layer == request[3]:
         return {"channels": channels(layer.stream, token_strings(subject, layer.tokens))}
     return None
 
@@ -87,15 +87,15 @@ def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
 
 def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
     """Return the row and column of the largest allowed score."""
-    one, best, place = slice(head, head + 1), -torch.inf, (0, 0)
+    one, best, position = slice(head, head + 1), -torch.inf, (0, 0)
     for start in range(0, attended.tokens, ROWS):
         rows = slice(start, min(start + ROWS, attended.tokens))
         scores = attended.logits(one, rows).abs()
         scores = scores.masked_fill(~attended.allowed_keys(one, rows), -1)[0]
         value, index = scores.flatten().max(0)
         if float(value) > best:
-            best, place = float(value), (start + int(index) // scores.shape[1], int(index))
-    return place[0], place[1] % attended.keys
+            best, position = float(value), (start + int(index) // scores.shape[1], int(index))
+    return position[0], position[1] % attended.keys
 
 
 def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:

@@ -119,8 +119,8 @@ class MeasureContext:
         stack = getattr(self.subject, "stack", None)
         every = range(len(getattr(stack, "blocks", ())))
         first = next(key for key in self.memory if key[:2] == ("noted", about))
-        place = about if first[2] == remark else f"{about}: {remark}"
-        self.notes[place] = remark.replace("{layers}", _name_layers(noted, every))
+        key = about if first[2] == remark else f"{about}: {remark}"
+        self.notes[key] = remark.replace("{layers}", _name_layers(noted, every))
 
 
 def _name_layers(layers: set[int], every: Iterable[int]) -> str:

@@ -40,11 +40,11 @@ class Waiting:
             ready = self.end()
             self._seen = {}  # those that are ready hold their own
             self._last = layer.sequence + self._together(layer) - 1
-        place = (layer.layer, None if layer.attention is None else layer.attention.name)
+        key = (layer.layer, None if layer.attention is None else layer.attention.name)
         if layer.sequence < self._last:
-            self._held.setdefault(place, []).append(_bare(layer))
+            self._held.setdefault(key, []).append(_bare(layer))
             return ready
-        return [*ready, *self._group([*self._held.pop(place, []), layer])]
+        return [*ready, *self._group([*self._held.pop(key, []), layer])]
 
     def end(self) -> list[Layer]:
         """Return the layers that waited for one that never came."""

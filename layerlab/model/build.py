@@ -127,12 +127,12 @@ def configuration(
 
 def _place(device: str | None) -> torch.device:
     try:
-        place = torch.device(device or "cpu")
-        if place.type != "meta":
-            torch.empty(0, device=place)
+        torch_device = torch.device(device or "cpu")
+        if torch_device.type != "meta":
+            torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"there is no device {device!r} to build on; expected cpu, cuda, mps or meta: "
             'type device="cpu"'
         ) from error
-    return place
+    return torch_device

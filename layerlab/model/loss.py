@@ -98,11 +98,11 @@ class _CrossEntropy(torch.autograd.Function):
             part, wanted = logits[rows].float(), targets[rows, None]
             slope = torch.softmax(part, dim=-1)
             kept = wanted != ignored
-            place = wanted.where(kept, 0)
+            index = wanted.where(kept, 0)
             largest = part.amax(-1, keepdim=True)
-            loss = largest - slope.amax(-1, keepdim=True).log() - part.gather(1, place)
+            loss = largest - slope.amax(-1, keepdim=True).log() - part.gather(1, index)
             total += (loss * kept).sum()
-            slope.scatter_add_(1, place, slope.new_full(place.shape, -1.0))
+            slope.scatter_add_(1, index, slope.new_full(index.shape, -1.0))
             torch.mul(slope, kept / count, out=gradient[rows])
         return (total / count).float(), gradient
 

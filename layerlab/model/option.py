@@ -65,8 +65,8 @@ def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping) and name in (*SLOTS, *_PLACES):
             found |= _spelt({f"{name}.{inner}": one for inner, one in value.items()})
         else:
-            place, _, inner = name.partition(".")
-            slot = place == "block" and inner.partition(".")[0] in SLOTS
+            prefix, _, inner = name.partition(".")
+            slot = prefix == "block" and inner.partition(".")[0] in SLOTS
             found |= _spelt({inner: value}) if slot else {name: value}
     return found
 
@@ -85,7 +85,7 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
     if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
         return [(slot, name) for slot in homes]
-    places = [place for place, kind in _PLACES.items() if name in _plain_fields(kind)]
+    places = [home for home, kind in _PLACES.items() if name in _plain_fields(kind)]
     alone = len(homes) == 1 and not (
         places and value not in options_of(spec, homes[0])[name].domain
     )
@@ -101,9 +101,9 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
 
 def _field(spec: Spec, name: str, value: Any) -> Spec:
     """Return the spec with another value in a field of its block or stack."""
-    place, _, inner = name.partition(".")
+    prefix, _, inner = name.partition(".")
     for home, kind in _PLACES.items():
-        wanted = inner if place == home else name
+        wanted = inner if prefix == home else name
         if wanted in _plain_fields(kind):
             changed = _check(_plain_fields(kind)[wanted], value)
             return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
@@ -160,12 +160,12 @@ def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
     return spec.with_stack(**dict.fromkeys(alike, choice))
 
 
-def _choice(slot: Any, place: str, value: Any) -> Choice:
+def _choice(slot: Any, name: str, value: Any) -> Choice:
     """Return a part that a user named, looked up, with its options checked."""
     if not isinstance(value, str | Choice):
         raise UserError(
-            f"{place} is {short_repr(value)}; expected the name of a {slot} part, or a dict of its "
-            f"options: type {place}={getattr(BlockSpec(), slot).name!r}"
+            f"{name} is {short_repr(value)}; expected the name of a {slot} part, or a dict of its "
+            f"options: type {name}={getattr(BlockSpec(), slot).name!r}"
         )
     choice = Choice(value) if isinstance(value, str) else value
     part(slot, choice.name).given(choice.given())

@@ -152,11 +152,11 @@ class _Held:
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[str, _Held]]:
-    for place, module in model.named_modules():
+    for prefix, module in model.named_modules():
         starts: Mapping[str, Any] = getattr(module, "starts", {})
         for name, one in module.named_parameters(recurse=False):
             held = _Held(one.shape, axes_of(module, name), starts.get(name))
-            yield f"{place}.{name}", held
+            yield f"{prefix}.{name}", held
 
 
 def _growth(given: _Held, small: _Held, large: _Held) -> Growth:

@@ -193,7 +193,7 @@ class AdaptationRecipe(Section):
         return {"device": self.run.device, "threads": self.run.threads, "save_model": True}
 
 
-def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
+def make_recipe(content: Mapping[str, Any], source: str = "the recipe") -> AdaptationRecipe:
     """Make a recipe from plain values.
 
     Raises:
@@ -203,7 +203,7 @@ def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> Adapta
         >>> make_recipe({"base": {"model": "pre-norm"}}).arms().keys()
         dict_keys(['adaptation'])
     """
-    return validate_table(AdaptationRecipe, rename_settings(content, place), place)
+    return validate_table(AdaptationRecipe, rename_settings(content, source), source)
 
 
 def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:

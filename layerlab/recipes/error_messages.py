@@ -56,7 +56,7 @@ def describe_expected(
     """
     whole = _schema(kind)
     # A list is set whole; within a table of a list, a setting is known by its own name.
-    last = max((place for place, part in enumerate(path) if not part.isdigit()), default=-1)
+    last = max((index for index, part in enumerate(path) if not part.isdigit()), default=-1)
     setting = path[: last + 1]
     taken, written = _at(whole, path), _at(whole, setting)
     if not setting or taken is None or written is None:

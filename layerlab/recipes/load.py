@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def validate_table(
-    kind: type[Settings], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
+    kind: type[Settings], content: Mapping[str, Any], source: str, settings: Collection[str] = ()
 ) -> Settings:
     """Validate sections from plain values.
 
     Args:
-        place: what errors call it.
+        source: what errors call it.
         settings: that were set by their paths, and so name their place themselves.
 
     Raises:
@@ -46,7 +46,7 @@ def validate_table(
         return kind.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
         raise UserError(
-            _describe(kind, max(error.errors(), key=_telling), place, settings)
+            _describe(kind, max(error.errors(), key=_telling), source, settings)
         ) from None
 
 
@@ -106,7 +106,7 @@ def merge_settings(
     return whole
 
 
-def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
+def rename_settings(content: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return settings under the names of today; whoever gave older ones is warned in one line.
 
     Raises:
@@ -117,7 +117,7 @@ def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
     if renamed:
         more = f" and {len(renamed) - 1} more" if len(renamed) > 1 else ""
         warnings.warn(
-            f"{place}: {renamed[0].replace(' = ', ' is now called ')}{more}; the names of 0.1 are "
+            f"{source}: {renamed[0].replace(' = ', ' is now called ')}{more}; the names of 0.1 are "
             "still read, and docs/training.md lists those of today",
             FutureWarning,
             stacklevel=2,
@@ -205,7 +205,7 @@ def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
 
 
 def _describe(
-    kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]
+    kind: type[BaseModel], error: ErrorDetails, source: str, settings: Collection[str]
 ) -> str:
     """Describe the first error of a validation, in one line."""
     # A table where a name may stand too is tried as both: only its own errors are of use.
@@ -219,13 +219,13 @@ def _describe(
         hint = f"did you mean {near!r}? " if near else ""
         table = f"[{'.'.join(tables)}]" if tables else "a recipe"
         remedy = _refuse_late(kind, last) or f"{hint}known: {', '.join(known)}"
-        return f"{place}: {table} has no {last!r}; {remedy}"
+        return f"{source}: {table} has no {last!r}; {remedy}"
     if error["type"] == "value_error":
-        return f"{place}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{source}: {error['msg'].removeprefix('Value error, ')}"
     given = f" is {short_repr(error['input'])}" if error["type"] != "missing" else " is missing"
     message = _remedy(kind, where, error["input"]) or error["msg"][:1].lower() + error["msg"][1:]
     named = any(f"{path}.".startswith(f"{one}.") for one in settings)
-    return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
+    return f"{path}{given}; {message}" if named else f"{source}: {path}{given}; {message}"
 
 
 def _remedy(kind: type[BaseModel], where: Sequence[str], given: Any) -> str:
@@ -329,20 +329,20 @@ def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | No
     return older.get(near[0], near[0]) if near else None
 
 
-def _refuse_name(path: str, place: str, name: str) -> UserError:
+def _refuse_name(path: str, table: str, name: str) -> UserError:
     """Return the error of a path into a setting that takes a name only."""
     return UserError(
-        f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "
+        f"a recipe has no setting {path!r}: {table} is the name {name!r}, no table; write the "
         "table itself there"
     )
 
 
 def _list(path: str, name: str, given: list[Any]) -> UserError:
     """Return the error of a path into a list."""
-    place = f"{path.partition(f'.{name}.')[0]}.{name}"
-    place = name if path.startswith(f"{name}.") else place
+    list_path = f"{path.partition(f'.{name}.')[0]}.{name}"
+    list_path = name if path.startswith(f"{name}.") else list_path
     example = write_value(given[:1]) if given else "[...]"
     return UserError(
-        f"a recipe has no setting {path!r}: {place} is a list, and a list is set whole; "
-        f"write {place} = {example}"
+        f"a recipe has no setting {path!r}: {list_path} is a list, and a list is set whole; "
+        f"write {list_path} = {example}"
     )

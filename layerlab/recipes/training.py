@@ -192,14 +192,14 @@ class TrainingRecipe(Section):
 
 def make_recipe(
     content: Mapping[str, Any],
-    place: str = "the recipe",
+    source: str = "the recipe",
     settings: Mapping[str, Any] | None = None,
 ) -> TrainingRecipe:
     """Make a recipe from plain values.
 
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
-        place: what errors call it: the file, beside which another may lie.
+        source: what errors call it: the file, beside which another may lie.
         settings: changes by path, as `TrainingRecipe.change` takes them; they may complete what is
             given.
 
@@ -212,31 +212,31 @@ def make_recipe(
         3
     """
     settings = current_changes(settings or {})
-    whole = merge_settings(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
-    return validate_table(TrainingRecipe, whole, place, settings)
+    whole = merge_settings(TrainingRecipe, _whole(content, source, ()), settings, EXCLUSIVE)
+    return validate_table(TrainingRecipe, whole, source, settings)
 
 
-def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _whole(content: Mapping[str, Any], source: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     """Return all settings: those of the extended recipe, overridden by its own."""
-    own = dict(nearby(rename_settings(content, place), Path(place).parent))
+    own = dict(nearby(rename_settings(content, source), Path(source).parent))
     if "extends" not in own:
         return own
     given = own.pop("extends")
     if not isinstance(given, str):
         raise UserError(
-            f"{place}: extends is {short_repr(given)}; expected a TOML file or the name of a "
+            f"{source}: extends is {short_repr(given)}; expected a TOML file or the name of a "
             'recipe: write extends = "smoke"'
         )
-    folder = Path(place).parent
+    folder = Path(source).parent
     found, name = load_table(folder / given if Path(given).suffix else given, HOME, beside=folder)
-    way = (*seen, Path(place).resolve())
+    way = (*seen, Path(source).resolve())
     if len(way) > DEEPEST:
         raise UserError(
-            f"{place}: extends goes through {len(way)} recipes; expected {DEEPEST} at most: write "
+            f"{source}: extends goes through {len(way)} recipes; expected {DEEPEST} at most: write "
             "what they say into one"
         )
     if Path(name).resolve() in way:
-        raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")
+        raise UserError(f"{source}: extends {given!r}, which extends it in turn; leave one out")
     base = _whole(found, name, way)
     del base["name"]
     for name, keys in EXCLUSIVE.items():

@@ -74,13 +74,13 @@ def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
     check_regular(file)
     try:
         with file.open("rb") as stream:
-            place = stream.seek(0, os.SEEK_END)
-            first, rest = max(0, place - MOST), b""
-            while place > first:
-                start = max(first, place - step)
+            position = stream.seek(0, os.SEEK_END)
+            first, rest = max(0, position - MOST), b""
+            while position > first:
+                start = max(first, position - step)
                 stream.seek(start)
-                rest = stream.read(place - start) + rest
-                place = start
+                rest = stream.read(position - start) + rest
+                position = start
                 rest, *lines = rest.split(b"\n")
                 yield from reversed(lines)
             yield rest

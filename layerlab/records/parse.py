@@ -213,11 +213,11 @@ def _sha256(content: bytes) -> bytes:
 def explain(error: "ValidationError") -> str:
     """Describe the first fault of a table in a few words."""
     one = error.errors()[0]
-    place = ".".join(str(part) for part in one["loc"])
+    key = ".".join(str(part) for part in one["loc"])
     message = one["msg"].removeprefix("Value error, ")
     if one["type"] == "missing":
-        return f"it has no {place}"
-    return f"its {place} is {short_repr(one['input'])}: {message}" if place else message
+        return f"it has no {key}"
+    return f"its {key} is {short_repr(one['input'])}: {message}" if key else message
 
 
 def one_line(error: BaseException) -> str:

@@ -148,17 +148,17 @@ def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**manifest, "recipe": found}
 
 
-def settings_of_0_1(recipe: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+def settings_of_0_1(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings under the names of layerlab 0.1, which the hashes use.
 
     Args:
-        place: the table that they are, by its name of today; a whole recipe where it is left out.
+        prefix: the table that they are, by its name of today; a whole recipe where it is left out.
 
     Example:
         >>> settings_of_0_1({"max_steps": 3}, "train")
         {'updates': 3}
     """
-    return _Renaming(_OLD, []).table(recipe, place)
+    return _Renaming(_OLD, []).table(recipe, prefix)
 
 
 def current_path(path: str) -> str:
@@ -177,28 +177,29 @@ class _Renaming:
     def __init__(self, names: Mapping[str, Mapping[str, str]], renamed: list[str]) -> None:
         self.names, self.renamed = names, renamed
 
-    def table(self, table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    def table(self, table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return a table with its keys renamed, and those of all tables inside."""
         found: dict[str, Any] = {}
         for name, value in table.items():
-            new = self.names.get(place, {}).get(name, name)
+            new = self.names.get(prefix, {}).get(name, name)
             if new in found or (new != name and new in table):
                 raise UserError(
-                    f"{_join(place, new)} is given under its older name {name!r} too; leave one out"
+                    f"{_join(prefix, new)} is given under its older name {name!r} too; "
+                    "leave one out"
                 )
             if new != name:
-                self.renamed.append(f"{_join(place, name)} = {_join(place, new)}")
-            where = _join(place, new if self.names is NAMES else name)
+                self.renamed.append(f"{_join(prefix, name)} = {_join(prefix, new)}")
+            where = _join(prefix, new if self.names is NAMES else name)
             found[new] = self.value(value, where)
         return found
 
     def path(self, path: str) -> str:
         """Return a path with each of its names renamed."""
-        place, found = "", []
+        prefix, found = "", []
         for name in path.split("."):
-            new = self.names.get(place, {}).get(name, name)
+            new = self.names.get(prefix, {}).get(name, name)
             found.append(new)
-            place = _join(place, new if self.names is NAMES else name)
+            prefix = _join(prefix, new if self.names is NAMES else name)
         return ".".join(found)
 
     def value(self, value: Any, where: str) -> Any:
@@ -214,5 +215,5 @@ class _Renaming:
         return value
 
 
-def _join(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

@@ -36,11 +36,11 @@ def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:
     """
     found: Json = {"manifests": {}, **{part: [] for part in _PARTS.values()}}
     for run in content.get("runs") or ():
-        place = folder / RUNS / Path(str(run.get("run", ""))).name
-        manifest = _manifest(place)
+        run_folder = folder / RUNS / Path(str(run.get("run", ""))).name
+        manifest = _manifest(run_folder)
         if manifest is not None:
             found["manifests"][str(run["run"])] = manifest
-        for part, rows in _events(place, run).items():
+        for part, rows in _events(run_folder, run).items():
             found[part] += rows
     return {**found, **{name: part for name, part in content.items() if part is not None}}
 

@@ -231,9 +231,9 @@ def check_links(folder: Path) -> None:
     Raises:
         UserError: there is one.
     """
-    for place, folders, names in os.walk(folder):
+    for inside, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            check_link(Path(place, name), folder)
+            check_link(Path(inside, name), folder)
 
 
 def check_link(path: Path, folder: Path) -> None:

@@ -85,17 +85,17 @@ def processor() -> str:
 
 def device_name(device: str | torch.device) -> str:
     """Return the name of a device: that of the GPU, or the kind."""
-    place = torch.device(device)
-    if place.type == "cuda" and torch.cuda.is_available():
-        return torch.cuda.get_device_name(place)
-    return place.type
+    torch_device = torch.device(device)
+    if torch_device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(torch_device)
+    return torch_device.type
 
 
 def peak_memory(device: str | torch.device) -> int:
     """Return bytes: the most that tensors took on a GPU, else the most that this process took."""
-    place = torch.device(device)
-    if place.type == "cuda" and torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated(place)
+    torch_device = torch.device(device)
+    if torch_device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated(torch_device)
     # On Linux, what getrusage says starts at the peak of the process that started this one.
     try:
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
@@ -143,12 +143,12 @@ def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
 
     A single thread on a CPU is timed by its processor time, which others do not lengthen.
     """
-    place = torch.device(device)
-    if place.type == "cpu":
+    torch_device = torch.device(device)
+    if torch_device.type == "cpu":
         return time.process_time if threads == 1 else time.perf_counter
 
     def clock() -> float:
-        torch.accelerator.synchronize(place)
+        torch.accelerator.synchronize(torch_device)
         return time.perf_counter()
 
     return clock

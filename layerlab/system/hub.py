@@ -79,11 +79,11 @@ def _offline() -> Iterator[None]:
     from huggingface_hub import constants
 
     places: list[Any] = [constants, datasets.config]
-    before = [place.HF_HUB_OFFLINE for place in places]
-    for place in places:
-        place.HF_HUB_OFFLINE = True
+    before = [module.HF_HUB_OFFLINE for module in places]
+    for module in places:
+        module.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
+        for module, value in zip(places, before, strict=True):
+            module.HF_HUB_OFFLINE = value

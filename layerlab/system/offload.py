@@ -48,16 +48,16 @@ def lacks_weights(model: nn.Module) -> bool:
 def execution_device(module: nn.Module) -> torch.device | None:
     """Return the device that accelerate runs a module on; None where that is not its affair."""
     for hook in _hooks(module):
-        place = getattr(hook, "execution_device", None)
-        if place is not None:
-            return torch.device(place)
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
+            return torch.device(device)
     return None
 
 
 def running_device(model: nn.Module) -> torch.device:
     """Return the device that a model begins to run on: that of its weights, unless they wait."""
     places = (execution_device(module) for module in model.modules())
-    found = next((place for place in places if place is not None), None)
+    found = next((device for device in places if device is not None), None)
     if found is not None:
         return found
     return next((weight.device for weight in model.parameters()), torch.device("cpu"))

@@ -205,9 +205,9 @@ def hash_beside(script: Path) -> dict[str, str]:
             package = script.parent / name
             inside = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else []
             for file in inside or [script.parent / f"{name}.py"]:
-                place = file.relative_to(script.parent).as_posix()
-                if place not in found and file.is_file():
-                    found[place] = hashlib.sha256(file.read_bytes()).hexdigest()
+                path = file.relative_to(script.parent).as_posix()
+                if path not in found and file.is_file():
+                    found[path] = hashlib.sha256(file.read_bytes()).hexdigest()
                     pending.append(file)
     return dict(sorted(found.items()))
 

@@ -174,16 +174,16 @@ def add_options(
     return run
 
 
-def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
+def load_pretrained(kind: Any, source: Any, **options: Any) -> Any:
     """Load what `kind.from_pretrained(place)` loads.
 
     Raises:
         UserError: it needs code of its own, and nobody has asked for that; or a file of its folder
             is none, or larger than any of its kind.
     """
-    for file in Path(place).iterdir() if Path(place).is_dir() else ():
+    for file in Path(source).iterdir() if Path(source).is_dir() else ():
         (check_regular if file.suffix == ".safetensors" else check_size)(file)
-    return _load(place, kind.from_pretrained, place, **options)
+    return _load(source, kind.from_pretrained, source, **options)
 
 
 def check_kernel(name: str, value: str) -> None:

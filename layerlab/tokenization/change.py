@@ -94,7 +94,7 @@ def change(
     asked: VocabularyRequest,
     out: Path,
     say: Tell,
-    page: Callable[[Path], object] = lambda place: None,
+    page: Callable[[Path], object] = lambda folder: None,
 ) -> Changed:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
@@ -137,9 +137,9 @@ def change(
         )
         changed = remake(base, asked.size, texts, say)
 
-    def fill(place: Path) -> None:
-        _fill(place, asked, changed)
-        page(place)
+    def fill(folder: Path) -> None:
+        _fill(folder, asked, changed)
+        page(folder)
 
     write_folder(out, fill, WHAT, OnlyOwn(), before)
     return changed
@@ -211,12 +211,12 @@ def _beside(
     return add_published(measure_rates({**found, "this base": base, "this one": new}, exam), left)
 
 
-def _fill(place: Path, asked: VocabularyRequest, changed: Changed) -> None:
-    changed.words.save_pretrained(place)
+def _fill(folder: Path, asked: VocabularyRequest, changed: Changed) -> None:
+    changed.words.save_pretrained(folder)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
     head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}
     content = {**head, **changed.proof.to_json()}
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    (place / PROOF).write_text(text + "\n", encoding="utf-8")
+    (folder / PROOF).write_text(text + "\n", encoding="utf-8")
     if changed.kept is not None:
-        (place / KEPT).write_text(json.dumps(changed.kept) + "\n", encoding="utf-8")
+        (folder / KEPT).write_text(json.dumps(changed.kept) + "\n", encoding="utf-8")

@@ -68,9 +68,9 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
         raise UserError("there is no text to tell which tokens are used; give one with words in it")
     kept = _keep(found, fixed, counts, size)
     numbers = sorted(found.vocab[token] for token in kept)
-    place = {old: new for new, old in enumerate(numbers)}
+    renumbered = {old: new for new, old in enumerate(numbers)}
     merges = [pair for pair in found.merges if {*pair, "".join(pair)} <= kept]
-    vocab = {token: place[found.vocab[token]] for token in kept}
+    vocab = {token: renumbered[found.vocab[token]] for token in kept}
     return Pruned(
         words=rebuild(words, found.engine(vocab, merges)),
         kept=tuple(numbers),
@@ -127,9 +127,9 @@ def parts_of(token: str, found: BpeFile, ranks: Mapping[Merge, int]) -> set[str]
     used = {token, *parts}
     while len(parts) > 1:
         pairs = list(pairwise(parts))
-        place = min(range(len(pairs)), key=lambda one: ranks.get(pairs[one], len(ranks)))
-        if pairs[place] not in ranks:
+        index = min(range(len(pairs)), key=lambda one: ranks.get(pairs[one], len(ranks)))
+        if pairs[index] not in ranks:
             return {token} if found.content["model"].get("ignore_merges") else set()
-        parts[place : place + 2] = ["".join(pairs[place])]
-        used.add(parts[place])
+        parts[index : index + 2] = ["".join(pairs[index])]
+        used.add(parts[index])
     return used

@@ -35,8 +35,8 @@ class RoundTrip:
             return ""
         text, back = text.removeprefix(" "), back.removeprefix(" ")
         alike = enumerate(zip(text, back, strict=False))
-        place = next((n for n, (one, its) in alike if one != its), min(len(text), len(back)))
-        first = max(0, place - BEFORE)
+        at = next((n for n, (one, its) in alike if one != its), min(len(text), len(back)))
+        first = max(0, at - BEFORE)
         shown, found = (repr(one[first : first + SHOWN]) for one in (text, back))
         return f"{shown} comes back as {found}"
 

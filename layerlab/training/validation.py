@@ -134,8 +134,8 @@ class Validator:
         size: blocks of a pass; half as many from when they do not fit into memory.
     """
 
-    def __init__(self, held: EvalBlocks, place: RunAccelerator, size: int) -> None:
-        self.held, self.place, self.size = held, place, size
+    def __init__(self, held: EvalBlocks, accelerator: RunAccelerator, size: int) -> None:
+        self.held, self.accelerator, self.size = held, accelerator, size
 
     def score(self, model: Any, note: Callable[[str], None]) -> ValidationResult:
         """Evaluate the model on the held-out text.
@@ -161,9 +161,9 @@ class Validator:
             model,
             self.held,
             batch=self.size,
-            precision=self.place.precision,
-            reduce=self.place.sum,
-            part=(self.place.rank, self.place.processes),
+            precision=self.accelerator.precision,
+            reduce=self.accelerator.sum,
+            part=(self.accelerator.rank, self.accelerator.processes),
         )
 
 

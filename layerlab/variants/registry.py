@@ -290,10 +290,10 @@ def _names(found: Found) -> list[tuple[Slot, str]]:
 def _list_named(spec: Spec) -> Iterator[tuple[Slot, str]]:
     """Yield the slot and name of every part that a spec names."""
     for record in (spec.block, spec.stack):
-        for place in fields(record):
-            choice = getattr(record, place.name)
+        for field in fields(record):
+            choice = getattr(record, field.name)
             if isinstance(choice, Choice):
-                slots = [slot for slot in SLOTS if slot == place.name]
+                slots = [slot for slot in SLOTS if slot == field.name]
                 yield (slots[0] if slots else "norm"), choice.name
 
 

@@ -130,7 +130,7 @@ def _means(
 ) -> Float[Tensor, "token width"]:
     """Return the means in float32, each of which is rounded once."""
     device = rows.device
-    owners = [place for place, part in enumerate(parts) for _ in part]
+    owners = [index for index, part in enumerate(parts) for _ in part]
     flat = [number for part in parts for number in part]
     wide = torch.promote_types(rows.dtype, torch.float32)
     sums = torch.zeros(len(parts), rows.shape[1], dtype=wide, device=device)

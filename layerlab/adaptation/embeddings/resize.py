@@ -199,10 +199,10 @@ class Resizing:
             self._logits.check()
         return self._result(input, head, moved)
 
-    def _make_rows(self, place: str, kind: str, module: Any) -> EmbeddingRows:
+    def _make_rows(self, part: str, kind: str, module: Any) -> EmbeddingRows:
         """Return all rows of a matrix, or only the bias where its weight is the embedding's."""
-        old = self.before[place]
-        if place == "head" and self.tied and old.bias is None:
+        old = self.before[part]
+        if part == "head" and self.tied and old.bias is None:
             return old
         origin = self.origin.to(old.weight.device)
         found = old[origin.clamp(min=0, max=len(old.weight) - 1)]
@@ -231,10 +231,10 @@ class Resizing:
     def _install(
         self, found: Mapping[str, EmbeddingRows], others: Sequence[tuple[TokenTable, Tensor]]
     ) -> None:
-        for place, module in (("input", self.embedding), ("head", self.head)):
-            if place == "input" or not self.tied:
-                swap(self.model, module.weight, found[place].weight)
-            bias, own = found[place].bias, getattr(module, "bias", None)
+        for part, module in (("input", self.embedding), ("head", self.head)):
+            if part == "input" or not self.tied:
+                swap(self.model, module.weight, found[part].weight)
+            bias, own = found[part].bias, getattr(module, "bias", None)
             if bias is not None and isinstance(own, Tensor):
                 swap(self.model, own, bias)
         for table, values in others:
@@ -348,12 +348,12 @@ def _check(
             )
         return None
     strings = token_strings(base)
-    for place, number in enumerate(kept):
-        if number not in strings or now.get(place) != strings[number]:
+    for index, number in enumerate(kept):
+        if number not in strings or now.get(index) != strings[number]:
             raise UserError(
-                f"kept[{place}] is {short_repr(number)}, which the base calls "
+                f"kept[{index}] is {short_repr(number)}, which the base calls "
                 f"{short_repr(strings.get(number))} and the new tokenizer "
-                f"{short_repr(now.get(place))}; expected the old ids in the order of the new "
+                f"{short_repr(now.get(index))}; expected the old ids in the order of the new "
                 "tokenizer"
             )
     if not kept:

@@ -228,9 +228,9 @@ def _measure_texts(
 
 def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, float]:
     """Return the tokens of a text, and seconds in which they are made, as its beginning shows."""
-    size, place = inf, Path(source.text)
-    if place.exists():
-        inside = list_shown(place) if place.is_dir() else [place]
+    size, path = inf, Path(source.text)
+    if path.exists():
+        inside = list_shown(path) if path.is_dir() else [path]
         size = sum(one.stat().st_size for one in inside)
     if machine is None or size == inf:
         return size / PER_TOKEN, 0.0
@@ -259,11 +259,11 @@ def find_words(recipe: AdaptationRecipe) -> PreTrainedTokenizerFast:
 
 def _count_bytes(section: RowsSection) -> int | None:
     try:
-        place = find_text(section.path)
+        path = find_text(section.path)
     except UserError:  # which the list of what is absent says
         return None
     if section.limit is not None:
         turns = (turn for row in rows_of(section) for turn in row.turns)
         return sum(len(turn.text.encode()) for turn in turns)
-    inside = list_shown(place) if place.is_dir() else [place]
+    inside = list_shown(path) if path.is_dir() else [path]
     return sum(one.stat().st_size for one in inside)

@@ -262,8 +262,8 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     # has another key than in earlier versions.
     if data.eval_sources is not None:
         found["held out"] = [_identify_source(source, strict) for source in data.eval_sources]
-    if data.trained_tokenizer is None and (place := expand_home(str(data.tokenizer))).exists():
-        found["tokenizer"] = _content(place)
+    if data.trained_tokenizer is None and (path := expand_home(str(data.tokenizer))).exists():
+        found["tokenizer"] = _content(path)
     if code := own_code(training):
         found[CODE] = code
     return found | _dtype(recipe)
@@ -348,12 +348,12 @@ def _rows(given: tuple[RowsSection, ...], strict: bool) -> list[list[Any]]:
     return [[one.name, one.limit, content(one.path)] for one in given]
 
 
-def _content(place: Path) -> list[str]:
+def _content(root: Path) -> list[str]:
     """Return the hash of a file, or those in a folder, whose names say which of them are read."""
-    if not place.is_dir():
-        return [fingerprint(place)]
-    inside = sorted(path for path in place.rglob("*") if path.is_file())
-    return [f"{path.relative_to(place).as_posix()}:{fingerprint(path)}" for path in inside]
+    if not root.is_dir():
+        return [fingerprint(root)]
+    inside = sorted(path for path in root.rglob("*") if path.is_file())
+    return [f"{path.relative_to(root).as_posix()}:{fingerprint(path)}" for path in inside]
 
 
 def _plain(name: str, section: Any, without: str = "") -> dict[str, Any]:

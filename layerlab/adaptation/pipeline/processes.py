@@ -26,19 +26,19 @@ TRAIN = ("pretrain", "tune")  # the stages that several processes share
 WORKER = (sys.executable, "-P", "-m", "layerlab.adaptation.pipeline.worker")
 
 
-def run_step(place: StageContext) -> Json:
+def run_step(context: StageContext) -> Json:
     """Run a stage, in this process or in those that the recipe asks for; return what it leaves.
 
     Raises:
         UserError: it cannot be carried out, or a process of it has ended too soon.
     """
-    if place.recipe.run.num_processes == 1 or place.stage.kind not in TRAIN:
-        return STEPS[place.stage.kind](place)
-    folder = place.shelf.folder.parent / PROCESSES / place.stage.key
-    _request(place, folder)
-    work = RunProcess(folder, _slots(place), WORKER)
+    if context.recipe.run.num_processes == 1 or context.stage.kind not in TRAIN:
+        return STEPS[context.stage.kind](context)
+    folder = context.shelf.folder.parent / PROCESSES / context.stage.key
+    _request(context, folder)
+    work = RunProcess(folder, _slots(context), WORKER)
     try:
-        _wait(place, work, folder)
+        _wait(context, work, folder)
     finally:
         work.kill()
     if (code := work.code()) == 0:
@@ -48,39 +48,39 @@ def run_step(place: StageContext) -> Json:
         raise UserError(refused)
     said = work.words()
     raise UserError(
-        f"a process of {place.stage.key} ended with code {code} "
+        f"a process of {context.stage.key} ended with code {code} "
         f"({said[-1] if said else 'it has said nothing'}); all that they said is in "
         f"{folder / LOG}; type the same again, which goes on from the last checkpoint"
     )
 
 
-def _request(place: StageContext, folder: Any) -> None:
+def _request(context: StageContext, folder: Any) -> None:
     """Write what the processes are to do."""
-    recipe = place.recipe.model_dump(mode="json", exclude_defaults=True)
+    recipe = context.recipe.model_dump(mode="json", exclude_defaults=True)
     write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
     request = {
-        "stage": asdict(place.stage),
-        "shelf": str(place.shelf.folder.resolve()),
-        "load": list(place.load),
-        "model": place.shelf.model(place.stage.needs["model"]),
+        "stage": asdict(context.stage),
+        "shelf": str(context.shelf.folder.resolve()),
+        "load": list(context.load),
+        "model": context.shelf.model(context.stage.needs["model"]),
     }
     write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
     for left in (TOLD, LEFT, REFUSED):  # of an earlier call
         write_file(folder / left, "")
 
 
-def _slots(place: StageContext) -> Any:
-    run = place.recipe.run.model_dump(exclude={"memory_gb"})
+def _slots(context: StageContext) -> Any:
+    run = context.recipe.run.model_dump(exclude={"memory_gb"})
     return slots(RunSection(**run, max_parallel=1))[0]
 
 
-def _wait(place: StageContext, work: RunProcess, folder: Any) -> None:
+def _wait(context: StageContext, work: RunProcess, folder: Any) -> None:
     """Pass on what the first process tells until all have ended."""
     last: Any = None
     while work.code() is None:
         with suppress(OSError, ValueError):
             told = read_json(folder / TOLD)
             if told != last:
-                place.tell(*told)
+                context.tell(*told)
                 last = told
         time.sleep(POLL)

@@ -87,25 +87,25 @@ class StageContext:
         return load_or_convert(self.shelf.words(self.stage.needs[need]))
 
 
-def clean(place: StageContext) -> Json:
+def clean(context: StageContext) -> Json:
     """Read and clean all texts."""
-    found = clean_texts(place.recipe, place.folder, place.tell)
-    check_inputs(place.recipe, place.stage)
+    found = clean_texts(context.recipe, context.folder, context.tell)
+    check_inputs(context.recipe, context.stage)
     return {"result": found}
 
 
-def contamination(place: StageContext) -> Json:
+def contamination(context: StageContext) -> Json:
     """Look for the questions of benchmarks in the texts."""
-    found = contamination_of(place.recipe, place.text)
-    check_inputs(place.recipe, place.stage)
+    found = contamination_of(context.recipe, context.text)
+    check_inputs(context.recipe, context.stage)
     return {"result": found}
 
 
-def vocabulary(place: StageContext) -> Json:
+def vocabulary(context: StageContext) -> Json:
     """Extend or prune the tokenizer on the domain's training text, and verify it on all texts."""
-    section = place.recipe.vocabulary
+    section = context.recipe.vocabulary
     assert section is not None
-    with halves(place.recipe, place.text) as parts:
+    with halves(context.recipe, context.text) as parts:
         learned = (
             text
             for (kind, _), (spool, _) in parts.items()
@@ -117,7 +117,9 @@ def vocabulary(place: StageContext) -> Json:
             proved[f"{name} ({kind})"] = texts_of(spool)
             proved[f"{name} ({kind}, held out)"] = texts_of(held)
         texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
-        made = remake(place.words("words"), section.size, texts, lambda line: place.tell(line, 0.5))
+        made = remake(
+            context.words("words"), section.size, texts, lambda line: context.tell(line, 0.5)
+        )
     told = made.proof.to_json()
 
     def fill(empty: Path) -> None:
@@ -125,93 +127,98 @@ def vocabulary(place: StageContext) -> Json:
         text = json.dumps({**told, "kept": made.kept}, ensure_ascii=False, indent=1)
         (empty / PROOF).write_text(text + "\n", encoding="utf-8")
 
-    write_folder(place.folder / WORDS, fill, "tokenizer", like=OnlyOwn())
+    write_folder(context.folder / WORDS, fill, "tokenizer", like=OnlyOwn())
     return {"words": WORDS, "result": told}
 
 
-def embedding(place: StageContext) -> Json:
+def embedding(context: StageContext) -> Json:
     """Give the model the new tokenizer."""
-    recipe, found = place.recipe, place.model("float32")  # rows are drawn from sums over all others
-    texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
+    recipe, found = (
+        context.recipe,
+        context.model("float32"),
+    )  # rows are drawn from sums over all others
+    texts = {
+        kind: read_held_out(recipe, context.text, kind, TRIED) for kind in ("domain", "general")
+    }
     done = embed(
         found.model,
-        place.words(),
-        new := place.words("words"),
+        context.words(),
+        new := context.words("words"),
         {kind: each for kind, each in texts.items() if each},
         recipe.embedding or EmbeddingSection(),
-        lambda text: place.tell(text, 0.5),
+        lambda text: context.tell(text, 0.5),
     )
-    _save(place, found.model, new)
+    _save(context, found.model, new)
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 
 
-def pretraining(place: StageContext) -> Json:
+def pretraining(context: StageContext) -> Json:
     """Continue pretraining with replay, or resume an earlier session."""
-    recipe, section = place.recipe, place.recipe.pretrain
-    assert section is not None and place.stage.seed is not None
+    recipe, section = context.recipe, context.recipe.pretrain
+    assert section is not None and context.stage.seed is not None
     reset_peak_memory()
     done = pretrain(
-        place.model().model,
-        place.words(),
+        context.model().model,
+        context.words(),
         ReplayData(
-            domain=materials(recipe, place.text, "domain"),
-            general=materials(recipe, place.text, "general") or None,
+            domain=materials(recipe, context.text, "domain"),
+            general=materials(recipe, context.text, "general") or None,
             validation=recipe.data.validation_fraction,
         ),
         section=section,
-        seed=place.stage.seed,
+        seed=context.stage.seed,
         merge=True,
         sharding=recipe.run.sharding,
-        out=place.folder,
-        progress=place.tell,
+        out=context.folder,
+        progress=context.tell,
         use_cpu=recipe.run.device == "cpu",
     )
-    result = done.to_json() | _peak(place)
+    result = done.to_json() | _peak(context)
     for one in result["sources"]:
-        one["source"] = _source(place, one["source"])
-    events = [one for one in read(place.folder) if one["kind"] in ("train", "evaluate")]
+        one["source"] = _source(context, one["source"])
+    events = [one for one in read(context.folder) if one["kind"] in ("train", "evaluate")]
     return {"model": MODEL, "words": MODEL, "result": result, "events": events}
 
 
-def tuning(place: StageContext) -> Json:
+def tuning(context: StageContext) -> Json:
     """Tune on conversations, or resume an earlier session."""
-    section = place.recipe.sft
+    section = context.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
     rows = {one.name: rows_of(one) for one in section.sources}
-    check_inputs(place.recipe, place.stage)
+    check_inputs(context.recipe, context.stage)
     reset_peak_memory()
     done = tune(
-        place.model().model,
-        place.words(),
+        context.model().model,
+        context.words(),
         rows,
         section=section,
         weights=weights or None,
         merge=True,
-        sharding=place.recipe.run.sharding,
-        out=place.folder,
-        progress=place.tell,
-        use_cpu=place.recipe.run.device == "cpu",
+        sharding=context.recipe.run.sharding,
+        out=context.folder,
+        progress=context.tell,
+        use_cpu=context.recipe.run.device == "cpu",
     )
-    return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(place)}
+    return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(context)}
 
 
-def measure_texts(place: StageContext, left_out: list[Json]) -> Json:
+def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
     """Measure bits per byte of held-out text, and generate answers."""
-    section = place.recipe.evaluate
+    section = context.recipe.evaluate
     assert section is not None
-    found, words = place.model(), place.words()
+    found, words = context.model(), context.words()
     told: Json = {"bits": {}, "answers": []}
     with quiet_libraries():
         for kind in (
-            ("domain", "general") if section.text_bytes and "text" in place.stage.needs else ()
+            ("domain", "general") if section.text_bytes and "text" in context.stage.needs else ()
         ):
-            texts = read_held_out(place.recipe, place.text, kind, section.text_bytes)
+            texts = read_held_out(context.recipe, context.text, kind, section.text_bytes)
             if texts:
-                place.tell(f"reading {kind} text", 0.0)
+                context.tell(f"reading {kind} text", 0.0)
                 told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
     if section.prompts:
-        place.tell("answering prompts", 0.0)
+        context.tell("answering prompts", 0.0)
         add_plain_template(words)
     for prompt in section.prompts:
         try:
@@ -233,22 +240,22 @@ STEPS: dict[str, Callable[[StageContext], Json]] = {
 }
 
 
-def _save(place: StageContext, model: Any, words: Any) -> None:
+def _save(context: StageContext, model: Any, words: Any) -> None:
     def fill(empty: Path) -> None:
         model.save_pretrained(empty)
         words.save_pretrained(empty)
 
     with quiet_libraries():
-        write_folder(place.folder / MODEL, fill, "model", like=OnlyOwn())
+        write_folder(context.folder / MODEL, fill, "model", like=OnlyOwn())
 
 
-def _peak(place: StageContext) -> Json:
+def _peak(context: StageContext) -> Json:
     """Return the most memory that this process took in the stage; the plan foretells it."""
-    return {"peak_memory_bytes": peak_memory(place.recipe.run.device)}
+    return {"peak_memory_bytes": peak_memory(context.recipe.run.device)}
 
 
-def _source(place: StageContext, file: str) -> str:
+def _source(context: StageContext, file: str) -> str:
     """Return the source that a cleaned text was made from."""
-    kept = place.shelf.read(place.stage.needs["text"])
+    kept = context.shelf.read(context.stage.needs["text"])
     names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
     return str(names.get(Path(file).parent.name, file))

@@ -151,10 +151,10 @@ class Tally:
     def _scores(self) -> Iterator[Json]:
         """Yield every score of every model: held-out text, held-out answers, benchmarks."""
         for stage, left in self._of("evaluate"):
-            place = {"after": stage.after, "arms": list(stage.arms)}
+            labels = {"after": stage.after, "arms": list(stage.arms)}
             for kind, bits in left["result"]["bits"].items():
                 yield {
-                    **place,
+                    **labels,
                     "title": f"{kind} text",
                     "kind": kind,
                     "unit": "bits per byte",
@@ -166,7 +166,7 @@ class Tally:
             for row in left["result"]["benchmarks"]:
                 known = self._domain(stage)
                 yield {
-                    **place,
+                    **labels,
                     "title": row["title"],
                     "kind": DOMAIN if row["benchmark"] in known else GENERAL,
                     "unit": "score",
@@ -245,9 +245,9 @@ def _sound(row: Mapping[str, Any]) -> Json:
 def _placeless(value: Any) -> Any:
     """Return values without the path of the data folder; of a machine only a whole path tells."""
     if isinstance(value, str):
-        place = str(data_folder())
-        known = rf"(?<![\w./-]){re.escape(place)}(?![\w-]|\.\w)"
-        whole = data_folder().is_absolute() and place != data_folder().anchor
+        folder = str(data_folder())
+        known = rf"(?<![\w./-]){re.escape(folder)}(?![\w-]|\.\w)"
+        whole = data_folder().is_absolute() and folder != data_folder().anchor
         return re.sub(known, "LAYERLAB_DATA", value) if whole else value
     if isinstance(value, Mapping):
         return {name: _placeless(one) for name, one in value.items()}

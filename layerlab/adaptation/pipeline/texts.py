@@ -39,9 +39,9 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     every = list(sources(recipe))
     for kind, number, source in every:
         tell(f"reading {source.text}", len(told) / len(every))
-        place = folder / f"{kind}-{number}"
-        found = clean(source, place, rules_of(recipe, kind)).to_json()
-        told.append({"kind": kind, "place": place.name, "text": source.text, **found})
+        out = folder / f"{kind}-{number}"
+        found = clean(source, out, rules_of(recipe, kind)).to_json()
+        told.append({"kind": kind, "place": out.name, "text": source.text, **found})
     told[-1]["notes"] += describe_shared([source for _, _, source in every])
     told[-1]["notes"] += describe_base(recipe)
     return {"sources": told}

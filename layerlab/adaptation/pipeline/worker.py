@@ -67,7 +67,7 @@ def _carry(folder: Path) -> None:
     recipe = make_recipe(read_json(folder / RECIPE), str(folder / RECIPE))
     load_files(request["load"], [request["model"]])
     told = ProgressFile(folder / TOLD)
-    place = StageContext(
+    context = StageContext(
         recipe=recipe,
         stage=Stage(**request["stage"]),
         shelf=StageStore(Path(request["shelf"])),
@@ -75,7 +75,7 @@ def _carry(folder: Path) -> None:
         rank=rank,
     )
     with usual_arithmetic():
-        left = STEPS[place.stage.kind](place)
+        left = STEPS[context.stage.kind](context)
     if rank == 0:
         left[PROCESSOR] = time.process_time()
         write_file(folder / LEFT, json.dumps(left, ensure_ascii=False) + "\n")

@@ -122,11 +122,11 @@ class Curves(TrainerCallback, ExportableState):
         self,
         watched: Watched,
         folder: Path,
-        place: ProcessGroup,
+        group: ProcessGroup,
         progress: ProgressCallback | None = None,
     ) -> None:
-        self.watched, self.folder, self.place = watched, folder, place
-        self.progress = progress if place.first else None
+        self.watched, self.folder, self.group = watched, folder, group
+        self.progress = progress if group.first else None
         self.start: dict[str, UnitLosses] = {}
         self.now: dict[str, UnitLosses] = {}
         self._journal: EventLog | None = None
@@ -147,7 +147,7 @@ class Curves(TrainerCallback, ExportableState):
     ) -> None:
         """Open the journal, and evaluate held-out text before the first update."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
-        self._journal = EventLog(self.folder, kept["events"], silent=not self.place.first)
+        self._journal = EventLog(self.folder, kept["events"], silent=not self.group.first)
         if not state.global_step:
             self._measure(model, state)
             return
@@ -212,7 +212,7 @@ class Curves(TrainerCallback, ExportableState):
 
     def _costs(self, model: Any) -> dict[str, UnitLosses]:
         return {
-            kind: self.place.cost(gauge, model, self.watched.micro)
+            kind: self.group.cost(gauge, model, self.watched.micro)
             for kind, gauge in self.watched.gauges.items()
         }
 

@@ -49,7 +49,7 @@ def batch_losses(
     size: int,
     *,
     micro: int | None = None,
-    place: ProcessGroup = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> np.ndarray:
     """Return the mean nats per token of each batch of an order under a model that is not trained.
 
@@ -62,15 +62,15 @@ def batch_losses(
         batches: so many, from the first.
         size: blocks of a batch.
         micro: blocks of a forward pass; a whole batch where it is left out.
-        place: which process this is, and how the forward pass is made.
+        group: which process this is, and how the forward pass is made.
     """
     found = torch.zeros(batches, dtype=torch.float64)
     with evaluation_mode(model):
-        for number in passes(batches, place.part):
+        for number in passes(batches, group.part):
             rows = order.batch(min(number, batches - 1), size)
             for first in range(0, size, micro or size):
                 some = rows[first : first + (micro or size)]
-                nats = cross_entropy(*predict(model, some, place.precision), reduction="sum")
+                nats = cross_entropy(*predict(model, some, group.precision), reduction="sum")
                 if number < batches:
                     found[number] += float(nats) / (size * order.block)
-    return place.reduce(found).cpu().numpy()
+    return group.reduce(found).cpu().numpy()

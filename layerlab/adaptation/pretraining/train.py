@@ -192,9 +192,9 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
         loss=run.loss,
         sharding=run.sharding,
     )
-    place = _place(trainer)
+    group = _place(trainer)
     if run.section.resample_fraction is not None:
-        chosen = _choose(run, order, updates, out, place)
+        chosen = _choose(run, order, updates, out, group)
         trainer.train_dataset = blocks = BlockDataset(order, run.section.batch_size, chosen)
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
@@ -211,18 +211,18 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
         every=run.section.eval_steps or max(1, updates // 10),
         micro=run.settings.per_device_train_batch_size,
     )
-    curves = Curves(watched, out, place, progress)
+    curves = Curves(watched, out, group, progress)
     trainer.add_callback(curves)
     notes = resume(trainer, out, "continued pretraining")
     learner = whole_model(trainer)
     shared = run.sharding != "none"
-    if run.merge and (place.first or not shared):
+    if run.merge and (group.first or not shared):
         apart = {kind: cost.bits_per_byte for kind, cost in curves.now.items()}
         measure = None if shared else curves.measure_merged
         learner, rounded = merge_and_measure(learner, apart, "bits per byte", measure)
         notes += rounded
     found = _find(run, curves, watched, updates, out, notes)
-    if place.first:
+    if group.first:
         _save(run, learner, found, out)
     trainer.accelerator.wait_for_everyone()
     return found
@@ -279,7 +279,7 @@ def _save(run: PretrainingRun, model: Any, found: Pretrained, out: Path) -> None
 
 
 def _choose(
-    run: PretrainingRun, order: BatchOrder, updates: int, out: Path, place: ProcessGroup
+    run: PretrainingRun, order: BatchOrder, updates: int, out: Path, group: ProcessGroup
 ) -> Any:
     """Choose the batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
@@ -291,11 +291,11 @@ def _choose(
         updates,
         run.section.batch_size,
         micro=run.settings.per_device_train_batch_size,
-        place=place,
+        group=group,
     )
     count = max(1, round((run.section.resample_fraction or 1.0) * updates))
     chosen = draw_hard_batches(losses, count, run.seed).tolist()
-    if place.first:
+    if group.first:
         own = {PLANNED: hash_plan(out)}
         content = seal({**own, "batches": chosen, "losses": losses.tolist()})
         write_file(kept, json.dumps(content) + "\n")

@@ -117,27 +117,27 @@ class ChatTemplate:
                 "it asks for one (add_generation_prompt): the model learns to write that too",
             )
 
-    def render(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
+    def render(self, turns: Sequence[Turn], location: str = "a conversation") -> Rendered:
         """Return a whole conversation as text.
 
         Raises:
             UserError: the template refuses it, or what the assistant says cannot be told.
         """
         if not self.marked:
-            return self._derive(turns, place)
-        return self._reach_prompt(*self._render(turns, place, tracked=True))
+            return self._derive(turns, location)
+        return self._reach_prompt(*self._render(turns, location, tracked=True))
 
-    def prompt(self, turns: Sequence[Turn], place: str = "a prompt") -> Rendered:
+    def prompt(self, turns: Sequence[Turn], location: str = "a prompt") -> Rendered:
         """Return a conversation up to where the assistant begins to speak.
 
         Raises:
             UserError: the template refuses it.
         """
-        text, spans = self._render(turns, place, prompt=True, tracked=self.marked)
+        text, spans = self._render(turns, location, prompt=True, tracked=self.marked)
         if self.marked:
             return self._reach_prompt(text, spans)
         said = any(turn.role == ASSISTANT for turn in turns)
-        return Rendered(text, self._derive(turns, place).spans if said else ())
+        return Rendered(text, self._derive(turns, location).spans if said else ())
 
     def _reach_prompt(self, text: str, spans: Sequence[tuple[int, int]]) -> Rendered:
         """Return a rendering whose marked spans begin where that for generation ends."""
@@ -149,15 +149,15 @@ class ChatTemplate:
         ]
         return Rendered(text, tuple(found))
 
-    def _derive(self, turns: Sequence[Turn], place: str) -> Rendered:
-        whole = self._render(turns, place)[0]
+    def _derive(self, turns: Sequence[Turn], location: str) -> Rendered:
+        whole = self._render(turns, location)[0]
         spans = []
         for number, turn in enumerate(turns):
             if turn.role != ASSISTANT:
                 continue
-            before = self._render(turns[:number], place, prompt=True)[0] if number else ""
-            after = self._render(turns[: number + 1], place)[0]
-            head, foot = self._around(turns, number, place)
+            before = self._render(turns[:number], location, prompt=True)[0] if number else ""
+            after = self._render(turns[: number + 1], location)[0]
+            head, foot = self._around(turns, number, location)
             start = len(before) if number else len(head)
             if not (
                 after.startswith(before)
@@ -167,7 +167,7 @@ class ChatTemplate:
             ):
                 raise UserError(
                     "the chat template has no {% generation %} marks, and what the assistant says "
-                    f"cannot be told without them: it writes turn {number + 1} of {place} "
+                    f"cannot be told without them: it writes turn {number + 1} of {location} "
                     "differently in its place; put the marks around it in chat_template"
                 )
             # The blanks after the mark of its end belong to nobody.
@@ -175,18 +175,18 @@ class ChatTemplate:
             spans.append((start, len(after) - blanks))
         return Rendered(whole, tuple(spans))
 
-    def _around(self, turns: Sequence[Turn], number: int, place: str) -> tuple[str, str]:
+    def _around(self, turns: Sequence[Turn], number: int, location: str) -> tuple[str, str]:
         """Return the text before and after the content of a turn."""
         line = "".join(turn.text for turn in turns)
         sign = next(chr(code) for code in PRIVATE if chr(code) not in line)
-        text = self._render([*turns[:number], Turn(ASSISTANT, sign)], place)[0]
+        text = self._render([*turns[:number], Turn(ASSISTANT, sign)], location)[0]
         head, found, foot = text.partition(sign)
         return (head, foot) if found else (text, "")
 
     def _render(
         self,
         turns: Sequence[Turn],
-        place: str,
+        location: str,
         *,
         prompt: bool = False,
         tracked: bool = False,
@@ -205,7 +205,7 @@ class ChatTemplate:
         except Exception as error:  # whatever a template's own code raises
             message = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
-                f"{place}: the chat template refuses it: {message}; leave that row out, or use "
+                f"{location}: the chat template refuses it: {message}; leave that row out, or use "
                 "another chat_template"
             ) from None
         texts, spans = found

@@ -46,11 +46,11 @@ class Conversation:
     """Turns in their order, at least one of them the assistant's.
 
     Attributes:
-        place: the file and the line, for errors.
+        location: the file and the line, for errors.
     """
 
     turns: tuple[Turn, ...]
-    place: str = "a conversation"
+    location: str = "a conversation"
 
     def messages(self) -> list[dict[str, str]]:
         """Return the messages as chat templates read them."""
@@ -71,14 +71,14 @@ def conversations(given: str, *, ignore: Iterable[str] = ()) -> Iterator[Convers
         UserError: there is no row, or one is bad: it is named with its file and line.
     """
     known, read = ABOUT | set(ignore), False
-    for place, row in rows(given):
+    for location, row in rows(given):
         read = True
-        yield conversation({key: row[key] for key in row if key not in known}, place)
+        yield conversation({key: row[key] for key in row if key not in known}, location)
     if not read:
         raise UserError(f"{given} holds no row; expected conversations, one on each line")
 
 
-def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
+def conversation(row: Mapping[str, Any], location: str = "a row") -> Conversation:
     """Return one row as a conversation.
 
     Raises:
@@ -88,11 +88,11 @@ def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
         >>> conversation({"instruction": "2 + 2?", "output": "4"}).turns[1]
         Turn(role='assistant', text='4')
     """
-    form = _form(row, place)
+    form = _form(row, location)
     found = {"messages": _of_messages, "sharegpt": _of_sharegpt, "alpaca": _of_alpaca}[form](
-        row, place
+        row, location
     )
-    return check_conversation(Conversation(tuple(found), place))
+    return check_conversation(Conversation(tuple(found), location))
 
 
 def check_conversation(given: Conversation) -> Conversation:
@@ -104,70 +104,70 @@ def check_conversation(given: Conversation) -> Conversation:
     for number, turn in enumerate(given.turns, 1):
         if turn.role not in ROLES:
             raise UserError(
-                f"{given.place}: turn {number} has the role {short_repr(turn.role)}; expected "
+                f"{given.location}: turn {number} has the role {short_repr(turn.role)}; expected "
                 f"{', '.join(ROLES)}"
             )
         if not turn.text.strip():
             raise UserError(
-                f"{given.place}: turn {number} ({turn.role}) is empty; leave that row out"
+                f"{given.location}: turn {number} ({turn.role}) is empty; leave that row out"
             )
         if turn.role == SYSTEM and number > 1:
             raise UserError(
-                f"{given.place}: turn {number} is the system's; only the first turn can be"
+                f"{given.location}: turn {number} is the system's; only the first turn can be"
             )
     if all(turn.role != ASSISTANT for turn in given.turns):
         raise UserError(
-            f"{given.place} has no turn of the assistant, so nothing can be learned from it; "
+            f"{given.location} has no turn of the assistant, so nothing can be learned from it; "
             "leave that row out"
         )
     return given
 
 
-def _form(row: Mapping[str, Any], place: str) -> str:
+def _form(row: Mapping[str, Any], location: str) -> str:
     keys = {key for key, value in row.items() if value is not None}
     form = next((name for name, (needed, _) in FORMS.items() if needed <= keys), None)
     if form is None:
         raise UserError(
-            f"{place} has the keys {short_repr(sorted(keys))}; expected messages, or "
+            f"{location} has the keys {short_repr(sorted(keys))}; expected messages, or "
             "conversations, or instruction, input and output"
         )
     needed, allowed = FORMS[form]
     if unknown := sorted(keys - needed - allowed):
         raise UserError(
-            f"{place} has the unknown key {short_repr(unknown[0])} beside "
+            f"{location} has the unknown key {short_repr(unknown[0])} beside "
             f"{', '.join(sorted(needed))}; remove it, or name it in ignore"
         )
     return form
 
 
-def _of_messages(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    for number, one in enumerate(_list(row["messages"], "messages", place), 1):
-        yield _turn(one, ("role", "content"), f"{place}: turn {number}")
+def _of_messages(row: Mapping[str, Any], location: str) -> Iterator[Turn]:
+    for number, one in enumerate(_list(row["messages"], "messages", location), 1):
+        yield _turn(one, ("role", "content"), f"{location}: turn {number}")
 
 
-def _of_sharegpt(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    yield from _system(row, place)
-    for number, one in enumerate(_list(row["conversations"], "conversations", place), 1):
-        turn = _turn(one, ("from", "value"), f"{place}: turn {number}")
+def _of_sharegpt(row: Mapping[str, Any], location: str) -> Iterator[Turn]:
+    yield from _system(row, location)
+    for number, one in enumerate(_list(row["conversations"], "conversations", location), 1):
+        turn = _turn(one, ("from", "value"), f"{location}: turn {number}")
         yield Turn(CALLED.get(turn.role, turn.role), turn.text)
 
 
-def _of_alpaca(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    yield from _system(row, place)
-    for pair in _history(row.get("history"), place):
+def _of_alpaca(row: Mapping[str, Any], location: str) -> Iterator[Turn]:
+    yield from _system(row, location)
+    for pair in _history(row.get("history"), location):
         yield from (Turn(role, text) for role, text in zip((USER, ASSISTANT), pair, strict=True))
-    asked = [_text(row.get(key), key, place) for key in ("instruction", "input")]
+    asked = [_text(row.get(key), key, location) for key in ("instruction", "input")]
     yield Turn(USER, "\n".join(one for one in asked if one.strip()))
-    yield Turn(ASSISTANT, _text(row["output"], "output", place))
+    yield Turn(ASSISTANT, _text(row["output"], "output", location))
 
 
-def _system(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    text = _text(row.get("system"), "system", place)
+def _system(row: Mapping[str, Any], location: str) -> Iterator[Turn]:
+    text = _text(row.get("system"), "system", location)
     if text.strip():
         yield Turn(SYSTEM, text)
 
 
-def _history(given: Any, place: str) -> list[list[str]]:
+def _history(given: Any, location: str) -> list[list[str]]:
     """Return the earlier questions and answers.
 
     Some files write the list as a text.
@@ -182,7 +182,7 @@ def _history(given: Any, place: str) -> list[list[str]]:
         for pair in pairs
     ):
         raise UserError(
-            f"{place}: history is {short_repr(given)}; expected a list of pairs of question and "
+            f"{location}: history is {short_repr(given)}; expected a list of pairs of question and "
             "answer"
         )
     return [list(pair) for pair in pairs]
@@ -197,27 +197,29 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _turn(given: Any, names: tuple[str, str], place: str) -> Turn:
+def _turn(given: Any, names: tuple[str, str], location: str) -> Turn:
     if not isinstance(given, Mapping):
-        raise UserError(f"{place} is {short_repr(given)}; expected {names[0]} and {names[1]}")
+        raise UserError(f"{location} is {short_repr(given)}; expected {names[0]} and {names[1]}")
     held = {key for key, value in given.items() if value is not None}
     if held != set(names):
         raise UserError(
-            f"{place} has the keys {short_repr(sorted(held))}; expected {names[0]} and {names[1]} "
-            "alone"
+            f"{location} has the keys {short_repr(sorted(held))}; expected {names[0]} and "
+            f"{names[1]} alone"
         )
-    return Turn(_text(given[names[0]], names[0], place), _text(given[names[1]], names[1], place))
+    return Turn(
+        _text(given[names[0]], names[0], location), _text(given[names[1]], names[1], location)
+    )
 
 
-def _list(given: Any, name: str, place: str) -> list[Any]:
+def _list(given: Any, name: str, location: str) -> list[Any]:
     if not isinstance(given, list) or not given:
-        raise UserError(f"{place}: {name} is {short_repr(given)}; expected a list of turns")
+        raise UserError(f"{location}: {name} is {short_repr(given)}; expected a list of turns")
     return given
 
 
-def _text(given: Any, name: str, place: str) -> str:
+def _text(given: Any, name: str, location: str) -> str:
     if given is None:
         return ""
     if not isinstance(given, str):
-        raise UserError(f"{place}: {name} is {short_repr(given)}; expected a text")
+        raise UserError(f"{location}: {name} is {short_repr(given)}; expected a text")
     return given

@@ -78,7 +78,7 @@ class Packed(Dataset[list[Example]]):
 
     def __getitem__(self, number: int) -> list[Example]:
         sources = self.prepared.sources
-        return [sources[place].examples[one] for place, one in self.prepared.rows[number]]
+        return [sources[index].examples[one] for index, one in self.prepared.rows[number]]
 
 
 def prepare_dataset(

@@ -93,7 +93,7 @@ class Encoder:
             UserError: the template refuses it, or cannot tell what the assistant says.
         """
         turns, marks = self._hide_marks(given.turns)
-        ids, sides = self._encode(self.template.render(turns, given.place), marks)
+        ids, sides = self._encode(self.template.render(turns, given.location), marks)
         last = np.flatnonzero(np.diff(sides, append=-1)) + 1
         ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
         return Example(np.array(ids, np.int32), sides >= 0, ends)
@@ -121,8 +121,8 @@ class Encoder:
         hidden = []
         for turn in turns:
             text = turn.text
-            for place in _places(text, sorted(self._control, key=len, reverse=True)):
-                text = f"{text[: place.start]}{left}{text[place]}{right}{text[place.stop :]}"
+            for span in _places(text, sorted(self._control, key=len, reverse=True)):
+                text = f"{text[: span.start]}{left}{text[span]}{right}{text[span.stop :]}"
             hidden.append(replace(turn, text=text))
         return tuple(hidden), left + right
 
@@ -188,8 +188,8 @@ def _tokens(machine: Tokenizer, text: str, start: int, end: int) -> list[int]:
     return ids
 
 
-def _number(place: int, spans: Sequence[tuple[int, int]]) -> int:
-    return next((one for one, (start, end) in enumerate(spans) if start <= place < end), -1)
+def _number(position: int, spans: Sequence[tuple[int, int]]) -> int:
+    return next((one for one, (start, end) in enumerate(spans) if start <= position < end), -1)
 
 
 def _bare(machine: Tokenizer) -> Tokenizer:

@@ -93,5 +93,5 @@ def _write(
         ),
     )
     for row in written[:, longest:].tolist():
-        last = next((place for place, token in enumerate(row) if token in ends), len(row))
+        last = next((position for position, token in enumerate(row) if token in ends), len(row))
         yield row[:last]

@@ -175,18 +175,18 @@ def blocks(
     had, due = [0] * len(sources), [0.0] * len(sources)
     for number in range(math.ceil(amount / whole)):
         part = min(whole, amount - number * whole)
-        for place, share in enumerate(_shares(sources, weights, totals)):
-            due[place] += part * share
+        for index, share in enumerate(_shares(sources, weights, totals)):
+            due[index] += part * share
         rows = list[tuple[int, int]]()
-        for place, stream in enumerate(streams):
-            while had[place] < due[place] - 0.5:
+        for index, stream in enumerate(streams):
+            while had[index] < due[index] - 0.5:
                 example = next(stream)
-                had[place] += sources[place].lengths[example]
-                rows.append((place, example))
-        for place, one in enumerate(sources):
-            one.tally.passes = had[place] / totals[place]
+                had[index] += sources[index].lengths[example]
+                rows.append((index, example))
+        for index, one in enumerate(sources):
+            one.tally.passes = had[index] / totals[index]
         rows = [rows[one] for one in _generator(seed, number).permutation(len(rows))]
-        lengths = [len(sources[place].examples[example].ids) for place, example in rows]
+        lengths = [len(sources[index].examples[example].ids) for index, example in rows]
         found = best_fit(lengths, block) if pack else [[one] for one in range(len(rows))]
         for one in _generator(seed, number, "blocks").permutation(len(found)):
             yield [rows[row] for row in found[one]]

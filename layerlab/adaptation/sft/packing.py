@@ -63,12 +63,12 @@ def best_fit(lengths: Sequence[int], block: int) -> list[list[int]]:
     blocks: list[list[int]] = []
     room: list[tuple[int, int]] = []  # left in each block, in order
     for number in sorted(range(len(lengths)), key=lambda one: -lengths[one]):
-        place = bisect_left(room, (lengths[number], -1))
-        if place == len(room):
+        index = bisect_left(room, (lengths[number], -1))
+        if index == len(room):
             left, chosen = block, len(blocks)
             blocks.append([])
         else:
-            left, chosen = room.pop(place)
+            left, chosen = room.pop(index)
         blocks[chosen].append(number)
         insort(room, (left - lengths[number], chosen))
     return blocks

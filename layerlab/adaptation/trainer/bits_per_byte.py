@@ -208,10 +208,10 @@ class _Reading:
             self.bytes.append(len(text.encode()) - skipped)
             self.tokens.append(max(0, len(ids) - given))
             self.nats.append(0.0)
-            for place in range(0, len(ids) - 1, self.context):
-                tokens = ids[place : place + self.context + 1]
-                if place + len(tokens) > given:
-                    yield _Window(document, tokens, max(1, given - place))
+            for start in range(0, len(ids) - 1, self.context):
+                tokens = ids[start : start + self.context + 1]
+                if start + len(tokens) > given:
+                    yield _Window(document, tokens, max(1, given - start))
 
     def add(self, windows: list[_Window], model: Any) -> None:
         for window, nats in zip(windows, _nats(model, windows), strict=True):

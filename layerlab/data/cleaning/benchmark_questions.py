@@ -70,8 +70,8 @@ def questions(*places: Path) -> Iterator[Question]:
         UserError: there is no such file, it cannot be read, or no row has a question.
     """
     files: dict[str, list[str]] = {}
-    for place in places:
-        yield from _questions(place, files)
+    for source in places:
+        yield from _questions(source, files)
     shared = [f"{one} ({', '.join(names)})" for one, names in files.items() if len(names) > 1]
     if shared:
         more = f"; and {len(shared) - NAMED:,} more names" if len(shared) > NAMED else ""
@@ -82,11 +82,11 @@ def questions(*places: Path) -> Iterator[Question]:
         )
 
 
-def _questions(place: Path, files: dict[str, list[str]]) -> Iterator[Question]:
-    if not place.exists():
-        raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
+def _questions(source: Path, files: dict[str, list[str]]) -> Iterator[Question]:
+    if not source.exists():
+        raise UserError(f"there is no benchmark {source}; give a folder or a file of questions")
     found = False
-    for name, data in _files(place):
+    for name, data in _files(source):
         number = bare = 0
         row: Mapping[str, Any] = {}
         stem, own = PurePosixPath(name).stem, False
@@ -106,11 +106,11 @@ def _questions(place: Path, files: dict[str, list[str]]) -> Iterator[Question]:
         _check_bare(name, bare, number, _names_alone(row))
         if own:
             found = True
-            files.setdefault(stem, []).append(f"{place.name}/{name}" if place.is_dir() else name)
+            files.setdefault(stem, []).append(f"{source.name}/{name}" if source.is_dir() else name)
     if not found:
         raise UserError(
-            f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
-            f"rows have one of {', '.join(ASKED)}"
+            f"{source} holds no questions; expected {', '.join(KINDS)} or an archive of them, "
+            f"whose rows have one of {', '.join(ASKED)}"
         )
 
 
@@ -138,9 +138,9 @@ def _check_bare(name: str, bare: int, rows: int, names_alone: bool) -> None:
         _LOG.warning("%s: %d of %d rows have no question and are passed over", name, bare, rows)
 
 
-def _files(place: Path) -> Iterator[tuple[str, bytes]]:
+def _files(source: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of files, in an order that does not depend on the machine."""
-    every = list_shown(place) if place.is_dir() else [place]
+    every = list_shown(source) if source.is_dir() else [source]
     left: list[str] = []
 
     def is_wanted(name: str) -> bool:
@@ -155,7 +155,7 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
             yield from read_members(path, is_wanted)
         elif is_wanted(str(path)):
             try:
-                inside = path.relative_to(place) if path != place else Path(path.name)
+                inside = path.relative_to(source) if path != source else Path(path.name)
                 yield inside.as_posix(), read_whole(path)
             except OSError as error:
                 message = error.strerror or str(error)

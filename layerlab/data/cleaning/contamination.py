@@ -328,8 +328,8 @@ def _pieces(texts: Iterable[str | TextChunk]) -> Iterator[TextChunk]:
 
 def _cut(text: str) -> tuple[str, str]:
     """Return the text up to the last line's end, and the rest, for the next piece to go on."""
-    place = text.rfind("\n") + 1 or text.rfind(" ") + 1
-    return text[:place], text[place:]
+    end = text.rfind("\n") + 1 or text.rfind(" ") + 1
+    return text[:end], text[end:]
 
 
 def _notes(names: Iterable[str]) -> tuple[str, ...]:

@@ -59,8 +59,8 @@ def windows(found: np.ndarray, size: int) -> np.ndarray:
     if count < 1:
         return np.zeros(0, np.uint64)
     total = np.zeros(count, np.uint64)
-    for place in range(size):
-        total = total * _BASE + found[place : place + count]
+    for index in range(size):
+        total = total * _BASE + found[index : index + count]
     return total
 
 

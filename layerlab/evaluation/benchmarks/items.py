@@ -23,7 +23,7 @@ class Item:
     """A question with what is needed to ask and to mark it.
 
     Attributes:
-        place: its file and line.
+        location: its file and line.
         text: what is asked.
         passage: what is read before; empty where there is nothing to read.
         options: to choose from; none where the reply is free text.
@@ -32,7 +32,7 @@ class Item:
         explanation: why the answer is right; empty where the file says nothing.
     """
 
-    place: str
+    location: str
     text: str
     passage: str = ""
     options: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Item:
     @property
     def line(self) -> str:
         """Return the place without its folders, which is the same on every machine."""
-        return self.place.rpartition("/")[2]
+        return self.location.rpartition("/")[2]
 
     @property
     def answered(self) -> bool:
@@ -53,7 +53,7 @@ class Item:
     @property
     def letters(self) -> str:
         """Return the letters of the right options, as "B" or "ACD"."""
-        return "".join(LETTERS[place] for place in self.right)
+        return "".join(LETTERS[index] for index in self.right)
 
 
 def read_items(
@@ -74,7 +74,7 @@ def read_items(
     answered = [one for one in found if one.answered]
     for one in answered:
         if not one.text.strip():
-            raise UserError(f"{one.place} has an empty question; mend that line or leave it out")
+            raise UserError(f"{one.location} has an empty question; mend that line or leave it out")
     if not answered:
         raise UserError(_refuse_unanswered(benchmark, split, given))
     return answered
@@ -138,7 +138,7 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
 
 def _refuse_unanswered(benchmark: Benchmark, split: str, given: Sequence[FileRow]) -> str:
     """Explain why no row of a split has an answer: it is withheld, or the file is another."""
-    file = given[0].place.rpartition(", ")[0]
+    file = given[0].location.rpartition(", ")[0]
     if split not in (benchmark.split, benchmark.shots_split):
         return (
             f"{file} has no answers: {benchmark.title} publishes its split {split} without them; "
@@ -158,7 +158,7 @@ def _texts(options: Sequence[str]) -> list[str]:
 
 def _twin(options: Sequence[str]) -> str | None:
     texts = _texts(options)
-    return next((one for place, one in enumerate(texts) if one and one in texts[:place]), None)
+    return next((one for index, one in enumerate(texts) if one and one in texts[:index]), None)
 
 
 def _blank(options: Sequence[str]) -> str | None:
@@ -173,10 +173,10 @@ def _of_exam(row: FileRow) -> Item:
     right = letters_of(answer, len(options))
     if answer.strip() and (len(right) != 1 or not _only_letters(answer)):
         raise UserError(
-            f"{row.place}: the answer is {short_repr(answer)}; expected one of A, B, C and D"
+            f"{row.location}: the answer is {short_repr(answer)}; expected one of A, B, C and D"
         )
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("question"),
         options=options,
         right=right,
@@ -193,13 +193,13 @@ def _of_agieval(row: FileRow) -> Item:
     options = tuple(row.texts("options"))
     if not options:
         return Item(
-            place=row.place,
+            location=row.location,
             text=row.text("question"),
             passage=row.text("passage"),
             reply=row.text("answer"),
         )
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("question"),
         passage=row.text("passage"),
         options=options,
@@ -209,7 +209,7 @@ def _of_agieval(row: FileRow) -> Item:
 
 def _of_boolq(row: FileRow) -> Item:
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("question"),
         passage=row.text("passage"),
         options=("No", "Yes"),
@@ -219,7 +219,7 @@ def _of_boolq(row: FileRow) -> Item:
 
 def _of_ax_b(row: FileRow) -> Item:
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("sentence2"),
         passage=row.text("sentence1"),
         options=("True", "False"),
@@ -229,7 +229,7 @@ def _of_ax_b(row: FileRow) -> Item:
 
 def _of_piqa(row: FileRow) -> Item:
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("goal"),
         options=(row.text("sol1"), row.text("sol2")),
         right=_label(row, {"0": 0, "1": 1}),
@@ -238,7 +238,7 @@ def _of_piqa(row: FileRow) -> Item:
 
 def _of_csl(row: FileRow) -> Item:
     return Item(
-        place=row.place,
+        location=row.location,
         text="，".join(row.texts("keyword")),
         passage=row.text("abst"),
         options=("否", "是"),
@@ -248,7 +248,7 @@ def _of_csl(row: FileRow) -> Item:
 
 def _of_eprstmt(row: FileRow) -> Item:
     return Item(
-        place=row.place,
+        location=row.location,
         text=row.text("sentence"),
         options=("消极", "积极"),
         right=_label(row, {"negative": 0, "positive": 1}),
@@ -259,7 +259,7 @@ def _of_summary(row: FileRow) -> Item:
     """Read an article and its summary; an empty article of XSum counts as unanswered."""
     text = row.text("dialogue", "document", "text", "content")
     return Item(
-        place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
+        location=row.location, text=text, reply=row.text("summary", "abst") if text.strip() else ""
     )
 
 
@@ -269,7 +269,9 @@ def _label(row: FileRow, known: Mapping[str, int]) -> tuple[int, ...]:
     if not label:
         return ()
     if label.lower() not in known:
-        raise UserError(f"{row.place}: the label is {short_repr(label)}; expected {_either(known)}")
+        raise UserError(
+            f"{row.location}: the label is {short_repr(label)}; expected {_either(known)}"
+        )
     return (known[label.lower()],)
 
 

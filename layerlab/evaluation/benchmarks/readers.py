@@ -27,11 +27,11 @@ class FileRow(NamedTuple):
     """A row of a file.
 
     Attributes:
-        place: its file and line, as errors repeat them.
+        location: its file and line, as errors repeat them.
         cells: texts, lists of texts, or tables, by the names of their columns in lower case.
     """
 
-    place: str
+    location: str
     cells: Mapping[str, Cell]
 
     def text(self, *names: str) -> str:
@@ -42,7 +42,9 @@ class FileRow(NamedTuple):
         """
         value = self._value(names)
         if not isinstance(value, str):
-            raise UserError(f"{self.place}: {names[0]!r} is {short_repr(value)}; expected a text")
+            raise UserError(
+                f"{self.location}: {names[0]!r} is {short_repr(value)}; expected a text"
+            )
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -61,7 +63,7 @@ class FileRow(NamedTuple):
             if name in self.cells:
                 return self.cells[name]
         raise UserError(
-            f"{self.place} has no {' or '.join(map(repr, names))}; "
+            f"{self.location} has no {' or '.join(map(repr, names))}; "
             f"it has {', '.join(self.cells) or 'nothing'}: mend that line"
         )
 
@@ -96,21 +98,21 @@ def of_table(file: BenchmarkFile) -> Iterator[FileRow]:
         ['01']
     """
     records = _records(file)
-    place, first = next(records, (file.name, []))
+    location, first = next(records, (file.name, []))
     names = [name.strip().lower() for name in first]
     lacking = [name for name in HEADLESS[:-1] if name not in names]
     if lacking:
         raise UserError(
-            f"{place}: the columns are {short_repr(', '.join(first))}; "
+            f"{location}: the columns are {short_repr(', '.join(first))}; "
             "expected question, A, B, C, D and answer"
         )
-    _check_once(names, place)
-    yield from (_row(names, place, cells) for place, cells in records)
+    _check_once(names, location)
+    yield from (_row(names, location, cells) for location, cells in records)
 
 
 def of_headless_table(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file of comma-separated cells without a line of column names."""
-    yield from (_row(HEADLESS, place, cells) for place, cells in _records(file))
+    yield from (_row(HEADLESS, location, cells) for location, cells in _records(file))
 
 
 def of_lines(file: BenchmarkFile) -> Iterator[FileRow]:
@@ -126,8 +128,8 @@ def of_lines(file: BenchmarkFile) -> Iterator[FileRow]:
     """
     for number, line in enumerate(decode_text(file).split("\n"), 1):
         if line.strip():
-            place = f"{file.name}, line {number}"
-            yield _object(place, _parse(place, line, "that line"))
+            location = f"{file.name}, line {number}"
+            yield _object(location, _parse(location, line, "that line"))
 
 
 def of_list(file: BenchmarkFile) -> Iterator[FileRow]:
@@ -144,7 +146,7 @@ def of_labelled_lines(file: BenchmarkFile, labels: BenchmarkFile) -> Iterator[Fi
     found, beside = list(of_lines(file)), _plain(labels)
     _same(file, len(found), labels, len(beside))
     for row, label in zip(found, beside, strict=True):
-        yield FileRow(row.place, {**row.cells, "label": label})
+        yield FileRow(row.location, {**row.cells, "label": label})
 
 
 def of_parallel_lines(file: BenchmarkFile, beside: BenchmarkFile) -> Iterator[FileRow]:
@@ -187,32 +189,32 @@ def _records(file: BenchmarkFile) -> Iterator[tuple[str, list[str]]]:
         ) from None
 
 
-def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> FileRow:
+def _row(names: Sequence[str], location: str, cells: Sequence[str]) -> FileRow:
     if len(cells) != len(names):
-        raise UserError(f"{place} has {len(cells)} cells; expected {len(names)}: mend that line")
-    return FileRow(place, dict(zip(names, cells, strict=True)))
+        raise UserError(f"{location} has {len(cells)} cells; expected {len(names)}: mend that line")
+    return FileRow(location, dict(zip(names, cells, strict=True)))
 
 
-def _parse(place: str, text: str, mend: str) -> Any:
+def _parse(location: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
         return check_text(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
     except ValueError as error:
         message = getattr(error, "msg", str(error))
-        raise UserError(f"{place} is not JSON: {message}; mend {mend}") from None
+        raise UserError(f"{location} is not JSON: {message}; mend {mend}") from None
 
 
-def _object(place: str, found: Any) -> FileRow:
+def _object(location: str, found: Any) -> FileRow:
     if not isinstance(found, dict):
-        raise UserError(f"{place} is {short_repr(found)}; expected an object")
-    _check_once(map(str.lower, found), place)
+        raise UserError(f"{location} is {short_repr(found)}; expected an object")
+    _check_once(map(str.lower, found), location)
     cells = {name.lower(): _cell(value) for name, value in found.items()}
-    return FileRow(place, cells)
+    return FileRow(location, cells)
 
 
-def _check_once(names: Iterable[str], place: str) -> None:
+def _check_once(names: Iterable[str], location: str) -> None:
     """Refuse two columns of one name, capitals or not: each reader takes another."""
     if twice := find_twice(filter(None, names)):
-        raise UserError(f"{place} has two columns called {short_repr(twice)}; leave one out")
+        raise UserError(f"{location} has two columns called {short_repr(twice)}; leave one out")
 
 
 def _cell(value: Any) -> Cell:

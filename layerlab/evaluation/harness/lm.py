@@ -188,15 +188,15 @@ class HarnessModel(HFLM):
         if self.rows == 1:
             return found
         questions: dict[int | None, list[int]] = {}
-        for place, one in enumerate(requests):
-            questions.setdefault(one.doc_id, []).append(place)
+        for index, one in enumerate(requests):
+            questions.setdefault(one.doc_id, []).append(index)
         rows, share = self.rows, self.forward.share
         self.rows, self.forward.share = 1, False
         for places in questions.values():
-            own = [requests[place] for place in places]
-            if self._is_open(own, [found[place][0] for place in places]):
-                for place, value in zip(places, self._likelihoods(own), strict=True):
-                    found[place] = value
+            own = [requests[index] for index in places]
+            if self._is_open(own, [found[index][0] for index in places]):
+                for index, value in zip(places, self._likelihoods(own), strict=True):
+                    found[index] = value
         self.rows, self.forward.share = rows, share
         return found
 
@@ -228,8 +228,8 @@ class HarnessModel(HFLM):
         lm-eval's own also counts what the tokenizer puts before a text, as P(BOS | BOS).
         """
         windows = [
-            (place, utils.make_disjoint_window(pair))
-            for place, one in enumerate(requests)
+            (index, utils.make_disjoint_window(pair))
+            for index, one in enumerate(requests)
             for pair in utils.get_rolling_token_windows(
                 self.tok_encode(one.args[0], add_special_tokens=False),
                 prefix_token=self.prefix_token_id,
@@ -239,8 +239,8 @@ class HarnessModel(HFLM):
         ]
         found = [0.0] * len(requests)
         scored = self._loglikelihood_tokens([(None, *pair) for _, pair in windows])
-        for (place, _), (sum_, _) in zip(windows, scored, strict=True):
-            found[place] += sum_
+        for (index, _), (sum_, _) in zip(windows, scored, strict=True):
+            found[index] += sum_
         self.unsound = {
             one.doc_id for one, sum_ in zip(requests, found, strict=True) if math.isnan(sum_)
         }
@@ -370,9 +370,9 @@ def _ask(
     """Ask those requests that may share a batch, part by part, the longest first."""
     found: dict[int, Any] = {}
     for part in reversed(parts):
-        answers = ask([requests[place] for place in part])
+        answers = ask([requests[index] for index in part])
         found.update(zip(part, answers, strict=True))
-    return [found[place] for place in range(len(requests))]
+    return [found[index] for index in range(len(requests))]
 
 
 def _first_rows(subject: LoadedModel, share: bool) -> int:

@@ -134,15 +134,15 @@ def split_cuts(
     """
     found: list[list[int]] = []
     cuts: dict[tuple[int, ...], list[int]] = {}
-    for place in part:
-        before, after = pairs[place]
+    for index in part:
+        before, after = pairs[index]
         known = cuts.setdefault((*before, *after[:-1]), [])
         if len(before) not in known:
             known.append(len(before))
         number = known.index(len(before))
         if number == len(found):
             found.append([])
-        found[number].append(place)
+        found[number].append(index)
     return found
 
 

@@ -175,9 +175,9 @@ def _right_places(task: Any, sample: Mapping[str, Any], choices: Sequence[str]) 
         return set(sample["doc"]["gold"])
     told = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
     return {
-        place
+        index
         for one in (told if isinstance(told, list) else [told])
-        if (place := find_place(one, choices)) is not None
+        if (index := find_place(one, choices)) is not None
     }
 
 

@@ -48,8 +48,8 @@ def is_close(sums: Sequence[float], texts: Sequence[str], apart: float) -> bool:
         worth = [one / by for one, by in zip(sums, divided, strict=True)]
         room = [apart * (1 + abs(one)) / by for one, by in zip(sums, divided, strict=True)]
         best = max(range(len(worth)), key=worth.__getitem__)
-        for place, value in enumerate(worth):
-            if place != best and value + room[place] >= worth[best] - room[best]:
+        for index, value in enumerate(worth):
+            if index != best and value + room[index] >= worth[best] - room[best]:
                 return True
     return False
 

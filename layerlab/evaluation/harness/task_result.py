@@ -85,7 +85,7 @@ def merge_filters(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         whole = found.setdefault(one["doc_id"], {**one, "metrics": []})
         whole.update(values)
         whole["metrics"] += list(values)
-    return [found[place] for place in sorted(found)]
+    return [found[index] for index in sorted(found)]
 
 
 def _plain(value: Any) -> Any:
@@ -189,6 +189,6 @@ def normalized_scores(samples: Sequence[Mapping[str, Any]]) -> list[float] | Non
         if not all(map(math.isfinite, sums)):  # not asked, or without finite logits
             found.append(0.0)
             continue
-        best = max(range(len(sums)), key=lambda place: sums[place] / long[place])
+        best = max(range(len(sums)), key=lambda index: sums[index] / long[index])
         found.append(float(best in one["doc"]["gold"]))
     return found

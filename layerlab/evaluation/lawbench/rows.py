@@ -51,7 +51,7 @@ def read_scored_rows(number: str, *, shots: int = 0, folder: Path | None = None)
     task, kept, left_out = TASKS[number], [], {}
     for row in read_rows(LAWBENCH, LAWBENCH[number], SPLITS[shots], folder):
         if why := task.exclusion_reason(row.text("answer")):
-            left_out[row.place] = why
+            left_out[row.location] = why
         else:
             kept.append(_document(task, row))
     if not kept:
@@ -62,14 +62,14 @@ def read_scored_rows(number: str, *, shots: int = 0, folder: Path | None = None)
 def _document(task: LawBenchTask, row: FileRow) -> Mapping[str, str]:
     instruction, question, answer = map(row.text, ("instruction", "question", "answer"))
     if not question.strip():
-        raise UserError(f"{row.place} has an empty question; leave that row out")
+        raise UserError(f"{row.location} has an empty question; leave that row out")
     if not answer.strip() and not task.may_be_blank:
-        raise UserError(f"{row.place} has no answer; leave that row out")
+        raise UserError(f"{row.location} has no answer; leave that row out")
     try:
         task.read(answer)
     except Unreadable as expected:
         raise UserError(
-            f"{row.place}: the answer {short_repr(answer)} is not worded as LawBench's "
+            f"{row.location}: the answer {short_repr(answer)} is not worded as LawBench's "
             f"{task.number}; expected {expected}"
         ) from None
     return {

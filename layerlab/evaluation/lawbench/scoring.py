@@ -76,9 +76,9 @@ def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in types:
         # The last one wins, so the first from behind: none is read in vain but a short _UNSAID.
-        for place in reversed([one.end() for one in re.finditer(re.escape(name), output)]):
-            if len(output) - place > 2 and output[place] in ":：":
-                entity = _ENTITY.match(output, place + 1)[1].strip()  # type: ignore[index]
+        for end in reversed([one.end() for one in re.finditer(re.escape(name), output)]):
+            if len(output) - end > 2 and output[end] in ":：":
+                entity = _ENTITY.match(output, end + 1)[1].strip()  # type: ignore[index]
                 if entity not in _UNSAID:
                     found[name] = entity
                     break

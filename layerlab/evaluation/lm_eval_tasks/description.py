@@ -29,8 +29,8 @@ BESIDE = (
 def describe_task(task: Any, limit: int | None = None) -> str:
     """Describe what a task asks, and how, as one text: equal texts mean equal tasks."""
     config = {**task.dump_config(), "metadata": dict(task.config.metadata or {})}
-    for place in ("config_source", "folder"):
-        config["metadata"].pop(place, None)
+    for key in ("config_source", "folder"):
+        config["metadata"].pop(key, None)
     documents = [dict(doc) for _, doc in task.doc_iterator(limit=limit)]
     content = {"config": config, "documents": documents, "examples": _list_examples(task)}
     written: list[FunctionType | type] = [type(task), *_functions(vars(task.config))]

@@ -48,8 +48,8 @@ def read_task_file(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, outer: tuple[Path, ...]) -> dict[str, Any]:
-    place = expand_home(path).resolve()
-    if place in outer or len(outer) >= DEPTH:
+    file = expand_home(path).resolve()
+    if file in outer or len(outer) >= DEPTH:
         raise UserError(
             f"{outer[0]} includes {path} again, or more than {DEPTH} files; break that chain"
         )
@@ -59,7 +59,7 @@ def _read(path: Path, outer: tuple[Path, ...]) -> dict[str, Any]:
     for one in [included] if isinstance(included, str) else included or ():
         if not isinstance(one, str):
             raise UserError(f"{path} includes {one!r}; expected the name of a file")
-        base = _read(place.parent / one, (*outer, place))
+        base = _read(file.parent / one, (*outer, file))
         base.pop("task_list", None)  # as lm-eval does: it is the included file's alone
         merged |= base
     return merged | content
@@ -95,10 +95,10 @@ def values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value inside of a configuration with its path; at most `NODES` of them."""
     waiting, seen = [(path, content)], 0
     while waiting and seen < NODES:
-        place, value = waiting.pop()
+        name, value = waiting.pop()
         seen += 1
-        yield place, value
+        yield name, value
         if isinstance(value, Mapping):
-            waiting += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+            waiting += [(f"{name}.{key}".lstrip("."), one) for key, one in value.items()]
         elif isinstance(value, list | tuple):
-            waiting += [(place, one) for one in value]
+            waiting += [(name, one) for one in value]

@@ -151,8 +151,8 @@ def _by_content() -> Iterator[None]:
 
     def describe_origin(data_file: str, *args: Any, **options: Any) -> Any:
         found = plain(data_file, *args, **options)
-        place = Path(data_file)
-        return (*found, fingerprint(place)) if place.is_file() else found
+        file = Path(data_file)
+        return (*found, fingerprint(file)) if file.is_file() else found
 
     data_files._get_single_origin_metadata = describe_origin
     try:
@@ -171,8 +171,8 @@ def _add_file(index: dict[str, Any], path: Path) -> str:
     names = member_names(config)
     siblings = {one: other for one in names if (other := _sibling(path, one)) is not None}
     index.update(find_entries(one for one in names if one not in siblings))
-    for place in siblings.values():
-        _add_file(index, place)
+    for file in siblings.values():
+        _add_file(index, file)
     kind = TaskIndex._kind_of(config)
     # Where code was asked for lm-eval reads the file itself, else it gets what was checked.
     index[name] = (
@@ -264,8 +264,8 @@ def _try(task: Any) -> None:
     places = sorted(random.Random().sample(range(len(documents)), min(TRIED, len(documents))))
 
     def fill() -> None:
-        for place in places:
-            document = documents[place]
+        for index in places:
+            document = documents[index]
             task.doc_to_text(document)
             task.doc_to_target(document)
             if task.config.doc_to_choice is not None:

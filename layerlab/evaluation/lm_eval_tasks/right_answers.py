@@ -39,13 +39,13 @@ def leave_out_unmarkable(task: Any) -> list[str]:
     _refuse_all(faults)
     if any(one.loose for one in found):
         _read_places(task)
-    kept = [place for place, fault in enumerate(faults) if not fault]
+    kept = [index for index, fault in enumerate(faults) if not fault]
     if len(kept) < len(found):
         _keep(task, documents, kept)
     return [
         *_describe_faults(task.task_name, faults),
         *_describe_faults(task.task_name, _leave_out_examples(task, documents), shown=True),
-        *_describe_repeated(task.task_name, [found[place].key for place in kept]),
+        *_describe_repeated(task.task_name, [found[index].key for index in kept]),
     ]
 
 
@@ -108,7 +108,7 @@ class _Question:
         key: what is equal where a question stands there again.
         options: their number.
         answer: that should name one of them.
-        place: of the one that lm-eval takes.
+        index: of the one that lm-eval takes.
         text: an option that is written as the answer is, where lm-eval takes another one or none.
         written: whether an option is written as the answer is, which names a place.
     """
@@ -117,14 +117,14 @@ class _Question:
     key: str = field(default="", repr=False)
     options: int = 0
     answer: Any = None
-    place: int | None = None
+    index: int | None = None
     text: str | None = None
     written: bool = False
 
     @property
     def loose(self) -> bool:
         """Whether the answer names a place in a way that lm-eval does not read."""
-        return self.place is not None and not isinstance(self.answer, int)
+        return self.index is not None and not isinstance(self.answer, int)
 
 
 def _look(task: Any, document: Any) -> _Question:
@@ -160,10 +160,10 @@ def _look(task: Any, document: Any) -> _Question:
         return _Question(fault, options=len(choices), answer=answer, text=other)
     if listed or task.multiple_input or (isinstance(answer, str) and named):
         return _Question(key=key, options=len(choices))
-    place = places.pop()
-    other = written if told and choices[place] != written else None
+    index = places.pop()
+    other = written if told and choices[index] != written else None
     return _Question(
-        key=key, options=len(choices), answer=answer, place=place, text=other, written=named
+        key=key, options=len(choices), answer=answer, index=index, text=other, written=named
     )
 
 
@@ -194,7 +194,7 @@ def _refuse_count_from_one(found: Iterable[_Question]) -> None:
     """
     named = [one for one in found if one.options]
     beyond = [one for one in named if one.fault]
-    firsts = any(one.place in (None, 0) for one in named if not one.fault)
+    firsts = any(one.index in (None, 0) for one in named if not one.fault)
     if beyond and not firsts and all(_is_next(one) for one in beyond):
         raise UserError(
             f"its answers are counted from 1 ({beyond[0].options} of {beyond[0].options} options, "
@@ -213,7 +213,7 @@ def _refuse_read_as_places(found: Sequence[_Question]) -> None:
     """
     texts = [one.text for one in found if one.text is not None]
     beyond = any(one.fault and one.text is not None for one in found)
-    if any(one.place is not None and not one.written for one in found):
+    if any(one.index is not None and not one.written for one in found):
         return
     if beyond or len(texts) >= FEWEST:
         raise UserError(
@@ -238,8 +238,8 @@ def _read_places(task: Any) -> None:
         answer = plain(document, *given)
         choices = task.doc_to_choice(document)
         if isinstance(answer, float | str) and answer not in choices:
-            place = find_place(answer, choices)
-            return answer if place is None else place
+            index = find_place(answer, choices)
+            return answer if index is None else index
         return answer
 
     task.doc_to_target = doc_to_target
@@ -250,7 +250,7 @@ def _keep(task: Any, documents: Any, places: Sequence[int]) -> None:
     kept = (
         documents.select(places)
         if hasattr(documents, "select")
-        else [documents[place] for place in places]
+        else [documents[index] for index in places]
     )
     task.task_docs = kept
     setattr(task, "test_docs" if task.has_test_docs() else "validation_docs", lambda: kept)

@@ -60,8 +60,8 @@ def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """
     a, b = sorted((a, b), key=len)
     places: dict[Hashable, int] = {}
-    for place, element in enumerate(a):
-        places[element] = places.get(element, 0) | 1 << place
+    for index, element in enumerate(a):
+        places[element] = places.get(element, 0) | 1 << index
     whole = (1 << len(a)) - 1
     unmatched = whole
     for element in b:

@@ -67,7 +67,7 @@ class TaskAnswers:
     """All answers of a model to a task.
 
     Attributes:
-        place: file that they stand in.
+        path: file that they stand in.
         answers: by the number of the question.
         higher: whether more is better, by metric, where that is known.
         fields: of the first question, for a message that lists them.
@@ -76,7 +76,7 @@ class TaskAnswers:
             task.
     """
 
-    place: Path
+    path: Path
     answers: Mapping[str, ModelAnswer]
     higher: Mapping[str, bool] = field(default_factory=dict)
     fields: Sequence[str] = ()
@@ -164,7 +164,7 @@ def read_samples(
     for key, own in marks.items():
         named = {(f"{name},{way}" if several else name): one for (name, way), one in own.items()}
         found[key].scores.update(named)
-    return TaskAnswers(place=path, answers=found, higher=higher or {}, fields=fields)
+    return TaskAnswers(path=path, answers=found, higher=higher or {}, fields=fields)
 
 
 def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> ModelAnswer:

@@ -208,7 +208,7 @@ def _pick_groups(
             (left.unmarked, own & set(unscored)),
             (left.unlike, own & unlike),
         )
-        why = next(((place, lacking) for place, lacking in reasons if lacking), None)
+        why = next(((name, lacking) for name, lacking in reasons if lacking), None)
         if why is not None and name not in left.otherwise and len(own) > 1:
             why[0].append(f"{name} ({list_names(sorted(why[1]))})")
         if why is not None or name in left.otherwise:
@@ -367,14 +367,14 @@ def _list_flips(contest: _Contest) -> Iterator[dict[str, Any]]:
     (pairs,) = contest.pairs
     if not pairs.binary:
         return
-    for place in np.flatnonzero(pairs.ours != pairs.theirs).tolist():
-        ours, theirs = pairs.answers[place]
+    for index in np.flatnonzero(pairs.ours != pairs.theirs).tolist():
+        ours, theirs = pairs.answers[index]
         yield {
             "arm": contest.arm,
             "against": contest.against,
             "task": pairs.task,
-            "question": pairs.keys[place],
-            "right_now": bool(pairs.ours[place]) == pairs.higher,
+            "question": pairs.keys[index],
+            "right_now": bool(pairs.ours[index]) == pairs.higher,
             "text": theirs.text,
             "right": theirs.right,
             "said": ours.said,

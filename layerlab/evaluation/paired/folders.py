@@ -176,7 +176,7 @@ def _read_results(folder: Path, dates: Collection[str]) -> dict[str, tuple[Path,
         UserError: they are there and cannot be read.
     """
     places = {one: folder / f"results{f'_{one}' if one else ''}.json" for one in sorted(dates)}
-    return {date: (place, read_results(place)) for date, place in places.items()}
+    return {date: (path, read_results(path)) for date, path in places.items()}
 
 
 def _list_groups(results: Iterable[Record]) -> dict[str, frozenset[str]]:
@@ -265,7 +265,7 @@ def _read_own(folder: Path, record: Record, documents: Sequence[str]) -> TaskAns
         answers[key].scores.update({**beside, **own})
     higher = {row["metric"]: row["higher_is_better"] for row in record.get("measured", ())}
     return TaskAnswers(
-        place=path,
+        path=path,
         answers=answers,
         higher={name: one for name, one in higher.items() if isinstance(one, bool)},
         fields=fields,

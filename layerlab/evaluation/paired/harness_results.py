@@ -69,14 +69,14 @@ def check_answers(task: str, found: TaskAnswers, results: Record, path: Path) ->
     count = results.get("n-samples", {}).get(task, {}).get("effective")
     if is_number(count) and count != len(found.answers):
         raise UserError(
-            f"{found.place} holds the answers to {len(found.answers):,} questions, and {path.name} "
+            f"{found.path} holds the answers to {len(found.answers):,} questions, and {path.name} "
             f"tells of {count:,}; {_restore()}"
         )
     for name, told in _list_means(task, found, results):
         mean = fmean(one.scores[name] for one in found.answers.values())
         if not math.isclose(mean, told, rel_tol=1e-6, abs_tol=1e-9):
             raise UserError(
-                f"the mean {name} of the questions of {found.place} is {mean:.6g}, and {path.name} "
+                f"the mean {name} of the questions of {found.path} is {mean:.6g}, and {path.name} "
                 f"says {told:.6g}; {_restore()}"
             )
 

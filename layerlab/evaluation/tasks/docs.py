@@ -95,6 +95,6 @@ def _explain(found: list[Item], benchmark: Benchmark) -> None:
     for one in found:
         if not one.explanation.strip():
             raise UserError(
-                f"{one.place} has no explanation; leave --cot out, or copy the examples of "
+                f"{one.location} has no explanation; leave --cot out, or copy the examples of "
                 f"{benchmark.title} anew"
             )

@@ -55,7 +55,7 @@ def build_prompt(
 
     Example:
         >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
-        >>> one = Item(place="x", text="几？", options=tuple("1234"), right=(1,))
+        >>> one = Item(location="x", text="几？", options=tuple("1234"), right=(1,))
         >>> benchmark = find_benchmark("financeiq")
         >>> prompt = build_prompt(one, benchmark, benchmark.subjects[0])
         >>> prompt.text

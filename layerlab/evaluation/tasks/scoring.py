@@ -24,7 +24,7 @@ def likeliest(likelihoods: Sequence[float]) -> int:
         >>> likeliest([-2.0, -1.0, -1.0])
         1
     """
-    return max(range(len(likelihoods)), key=lambda place: likelihoods[place])
+    return max(range(len(likelihoods)), key=lambda index: likelihoods[index])
 
 
 def list_likeliest(
@@ -48,7 +48,7 @@ def list_likeliest(
     room = unit * (1 + abs(likelihoods[best])) / by[best]
     # Where all are minus infinity, their difference is no number, and they are equal.
     return [
-        place for place, one in enumerate(worth) if one == worth[best] or worth[best] - one <= room
+        index for index, one in enumerate(worth) if one == worth[best] or worth[best] - one <= room
     ]
 
 
@@ -117,10 +117,10 @@ def _list_values(output: str) -> list[str]:
 def _find_braces(text: str) -> str:
     """Return what the first pair of braces of a text holds."""
     depth = 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         depth += (letter == "{") - (letter == "}")
         if depth == 0:
-            return text[1:place]
+            return text[1:position]
     return ""
 
 

@@ -45,10 +45,10 @@ def paired_curves(stage: Look, baselines: Mapping[str, str], by: str) -> list[di
     found = {name: _by_point(side.runs, by, stage.metric) for name, side in stage.sides.items()}
     tables: dict[int | float, dict[str, Mapping[int, float]]] = {}
     for name, points in found.items():
-        for place, values in points.items():
-            tables.setdefault(place, {})[name] = values
+        for point, values in points.items():
+            tables.setdefault(point, {})[name] = values
     judged = {
-        place: stage.judging(Additive(tables[place], stage.shared)) for place in sorted(tables)
+        point: stage.judging(Additive(tables[point], stage.shared)) for point in sorted(tables)
     }
     return [
         {"arm": name, "against": baseline, "by": by, "points": _points(judged, name, baseline, by)}
@@ -61,11 +61,11 @@ def _points(
     judged: Mapping[int | float, Judging], arm: str, baseline: str, by: str
 ) -> list[dict[str, Any]]:
     points = []
-    for place, difference in judged.items():
+    for point, difference in judged.items():
         found = difference(arm, baseline)
         if found.kind != "welch" and found.mean is not None:
             ends = {"low": found.low, "high": found.high}
-            points.append({by: place, "n": found.n, "difference": found.mean, **ends})
+            points.append({by: point, "n": found.n, "difference": found.mean, **ends})
     return points
 
 
@@ -78,9 +78,9 @@ def _by_point(
         events = [event for event in record.events if event.get("kind") == "evaluation"]
         for rank, event in enumerate(events):
             value = event.get(metric)
-            place = rank if by == "rank" else event.get(by)
-            if place is not None and isinstance(value, int | float) and math.isfinite(value):
-                found.setdefault(place, {})[seed] = float(value)
+            point = rank if by == "rank" else event.get(by)
+            if point is not None and isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(point, {})[seed] = float(value)
     return found
 
 

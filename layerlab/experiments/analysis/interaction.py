@@ -71,12 +71,12 @@ def find_interactions(recipe: TrainingRecipe, section: CompareSection) -> list[I
     listed, common = arms(section, recipe), dict(flatten(recipe.decisive()))
     named = {str(arm.name): arm for arm in listed}
     found = []
-    for place, block in enumerate(listed):
+    for index, block in enumerate(listed):
         base = named[str(block.against)]
         if _block(base) == _block(block) or _apart(base, block, common):
             continue
         others = [arm for arm in listed if _block(arm) == _block(base)]
-        for other, its_base in product(listed[place + 1 :], others):
+        for other, its_base in product(listed[index + 1 :], others):
             if _block(other) != _block(block) or _apart(other, its_base, common):
                 continue
             apart = list(_apart(block, other, common).items())

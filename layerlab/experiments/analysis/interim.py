@@ -186,11 +186,11 @@ def question_error(
     if not seeds:
         return None
     parts = []
-    for place, part in enumerate(found[0][seeds[0]].parts):
+    for index, part in enumerate(found[0][seeds[0]].parts):
         table = np.zeros((len(seeds), len(part.questions)))
         for scores, sign in zip(found, signs.values(), strict=True):
             for row, seed in enumerate(seeds):
-                own = scores[seed].parts[place].questions
+                own = scores[seed].parts[index].questions
                 if len(own) < 2:
                     return None
                 table[row] += sign * np.array([own[key] for key in part.questions])

@@ -292,7 +292,7 @@ def _departure(differs: Mapping[str, Any] | None) -> str:
     found: dict[str, list[str]] = {}
     for one in differs["factors"]:
         found.setdefault(one["place"], []).append(_change(one))
-    what = "; ".join(f"{place}: {', '.join(changes)}" for place, changes in found.items())
+    what = "; ".join(f"{setting}: {', '.join(changes)}" for setting, changes in found.items())
     counts = (("parameters", differs["parameters"]), ("FLOPs a token", differs["flops"]))
     sizes = [_more(count, name) for name, count in counts if count is not None]
     return "; ".join(filter(None, [what or "the same model", ", ".join(sizes)]))

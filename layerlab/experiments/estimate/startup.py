@@ -63,11 +63,11 @@ def startup_seconds(device: str, module: str = TRAINER, *, measure: bool = True)
 
 def free_memory(device: str) -> int | None:
     """Return the free memory in bytes; None where the device does not tell."""
-    place = torch.device(device)
-    if place.type == "cpu":
+    torch_device = torch.device(device)
+    if torch_device.type == "cpu":
         return int(psutil.virtual_memory().available)
-    if place.type == "cuda":
-        return int(torch.cuda.mem_get_info(place)[0]) * torch.cuda.device_count()
+    if torch_device.type == "cuda":
+        return int(torch.cuda.mem_get_info(torch_device)[0]) * torch.cuda.device_count()
     return None
 
 

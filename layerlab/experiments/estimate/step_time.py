@@ -134,11 +134,11 @@ def timeless(run: RunSpec) -> list[Any]:
         for name, value in kept["train"].items()
         if name not in {"seed", "learning_rate", "max_steps", "tokens", "num_train_epochs"}
     }
-    place = machine(recipe.run.device, recipe.run.threads)
+    hardware = machine(recipe.run.device, recipe.run.threads)
     emulate = recipe.emulate.model_dump()
     # A file of one's own is known by what is in it, not by where it lies.
     model = {**kept["model"], "load": own_files(recipe)}
-    found = [model, recipe.data.block_size, train, emulate, recipe.run.num_processes, place]
+    found = [model, recipe.data.block_size, train, emulate, recipe.run.num_processes, hardware]
     # Where nothing is controlled, what was kept before this counted holds on.
     controlled = recipe.control.model_dump(exclude_defaults=True)
     return [*found, controlled] if controlled else found

@@ -238,7 +238,7 @@ class _Active:
     run: RunSpec
     folder: Path
     attempt: int
-    place: tuple[RunSlot, ...]
+    run_slots: tuple[RunSlot, ...]
     work: SubmittedRun
     sign: Heartbeat
     hung: bool = False
@@ -265,7 +265,7 @@ class _Pool:
                         self._start(*queue.popleft(), free.popleft())
                     for one in list(self.active):
                         if self._over(one):
-                            free.append(one.place)
+                            free.append(one.run_slots)
                             # At the front again: what comes first in the plan is finished first.
                             queue.extendleft(self._again(one))
                     if halt.wanted:
@@ -277,10 +277,10 @@ class _Pool:
                 self._stop()
         return self.ended
 
-    def _start(self, run: RunSpec, attempt: int, place: tuple[RunSlot, ...]) -> None:
+    def _start(self, run: RunSpec, attempt: int, run_slots: tuple[RunSlot, ...]) -> None:
         folder = self.out / run.name
-        work = self.crew.start(folder, place)
-        self.active.append(_Active(run, folder, attempt, place, work, Heartbeat(folder)))
+        work = self.crew.start(folder, run_slots)
+        self.active.append(_Active(run, folder, attempt, run_slots, work, Heartbeat(folder)))
 
     def _over(self, one: _Active) -> bool:
         """Return whether a run has ended; report its news, and kill it if it hangs."""

@@ -50,18 +50,18 @@ class RunProcess:
         self._said = open_log(folder)
         # One crash ends all of them: the rest would wait for it for ever.
         with (folder / LOG).open("ab") as log:
-            for place, extra in zip(places, ranks(len(places)), strict=True):
+            for slot, extra in zip(places, ranks(len(places)), strict=True):
                 own = Popen(
                     [*command, str(folder)],
                     stdin=DEVNULL,
                     stdout=log,
                     stderr=STDOUT,
-                    env={**usual, **os.environ, **place.environment(), **extra, **given},
+                    env={**usual, **os.environ, **slot.environment(), **extra, **given},
                     # Ctrl-c is for the one who started it, who passes it on.
                     start_new_session=True,
                 )
                 self._all.append(own)
-                place.pin(own.pid)
+                slot.pin(own.pid)
 
     def code(self) -> int | None:
         """Return the exit code of the run: None while it goes on, else the first that is not 0."""

@@ -47,12 +47,12 @@ def hash_command(command: Command) -> str:
     beside = []
     try:
         for number, word in enumerate(command.run):
-            before, place = _find_named(word)
-            if place and place.is_file():
-                found.append([before + place.name, hash_file(place)])
-                beside += [hash_beside(place)] if place.suffix == ".py" else []
-            elif place and number and _is_apart(place):
-                found.append([before + place.name, _hash_folder(place)])
+            before, path = _find_named(word)
+            if path and path.is_file():
+                found.append([before + path.name, hash_file(path)])
+                beside += [hash_beside(path)] if path.suffix == ".py" else []
+            elif path and number and _is_apart(path):
+                found.append([before + path.name, _hash_folder(path)])
             else:
                 found.append(word)
     except OSError as error:
@@ -71,9 +71,9 @@ def _find_named(word: str) -> tuple[str, Path | None]:
     return "", None
 
 
-def _is_apart(place: Path) -> bool:
+def _is_apart(path: Path) -> bool:
     """Return whether a place is a folder, and none in which all that is done here is written."""
-    return place.is_dir() and not Path.cwd().is_relative_to(place.resolve())
+    return path.is_dir() and not Path.cwd().is_relative_to(path.resolve())
 
 
 def _hash_folder(folder: Path) -> str:
@@ -143,7 +143,7 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
     # A single number has no questions behind it; a list has one each.
     worth = found if isinstance(found, list) else [found]
     score = math.fsum(worth) / len(worth)
-    questions = {str(place): one for place, one in enumerate(worth) if worth is found}
+    questions = {str(index): one for index, one in enumerate(worth) if worth is found}
     return ModelScore(
         score=score,
         asked=asked,

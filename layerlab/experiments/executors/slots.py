@@ -110,7 +110,7 @@ def _gpus(settings: RunSection) -> list[tuple[RunSlot, ...]]:
         )
     count = settings.max_parallel or len(found) // settings.num_processes
     # Where more runs are asked for than there are GPUs, they share them in turn.
-    given = [found[place % len(found)] for place in range(count * settings.num_processes)]
+    given = [found[index % len(found)] for index in range(count * settings.num_processes)]
     rows = []
     for start in range(0, len(given), settings.num_processes):
         own = given[start : start + settings.num_processes]

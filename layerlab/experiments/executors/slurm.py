@@ -42,7 +42,7 @@ class SlurmTask:
 
     Args:
         folder: of the run.
-        place: of each of its processes.
+        run_slots: of each of its processes.
         command: of the worker, but for the folder.
         grants: what the run may do; what the process that submits it may, if left out.
     """
@@ -50,11 +50,11 @@ class SlurmTask:
     def __init__(
         self,
         folder: Path,
-        place: tuple[RunSlot, ...],
+        run_slots: tuple[RunSlot, ...],
         command: Sequence[str] = WORKER,
         grants: str | None = None,
     ) -> None:
-        self.folder, self.place, self.command = folder, place, tuple(command)
+        self.folder, self.run_slots, self.command = folder, run_slots, tuple(command)
         self.grants = grants or list_grants()
         self._started: RunProcess | None = None
         self._told = False
@@ -63,7 +63,7 @@ class SlurmTask:
         """Execute the run, and return its exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         with _deaf():
-            self._started = RunProcess(self.folder, self.place, self.command, self.grants)
+            self._started = RunProcess(self.folder, self.run_slots, self.command, self.grants)
         while (code := self._started.code()) is None:
             time.sleep(_POLL)
         if code == 128 + signal.SIGUSR1 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
@@ -80,7 +80,7 @@ class SlurmTask:
         until = time.monotonic() + DELAY - 10
         while self._started and self._started.code() is None and time.monotonic() < until:
             time.sleep(_POLL)
-        return DelayedSubmission(SlurmTask(self.folder, self.place, self.command, self.grants))
+        return DelayedSubmission(SlurmTask(self.folder, self.run_slots, self.command, self.grants))
 
     def _stop(self) -> None:
         if self._started is not None and not self._told:
@@ -127,19 +127,19 @@ class Cluster:
         """
         if self.queue is None:
             return slots(self.settings)
-        place = (RunSlot(threads=self.settings.threads),) * self.settings.num_processes
+        run_slots = (RunSlot(threads=self.settings.threads),) * self.settings.num_processes
         for start in range(0, len(folders), ARRAY):
             part = folders[start : start + ARRAY]
-            self._ahead |= dict(zip(part, self._submit(part, place), strict=True))
-        return [place] * len(folders)
+            self._ahead |= dict(zip(part, self._submit(part, run_slots), strict=True))
+        return [run_slots] * len(folders)
 
-    def start(self, folder: Path, place: tuple[RunSlot, ...]) -> "Job":
+    def start(self, folder: Path, run_slots: tuple[RunSlot, ...]) -> "Job":
         """Return the job of a run: the one of the array, or a new one."""
-        job = self._ahead.pop(folder, None) or self._submit([folder], place)[0]
+        job = self._ahead.pop(folder, None) or self._submit([folder], run_slots)[0]
         return Job(job, folder, self.queue)
 
-    def _submit(self, folders: Sequence[Path], place: tuple[RunSlot, ...]) -> list[Any]:
-        tasks = [SlurmTask(folder.resolve(), place, self.command) for folder in folders]
+    def _submit(self, folders: Sequence[Path], run_slots: tuple[RunSlot, ...]) -> list[Any]:
+        tasks = [SlurmTask(folder.resolve(), run_slots, self.command) for folder in folders]
         try:
             # submitit prints what Slurm said, and hands it on as well.
             with redirect_stderr(StringIO()), _safe_path():

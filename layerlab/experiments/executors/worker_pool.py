@@ -25,11 +25,11 @@ class Worker:
     """A process in a slot, which carries out runs for as long as it is asked to.
 
     Args:
-        place: where it computes.
+        slot: where it computes.
         log: where it says what goes wrong before its first run.
     """
 
-    def __init__(self, place: RunSlot, log: Path) -> None:
+    def __init__(self, slot: RunSlot, log: Path) -> None:
         given = {GRANTS: list_grants(), PARENT: str(os.getpid())}
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -37,11 +37,11 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env={**os.environ, **place.environment(), **given},
+                env={**os.environ, **slot.environment(), **given},
                 # Ctrl-c is for the one who started it, who passes it on.
                 start_new_session=True,
             )
-        place.pin(self.process.pid)
+        slot.pin(self.process.pid)
         self.answer: list[str] = []
         # A pipe cannot be looked into without waiting, on every system.
         self._ear = threading.Thread(target=self._listen, daemon=True)
@@ -85,19 +85,19 @@ class WorkerPool:
     def __init__(self) -> None:
         self._idle: defaultdict[RunSlot, list[Worker]] = defaultdict(list)
 
-    def start(self, folder: Path, place: RunSlot) -> "WorkerRun":
+    def start(self, folder: Path, slot: RunSlot) -> "WorkerRun":
         """Start the run of a folder, in a worker that is idle or in a new one.
 
         Raises:
             UserError: `log.txt` is a pipe or a device.
         """
         begin = open_log(folder)
-        idle = self._idle[place]
+        idle = self._idle[slot]
         worker = None
         while idle and (worker is None or worker.process.poll() is not None):
             worker = idle.pop()
         if worker is None or worker.process.poll() is not None:
-            worker = Worker(place, folder / LOG)
+            worker = Worker(slot, folder / LOG)
         worker.ask(folder)
         return WorkerRun(worker, folder, begin, idle)
 

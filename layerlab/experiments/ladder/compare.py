@@ -109,10 +109,10 @@ def collect_tests(recipe: TrainingRecipe, sizes: Sizes) -> LadderTests:
         arms=arms,
         elsewhere=[
             OtherSizes(
-                tests=[*(p for other, ps in enumerate(raw) if other != place for p in ps), *own],
+                tests=[*(p for other, ps in enumerate(raw) if other != index for p in ps), *own],
                 lent=lent,
             )
-            for place in range(len(raw))
+            for index in range(len(raw))
         ],
         corrected=[[next(corrected) for _ in arm.tests] for arm in arms],
         count=len(own) + sum(map(len, raw)),

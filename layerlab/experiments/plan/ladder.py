@@ -83,10 +83,10 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     _check_apart(sizes, [parameters for _, parameters in found])
     _check_beyond(ladder, found[-1][1])
     tokens = [
-        ladder.tokens[place]
+        ladder.tokens[index]
         if ladder.tokens
         else (ladder.tokens_per_parameter or length / whole) * parameters
-        for place, (_, parameters) in enumerate(found)
+        for index, (_, parameters) in enumerate(found)
     ]
     _check_equal(ladder, tokens, [parameters for _, parameters in found])
     return [
@@ -99,10 +99,10 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
                 shape,
                 wanted,
                 wanted / length,
-                _rates(ladder, place) | _head_width(base, design.shape),
+                _rates(ladder, index) | _head_width(base, design.shape),
             ),
         )
-        for place, (size, (shape, parameters), wanted) in enumerate(
+        for index, (size, (shape, parameters), wanted) in enumerate(
             zip(sizes, found, tokens, strict=True)
         )
     ]
@@ -257,11 +257,11 @@ def _head_width(base: TrainingRecipe, own: Shape) -> dict[str, Any]:
     return {"train.mup_base_head_width": base.train.mup_base_head_width or own.head_width}
 
 
-def _rates(ladder: LadderSection, place: int) -> dict[str, Any]:
+def _rates(ladder: LadderSection, index: int) -> dict[str, Any]:
     """Return the learning rates of a size as settings: one, or several that are swept."""
     if not ladder.learning_rates:
         return {}
-    given = ladder.learning_rates[place]
+    given = ladder.learning_rates[index]
     if isinstance(given, tuple):
         return {"compare.learning_rates": list(given)}
     return {"compare.learning_rates": [], "train.learning_rate": given}

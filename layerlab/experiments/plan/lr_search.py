@@ -173,8 +173,8 @@ def _edge(rate: float, results: Tried) -> Edge | None:
 def _between(results: Tried) -> float | None:
     """Return the rate halfway from the best to its farther neighbour, for a repeated proposal."""
     ordered = sorted(results)
-    place = ordered.index(best(results).rate)
-    near = ordered[max(0, place - 1) : place + 2]
+    index = ordered.index(best(results).rate)
+    near = ordered[max(0, index - 1) : index + 2]
     gaps = [(high / low, _round(math.sqrt(low * high))) for low, high in pairwise(near)]
     fresh = [gap for gap in gaps if gap[1] not in results]
     return max(fresh)[1] if fresh else None

@@ -195,7 +195,7 @@ class Additive:
         return Difference(
             kind="moderated",
             n=own.n,
-            mean=math.fsum(sign * float(self._effects[place]) for place, sign in wanted.items()),
+            mean=math.fsum(sign * float(self._effects[index]) for index, sign in wanted.items()),
             error=error,
             freedom=min(freedom, self.freedom),
             level=level,
@@ -207,15 +207,15 @@ class Additive:
         Arms of a pattern, beside those of the sum, are one: its degrees are Satterthwaite's too.
         """
         own, alike = self._design.spread(wanted)
-        for place, share in own.items():
-            variance, freedom = self.moderated[place]
+        for index, share in own.items():
+            variance, freedom = self.moderated[index]
             if share * variance > 0:
                 yield share * variance, freedom
         for kind in np.flatnonzero(alike).tolist():
             count, sums, squares = self._lent[kind]
-            for place in wanted:
-                if self._design.kinds[place] == kind:
-                    variance, freedom = self.moderated[place]
+            for index in wanted:
+                if self._design.kinds[index] == kind:
+                    variance, freedom = self.moderated[index]
                     count, sums = count - 1, sums - variance
                     squares -= variance**2 / freedom
             if count and sums > 0 and squares > 0:
@@ -274,7 +274,7 @@ class Additive:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {arm: place for place, arm in enumerate(self.arms)}
+        return {arm: index for index, arm in enumerate(self.arms)}
 
 
 def presence(pairs: Collection[tuple[str, ...]]) -> dict[str, float]:
@@ -301,7 +301,7 @@ def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     by_arm = len(counts[0]) <= len(counts[1])
     # The shorter side first: of the other, each level is the mean of what the first leaves.
     table, own, other = (filled, *counts) if by_arm else (filled.T, *reversed(counts))
-    place, level = (row, column) if by_arm else (column, row)
+    index, level = (row, column) if by_arm else (column, row)
     share = table / other
     size = len(own)
     if table.all():
@@ -309,7 +309,7 @@ def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     else:
         inverse = _invert(np.diag(own) - share @ table.T)
     reach = inverse @ share
-    noise = inverse[place, place] - 2 * reach[place, level] + (share * reach).sum(0)[level]
+    noise = inverse[index, index] - 2 * reach[index, level] + (share * reach).sum(0)[level]
     left = np.clip(1 - 1 / other[level] - noise, 0.0, 1.0)
     left = np.where(left < 1e-9, 0.0, left)
     patterns, kinds = np.unique(table.T, axis=0, return_inverse=True)

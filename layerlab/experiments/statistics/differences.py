@@ -322,7 +322,7 @@ def power(shift: Real, freedom: Real, alpha: Real) -> float:
     from scipy.special import nctdtr, stdtrit
 
     edge = -float(stdtrit(freedom, alpha / 2))
-    below, within = (float(nctdtr(freedom, abs(shift), place)) for place in (-edge, edge))
+    below, within = (float(nctdtr(freedom, abs(shift), bound)) for bound in (-edge, edge))
     if math.isnan(within):  # the fast form gives up where the slow one does not
         from scipy.stats import nct
 

@@ -26,10 +26,10 @@ def best_octave(sweep: Sweep) -> float | None:
         (1.0, None)
     """
     rates = sorted(sweep)
-    place = min(range(len(rates)), key=lambda one: sweep[rates[one]], default=0)
-    if not 0 < place < len(rates) - 1 or not math.isfinite(sweep[rates[place]]):
+    index = min(range(len(rates)), key=lambda one: sweep[rates[one]], default=0)
+    if not 0 < index < len(rates) - 1 or not math.isfinite(sweep[rates[index]]):
         return None
-    near = rates[place - 1 : place + 2]
+    near = rates[index - 1 : index + 2]
     octaves = np.log2(near)
     if not all(math.isfinite(sweep[rate]) for rate in near):
         return float(octaves[1])

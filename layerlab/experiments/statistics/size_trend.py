@@ -108,10 +108,10 @@ class SizeTrend:
         if len(self.sizes) < FEWEST:
             return []
         found = []
-        for place, (there, gain) in enumerate(zip(self._places, self._means, strict=True)):
-            kept = np.arange(len(self.sizes)) != place
+        for index, (there, gain) in enumerate(zip(self._places, self._means, strict=True)):
+            kept = np.arange(len(self.sizes)) != index
             forecast = float(_weights(self._places[kept], there) @ self._means[kept])
-            found.append(LeftOut(place=place, forecast=forecast, error=float(gain) - forecast))
+            found.append(LeftOut(place=index, forecast=forecast, error=float(gain) - forecast))
         return found
 
     @property
@@ -213,11 +213,11 @@ def sizes_of(
     """Return the sizes at which a difference has an error, drawn towards the common variance."""
     return [
         SizeGain(
-            doublings=place,
+            doublings=doubling,
             found=borrow(one, common),
             freedom=float(one.freedom),
             gains=list(own.values()),
         )
-        for place, one, own in zip(doublings, found, gains, strict=True)
+        for doubling, one, own in zip(doublings, found, gains, strict=True)
         if one.whole is not None and one.mean is not None
     ]

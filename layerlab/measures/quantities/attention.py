@@ -173,12 +173,12 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
         run.note_layer("logits", remark, layer.layer)
     columns = heads_of(layer, _heads(run.options)).columns
     for head in range(layer.attention.heads):
-        place = {
+        labels = {
             "sequence": layer.sequence,
             "layer": layer.attention.layer,
             "head": layer.attention.first + head,
         }
-        row = place | {name: columns[name][head] for name in _COLUMNS}
+        row = labels | {name: columns[name][head] for name in _COLUMNS}
         yield row | {"sink_column": int(row["sink_column"])}
 
 

@@ -148,10 +148,10 @@ def _reading(h: Hidden) -> list[Scalar]:
 
 def _places(layer: Layer) -> Iterator[tuple[str, Hidden]]:
     yield "stream", layer.stream
-    for place in ("attention", "ffn"):
-        branch = layer.sublayers[place].branch if place in layer.sublayers else None
+    for part in ("attention", "ffn"):
+        branch = layer.sublayers[part].branch if part in layer.sublayers else None
         if branch is not None:
-            yield place, branch
+            yield part, branch
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
@@ -160,12 +160,12 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     Source: Own.
     """
     places = dict(_places(layer))
-    read = read_lists({place: torch.stack(_reading(h)) for place, h in places.items()})
-    for place, values in read.items():
+    read = read_lists({part: torch.stack(_reading(h)) for part, h in places.items()})
+    for part, values in read.items():
         yield {
             "sequence": layer.sequence,
             "layer": layer.layer,
-            "place": place,
+            "place": part,
             **dict(zip(_QUANTITIES, values, strict=True)),
         }
 

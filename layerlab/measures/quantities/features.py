@@ -206,7 +206,7 @@ def _head(chosen: Chosen, run: MeasureContext) -> dict[str, Any]:
             {"id": token, "token": word, "count": count}
             for (token, count), word in zip(chosen.words, named, strict=True)
         ],
-        "places": [[list(place) for place in places] for places in chosen.places],
+        "places": [[list(position) for position in places] for places in chosen.places],
         "layers": [],
         "shares": [],
         "points": [],

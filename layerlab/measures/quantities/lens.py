@@ -197,13 +197,13 @@ def _rows(
     """Yield one row per layer, of the stream itself or through a map."""
     judge = Judge(given)
     with reading_out(whole.subject.model, whole.subject.stack, given) as readout:
-        for place, stream in enumerate(given.streams):
-            last = place == len(given.streams) - 1
-            mapped = maps[place](stream) if maps and not last else stream
+        for index, stream in enumerate(given.streams):
+            last = index == len(given.streams) - 1
+            mapped = maps[index](stream) if maps and not last else stream
             found = judge.compare(given.logits if last else readout(mapped))
             yield {
                 "sequence": number,
-                "layer": EMBEDDING + place,
+                "layer": EMBEDDING + index,
                 **{name: float(values.nanmean()) for name, values in found.items()},
                 "rank": float(found["rank"].median()),
                 **{f"tuned_{name}": nan for name in TUNED},

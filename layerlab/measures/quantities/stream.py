@@ -181,11 +181,11 @@ def _branch(layer: Layer, name: str) -> dict[str, Scalar]:
 
 def _size(h: Hidden) -> dict[str, Scalar]:
     size = h.detach().abs()
-    place = size.argmax()
+    largest = size.argmax()
     return {
         "largest": size.amax(),
-        "largest_token": place // h.shape[1],
-        "largest_channel": place % h.shape[1],
+        "largest_token": largest // h.shape[1],
+        "largest_channel": largest % h.shape[1],
         "median": median(h),
         "massive": massive(h),
         "outliers": outliers(h),

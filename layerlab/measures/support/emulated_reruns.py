@@ -50,7 +50,7 @@ class Reruns:
     def read_emulated(self, format: str, mode: str, read: Callable[[int, Tensor], None]) -> None:
         """Read the same outputs as `true` in a format, by their place there; none is kept."""
         run = Emulation(self.model, regime(format, mode))
-        read_outputs(run, self.call, self.blocks, lambda place, seen: read(place, seen[0]))
+        read_outputs(run, self.call, self.blocks, lambda index, seen: read(index, seen[0]))
 
     def foretold(self, format: str, kind: str) -> list[float]:
         """Return the predicted or bounded errors, at the places of `true`.

@@ -55,12 +55,12 @@ def _scores(
     if capped:
         half = logits / softcap
         scores = softcap * (1 - 2 / (tl.exp(2 * half) + 1))
-    place = row + keys - tokens
+    last = row + keys - tokens
     allowed = (row < tokens)[:, None] & (column < keys)[None, :]
     if causal:
-        allowed = allowed & (column[None, :] <= place[:, None])
+        allowed = allowed & (column[None, :] <= last[:, None])
     if windowed:
-        allowed = allowed & (column[None, :] > place[:, None] - window)
+        allowed = allowed & (column[None, :] > last[:, None] - window)
     return tl.where(allowed, scores, -1e30), allowed, logits
 
 

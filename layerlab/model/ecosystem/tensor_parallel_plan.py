@@ -24,8 +24,8 @@ def tensor_plan(spec: Spec) -> dict[str, str]:
     """Return how tensor parallelism shards the matrices of each layer."""
     places: dict[Slot, tuple[str, ...]] = {"attention": ("attention",), "ffn": ("ffn",)}
     return {
-        f"layers.*.{place}.{name}": how
+        f"layers.*.{module}.{name}": how
         for kind, options in choose_parts(spec)
-        for place in places.get(kind.slot, ())
+        for module in places.get(kind.slot, ())
         for name, how in kind.sharding(**options).items()
     }

@@ -69,8 +69,8 @@ def _end(head: str) -> list[str]:
     return [f"{_RAIL}head, {'tied to the embedding' if head == 'tied' else head}", "logits"]
 
 
-def _on_rail(norm: Choice, place: str) -> list[str]:
-    return [] if norm == _NONE else [f"{_RAIL}norm {_describe('norm', norm)}, {place}"]
+def _on_rail(norm: Choice, where: str) -> list[str]:
+    return [] if norm == _NONE else [f"{_RAIL}norm {_describe('norm', norm)}, {where}"]
 
 
 def _branch(spec: Spec, site: Site, role: Role) -> _Branch | None:

@@ -131,8 +131,8 @@ def sentences(found: Sequence[Card], refused: Mapping[str, str]) -> Group:
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     grid.add_column("variant", overflow="fold", style="bold")
     grid.add_column("idea")
-    for place, group in groupby(found, key=lambda one: one.home):
-        grid.add_row(Text(f"{_show(_heading(place))}:", style="dim"))
+    for key, group in groupby(found, key=lambda one: one.home):
+        grid.add_row(Text(f"{_show(_heading(key))}:", style="dim"))
         for one in group:
             grid.add_row(Text(_show(one.name)), Text(first_sentence(_show(one.about))))
     return Group(grid, Text(), *_remarks(refused), Text("Their numbers: --costs", style="dim"))
@@ -155,8 +155,8 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
     grid.add_column("variant", overflow="fold", style="bold")
     for name in _FULL if wide else _NARROW:
         grid.add_column(name, no_wrap=True, justify="left" if name == "baseline" else "right")
-    for place, group in groupby(found, key=lambda one: one.home):
-        grid.add_row(Text(f"{_show(_heading(place))}:", style="dim"))
+    for key, group in groupby(found, key=lambda one: one.home):
+        grid.add_row(Text(f"{_show(_heading(key))}:", style="dim"))
         for one in group:
             name = f"{' ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
             grid.add_row(Text(_show(name)), *_row(one, wide))

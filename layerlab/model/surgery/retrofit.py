@@ -57,7 +57,7 @@ class Step0:
         """Return whether every logit is the same bit for bit."""
         return self.difference == 0
 
-    def summary(self, name: str, variant: str, place: str) -> str:
+    def summary(self, name: str, variant: str, folder: str) -> str:
         """Return what was done, in a few lines for a terminal."""
         added = f"{self.added:,} parameters that {name} does not have"
         lines = [f"{name} rebuilt as {variant}: {added}"]
@@ -76,7 +76,7 @@ class Step0:
                 f"logits before training: off by up to {self.difference:.2g} ({share:.1e} of the "
                 "largest)"
             )
-        return "\n".join([*lines, f"saved in {place}"])
+        return "\n".join([*lines, f"saved in {folder}"])
 
 
 def rebuild(
@@ -208,11 +208,11 @@ def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
     met: set[int] = set()
     added = 0
     for key, own in new.named_parameters():
-        place = state[key].data_ptr() if key in state else None
-        if place is None or place in met:
+        address = state[key].data_ptr() if key in state else None
+        if address is None or address in met:
             added += own.numel()
         else:
-            met.add(place)
+            met.add(address)
     return added
 
 
@@ -258,7 +258,7 @@ def _apart(state: Mapping[str, Tensor], foreign: set[int]) -> dict[str, Tensor]:
     """Return the same weights, each in its own memory: none foreign, and no two in one place."""
     seen, found = set(foreign), {}
     for key, tensor in state.items():
-        place = tensor.untyped_storage().data_ptr()
-        found[key] = tensor.clone() if place in seen else tensor
-        seen.add(place)
+        address = tensor.untyped_storage().data_ptr()
+        found[key] = tensor.clone() if address in seen else tensor
+        seen.add(address)
     return found

@@ -116,12 +116,12 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
     """
     found: dict[int, Tensor] = {}
 
-    def keep(place: int, value: Tensor) -> None:
+    def keep(index: int, value: Tensor) -> None:
         # A copy, so that a later operation in place does not change what was seen.
-        found[place] = value.detach().clone()
+        found[index] = value.detach().clone()
 
     read_outputs(run, call, modules, keep)
-    return [found[place] for place in sorted(found)]
+    return [found[index] for index in sorted(found)]
 
 
 def read_outputs(
@@ -133,23 +133,23 @@ def read_outputs(
         read: is given the place among the `outputs`, and the values.
     """
 
-    def give(place: int, value: Any) -> None:
+    def give(index: int, value: Any) -> None:
         # What is computed of the values is no part of the run.
         with _disable_current_modes():
-            read(place, unwrap(value))
+            read(index, unwrap(value))
 
     def enter(module: nn.Module, args: Any, options: Any) -> None:
         given = [*args, *options.values()]
         give(0, next(value for value in given if isinstance(value, Tensor)))
 
-    def leave(place: int) -> Callable[..., None]:
+    def leave(index: int) -> Callable[..., None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:
-            give(place, output[0] if isinstance(output, (tuple, list)) else output)
+            give(index, output[0] if isinstance(output, (tuple, list)) else output)
 
         return look
 
     handles = [
-        module.register_forward_hook(leave(place)) for place, module in enumerate(modules, 1)
+        module.register_forward_hook(leave(index)) for index, module in enumerate(modules, 1)
     ]
     if modules:
         handles.append(modules[0].register_forward_pre_hook(enter, with_kwargs=True))
@@ -304,47 +304,45 @@ class SiteIndex:
             for owner, module in model.named_modules()
             for name in (*module._parameters, *module._buffers)
         }
-        stack = [place for place in self.places if place.layer is not None]
-        self.blocks = (
-            max((place.layer for place in stack if place.layer is not None), default=-1) + 1
-        )
+        stack = [site for site in self.places if site.layer is not None]
+        self.blocks = max((site.layer for site in stack if site.layer is not None), default=-1) + 1
         self.prefix = _prefix(stack)
         self.front = self._before()
 
     def _before(self) -> frozenset[str]:
         """Return the modules outside the stack that round before its first block does."""
-        running = [place for place in self.places if tuple(place) not in self.stored]
-        first = next((i for i, place in enumerate(running) if place.layer is not None), 0)
-        behind = {place.module for place in running[first:] if place.layer is None}
-        ahead = {place.module for place in self.places if place.layer is None}
+        running = [site for site in self.places if tuple(site) not in self.stored]
+        first = next((i for i, site in enumerate(running) if site.layer is not None), 0)
+        behind = {site.module for site in running[first:] if site.layer is None}
+        ahead = {site.module for site in self.places if site.layer is None}
         return frozenset(ahead - behind)
 
     def group(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
         """Return the places, grouped by what `key` returns for each."""
         found: dict[Any, set[OpSite]] = {}
-        for place in self.places:
-            found.setdefault(key(place), set()).add(place)
+        for site in self.places:
+            found.setdefault(key(site), set()).add(site)
         return {name: frozenset(group) for name, group in found.items()}
 
-    def kind(self, place: OpSite) -> str:
+    def kind(self, site: OpSite) -> str:
         """Describe the component in a few words: its path in the block, and its operation.
 
         What a block adds is the residual stream; parameters of all kinds are one component.
         """
-        if tuple(place) in self.stored:
+        if tuple(site) in self.stored:
             return WEIGHTS
-        if place.layer is None:
-            return _describe(str(place)) if place.module else f"model:{place.operation}"
-        inside = NUMBER.sub("*", str(place)).removeprefix(self.prefix)
+        if site.layer is None:
+            return _describe(str(site)) if site.module else f"model:{site.operation}"
+        inside = NUMBER.sub("*", str(site)).removeprefix(self.prefix)
         if inside == ":add":
             return "residual stream"
         return _describe(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
-    def floor(self, place: OpSite) -> int:
+    def floor(self, site: OpSite) -> int:
         """Return the layer: EMBEDDING before the blocks, the block, or their count behind them."""
-        if place.layer is not None:
-            return place.layer
-        return EMBEDDING if place.module in self.front else self.blocks
+        if site.layer is not None:
+            return site.layer
+        return EMBEDDING if site.module in self.front else self.blocks
 
     def floor_name(self, number: int) -> str:
         if number == self.blocks:

@@ -110,7 +110,7 @@ class CarriedWeights(EmulationMode):
         """Return what rounds to a format."""
 
     @abstractmethod
-    def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
+    def note_weight(self, site: OpSite, format: AnyFormat | None) -> bool:
         """Take note of a parameter and the format it has, and return whether it is rounded."""
 
     @contextmanager
@@ -147,35 +147,35 @@ class CarriedWeights(EmulationMode):
             before.restore()
 
     def _carrier(
-        self, value: Tensor, place: OpSite, low: torch.dtype, values: LayerValues | None
+        self, value: Tensor, site: OpSite, low: torch.dtype, values: LayerValues | None
     ) -> EmulatedTensor:
         format = self.regime.weights
-        kept = self._kept and self._kept.parameter(str(place).replace(":", "."))
+        kept = self._kept and self._kept.parameter(str(site).replace(":", "."))
         if kept or low != self.regime.low:
             low, format = torch.float32, None
-        rounded = self.note_weight(place, format)
-        make = partial(self._values, value, place, format if rounded else None)
+        rounded = self.note_weight(site, format)
+        make = partial(self._values, value, site, format if rounded else None)
         if values is None or not value.is_contiguous():
             carrier = EmulatedTensor(make(), low)
             carrier.weight = True
             return carrier
-        layer = place.module if place.layer is None else place.layer
-        device = execution_device(self.model.get_submodule(place.module)) or value.device
+        layer = site.module if site.layer is None else site.layer
+        device = execution_device(self.model.get_submodule(site.module)) or value.device
         return LayerWeight(value, low, device, values, layer, make)
 
-    def _values(self, value: Tensor, place: OpSite, format: AnyFormat | None) -> Tensor:
+    def _values(self, value: Tensor, site: OpSite, format: AnyFormat | None) -> Tensor:
         """Return what a parameter holds, from where accelerate keeps it if that is elsewhere."""
-        module = self.model.get_submodule(place.module)
+        module = self.model.get_submodule(site.module)
         if value.is_meta:
-            fetched = fetch(module, place.operation)
+            fetched = fetch(module, site.operation)
             assert fetched is not None, "weights that are nowhere were refused"
             value = fetched.to(execution_device(module))
         wide = value.detach().to(self.wide)
-        return wide if format is None else self._weight(wide, place, format).to(self.wide)
+        return wide if format is None else self._weight(wide, site, format).to(self.wide)
 
-    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
+    def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
         """Round a parameter to its format; groups and blocks lie along the summed axis."""
-        module = self.model.get_submodule(place.module)
+        module = self.model.get_submodule(site.module)
         if has_inputs_first(module, values):
             return self.rounder(format)(values.mT.contiguous()).mT.contiguous()
         return self.rounder(format)(values)

@@ -87,9 +87,9 @@ class Emulation(CarriedWeights):
         """Round exactly these places from now on; with no places, nothing is rounded."""
         self._selection = Selection(self.model, only=frozenset(places))
 
-    def is_chosen(self, place: OpSite) -> bool:
+    def is_chosen(self, site: OpSite) -> bool:
         """Return whether results at a place are rounded."""
-        return place in self._selection
+        return site in self._selection
 
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Emulation"]:
@@ -183,15 +183,15 @@ class Emulation(CarriedWeights):
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Remember which places ran, to check the patterns when the block ends."""
-        selection, place = self._selection, self._place
+        selection, site = self._selection, self._place
         selection.ran = True
-        if selection.patterns is None or not self.is_chosen(place):
+        if selection.patterns is None or not self.is_chosen(site):
             return
         for output in outputs:
             if self.keeps(func, inputs, output):
                 continue
             known = output.dtype in self.regime.results
-            (selection.rounded if known else selection.islands).add(place)
+            (selection.rounded if known else selection.islands).add(site)
 
     def keeps(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> bool:
         """Return whether an operation only moves the values that it was given, in their format."""
@@ -221,16 +221,16 @@ class Emulation(CarriedWeights):
             output.held = self.rounder(format)(output.held, out)
             self.roundings[self._place] += 1
 
-    def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
-        (self._selection.islands if format is None else self._selection.rounded).add(place)
-        if format is None or not self.is_chosen(place):
+    def note_weight(self, site: OpSite, format: AnyFormat | None) -> bool:
+        (self._selection.islands if format is None else self._selection.rounded).add(site)
+        if format is None or not self.is_chosen(site):
             return False
-        self._count(place)
+        self._count(site)
         return True
 
-    def _count(self, place: OpSite) -> None:
-        self.roundings[place] += 1
-        self._selection.rounded.add(place)
+    def _count(self, site: OpSite) -> None:
+        self.roundings[site] += 1
+        self._selection.rounded.add(site)
 
     def refuse(self, func: Any) -> None:
         self.refused.add(self._place)
@@ -252,22 +252,22 @@ class Emulation(CarriedWeights):
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
         """Return keys or values as the cache returns them, rounded along the width of a head."""
-        place = OpSite(self._place.module, "cache")
-        if not self.is_chosen(place):
+        site = OpSite(self._place.module, "cache")
+        if not self.is_chosen(site):
             return factor
-        self._count(place)
+        self._count(site)
         return self._along(factor, self.regime.cache, turned=operation == "scores")
 
     def _activation(self, factor: Any, last: bool) -> Any:
         """Round the factor that meets a parameter in a product, along the summed axis."""
-        place = OpSite(self._place.module, "factor")
+        site = OpSite(self._place.module, "factor")
         matrix = floating(factor) and factor.dim() >= 2
-        if not matrix or getattr(factor, "weight", False) or not self.is_chosen(place):
+        if not matrix or getattr(factor, "weight", False) or not self.is_chosen(site):
             return factor
         # What the code, or a policy, has widened meets its parameter as it is.
         if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
             return factor
-        self._count(place)
+        self._count(site)
         return self._along(factor, self.regime.activations, turned=last)
 
     def _along(self, factor: Tensor, format: Any, turned: bool) -> Tensor:
@@ -299,11 +299,11 @@ class Emulation(CarriedWeights):
         if not floating(value):
             return value
         format = self.regime.results.get(self.regime.low)
-        place = OpSite("", "input")
+        site = OpSite("", "input")
         values = value.detach().to(self.wide)
-        if format is None or not self.is_chosen(place):
+        if format is None or not self.is_chosen(site):
             return EmulatedTensor(values, self.regime.low)
-        self._count(place)
+        self._count(site)
         return EmulatedTensor(self.rounder(format)(values), self.regime.low)
 
 

@@ -163,11 +163,11 @@ class Tracker:
         if node is not None:
             return self._nodes.get(node._sequence_nr(), OpSite("backward"))
         name = (self._whole or func)._schema.name
-        place = self._forward(name.partition("::")[2])
+        site = self._forward(name.partition("::")[2])
         if torch.is_grad_enabled():
             # The node of this operation has just taken the number before the next one.
-            self._nodes[torch.autograd._get_sequence_nr() - 1] = place
-        return place
+            self._nodes[torch.autograd._get_sequence_nr() - 1] = site
+        return site
 
     def _forward(self, name: str) -> OpSite:
         module, leaf = self._stack[-1]

@@ -12,9 +12,9 @@ from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 from layerlab.validation import short_repr
 
 
-def matches(place: OpSite, patterns: Sequence[str]) -> bool:
+def matches(site: OpSite, patterns: Sequence[str]) -> bool:
     """Return whether one of the patterns names the place, its module, or a module around it."""
-    spelled = (str(place), *_around(place.module))
+    spelled = (str(site), *_around(site.module))
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in spelled)
 
 
@@ -52,12 +52,12 @@ class Selection:
         self.islands: set[OpSite] = set()
         self._known: dict[OpSite, bool] = {}
 
-    def __contains__(self, place: OpSite) -> bool:
+    def __contains__(self, site: OpSite) -> bool:
         if self.only is not None:
-            return place in self.only
-        if place not in self._known:
-            self._known[place] = self.patterns is None or matches(place, self.patterns)
-        return self._known[place]
+            return site in self.only
+        if site not in self._known:
+            self._known[site] = self.patterns is None or matches(site, self.patterns)
+        return self._known[site]
 
     def check(self) -> None:
         """Refuse a pattern that rounds nothing, if anything ran at all.
@@ -66,22 +66,22 @@ class Selection:
             UserError: its operation never happened, or happens where nothing is rounded.
         """
         for pattern in self.patterns or () if self.ran else ():
-            found = {place for place in self._known if matches(place, (pattern,))}
+            found = {site for site in self._known if matches(site, (pattern,))}
             if not found:
                 raise UserError(
-                    describe_unmatched(pattern, (place.component for place in self._known))
+                    describe_unmatched(pattern, (site.component for site in self._known))
                 )
             if not found & self.rounded:
                 raise UserError(self._list_unrounded(pattern, found))
 
     def _list_unrounded(self, pattern: str, found: set[OpSite]) -> str:
-        held = min((place.component for place in found & self.islands), default=None)
+        held = min((site.component for site in found & self.islands), default=None)
         if held is not None:
             return (
                 f"where={pattern!r} rounds nothing as run: {held} is in a dtype that the model's"
                 " code widens to, and stays there; type mode='flat' to round it, too"
             )
-        moved = min(place.component for place in found)
+        moved = min(site.component for site in found)
         return (
             f"where={pattern!r} rounds nothing: {moved} only moves or chooses values; type the"
             " place where they are computed"

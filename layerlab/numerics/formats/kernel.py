@@ -235,8 +235,8 @@ def _cache() -> Path:
 
     It does not depend on the compiler, which may be gone.
     """
-    place = os.environ.get("XDG_CACHE_HOME")
-    home = Path(place) if place else Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    home = Path(cache) if cache else Path.home() / ".cache"
     parts = [SOURCE.read_text("utf-8"), platform.system(), platform.machine(), BASIC, FLAGS]
     text = repr([*parts, sorted(flags())])
     return home / "layerlab" / "kernel" / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -36,12 +36,12 @@ def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | Non
     target = out if out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
     pieces, places = x.reshape(-1).split(CHUNK), target.view(-1).split(CHUNK)
     draws = (None,) * len(pieces) if drawn is None else drawn.view(-1).split(CHUNK)
-    for piece, place, draw in zip(pieces, places, draws, strict=True):
+    for piece, rounded, draw in zip(pieces, places, draws, strict=True):
         if cast is not None and _calm(piece.view(word) & LARGEST[word], grid):
-            place.copy_(piece.to(cast))
+            rounded.copy_(piece.to(cast))
             continue
         found, sign = _nearby(piece.view(word), grid, mode, draw)
-        torch.bitwise_or(found, sign, out=place.view(word))
+        torch.bitwise_or(found, sign, out=rounded.view(word))
     if target is not out:
         out.copy_(target)
 

@@ -132,13 +132,13 @@ def _round_blocks(
     lane = tl.arange(0, SPAN)[None, :]
     word = block * SIZE + lane
     inside = (block < blocks) & (lane < SIZE)
-    place = word
+    offsets = word
     if not FULL:
         row = block // per_row
         column = (block - row * per_row) * SIZE + lane
-        place = row * columns + column
+        offsets = row * columns + column
         inside = inside & (column < columns)
-    bits = tl.load(x + place, mask=inside, other=0)
+    bits = tl.load(x + offsets, mask=inside, other=0)
     size = bits & (INFINITY | (2 * QUIET - 1))
     peaks = tl.max(tl.where(size < INFINITY, size, 0), axis=1, keep_dims=True)
     wide: tl.constexpr = GRID.stored == 52
@@ -171,7 +171,7 @@ def _round_blocks(
         found = _bits(_wide(rounded) * scale, bits)
     # What a device makes of a NaN in arithmetic is its own affair.
     found = tl.where(size > INFINITY, bits | QUIET, found)
-    tl.store(out + place, found, mask=inside)
+    tl.store(out + offsets, found, mask=inside)
 
 
 def is_known(format: Block) -> bool:

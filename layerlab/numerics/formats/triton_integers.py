@@ -70,9 +70,9 @@ def _fit_scale(high, low, GRID: tl.constexpr, MOST: tl.constexpr, SYMMETRIC: tl.
 
 
 @triton.jit
-def _draw_uniform(seed, place, like):
+def _draw_uniform(seed, offsets, like):
     """Return a number from 0 up to 1 for each place, as fine as the carrier is below 1."""
-    one, two, _, _ = tl.randint4x(tl.load(seed), place)
+    one, two, _, _ = tl.randint4x(tl.load(seed), offsets)
     if like.dtype == tl.int32:
         uniform = (one >> 8).to(tl.float32) * 2.0**-24
     else:
@@ -130,8 +130,8 @@ def _round_integers(
         lane = start + lanes
         along = part * size + lane
         inside = (unit < units) & (lane < size) & (along < length)
-        place = (outer * length + along) * inner + column
-        bits = tl.load(x + place, mask=inside, other=0)
+        offsets = (outer * length + along) * inner + column
+        bits = tl.load(x + offsets, mask=inside, other=0)
         quotient = _divide(_real(bits), scale + _real(bits & 0))
         if MODE == "stochastic":
             whole = _round_quotient(quotient, bits, GRID, "down")
@@ -148,7 +148,7 @@ def _round_integers(
         # What a device makes of a NaN in arithmetic is its own affair.
         size_bits = bits & (GRID.infinity | ((1 << GRID.stored) - 1))
         found = tl.where(size_bits > GRID.infinity, bits | (1 << (GRID.stored - 1)), found)
-        tl.store(out + place, found, mask=inside)
+        tl.store(out + offsets, found, mask=inside)
 
 
 def round_integers(

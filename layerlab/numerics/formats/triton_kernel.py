@@ -101,8 +101,8 @@ def _length(significand, stored: tl.constexpr):
 def draw_words(seed, first, COUNT: tl.constexpr, WIDE: tl.constexpr):
     """Return a random word for each of COUNT elements; the first is a multiple of COUNT."""
     share: tl.constexpr = 2 if WIDE else 4
-    place = first // share + tl.arange(0, COUNT // share)
-    one, two, three, four = tl.randint4x(tl.load(seed), place)
+    offsets = first // share + tl.arange(0, COUNT // share)
+    one, two, three, four = tl.randint4x(tl.load(seed), offsets)
     if WIDE:
         upper = (one.to(tl.uint64) << 32) | two.to(tl.uint64)
         lower = (three.to(tl.uint64) << 32) | four.to(tl.uint64)
@@ -131,15 +131,15 @@ def _round_each(
     if LARGE:
         first = first.to(tl.int64)
     first = first * BLOCK
-    place = first + tl.arange(0, BLOCK)
-    inside = place < count
-    bits = tl.load(x + place, mask=inside, other=0)
+    offsets = first + tl.arange(0, BLOCK)
+    inside = offsets < count
+    bits = tl.load(x + offsets, mask=inside, other=0)
     noise = bits
     if DRAWN == "words":
-        noise = tl.load(words + place, mask=inside, other=0)
+        noise = tl.load(words + offsets, mask=inside, other=0)
     elif DRAWN == "seed":
         noise = draw_words(seed, first, BLOCK, GRID.stored == 52)
-    tl.store(out + place, round_words(bits, noise, GRID, MODE), mask=inside)
+    tl.store(out + offsets, round_words(bits, noise, GRID, MODE), mask=inside)
 
 
 class TritonLaunch:

@@ -25,8 +25,8 @@ def _find_ends(x, ends, count, GRID: tl.constexpr, LARGE: tl.constexpr, BLOCK: t
     first = tl.program_id(0)
     if LARGE:
         first = first.to(tl.int64)
-    place = first * BLOCK + tl.arange(0, BLOCK)
-    above, below = split_ends(tl.load(x + place, mask=place < count, other=0), GRID)
+    offsets = first * BLOCK + tl.arange(0, BLOCK)
+    above, below = split_ends(tl.load(x + offsets, mask=offsets < count, other=0), GRID)
     high, low = tl.max(above, axis=0), tl.max(below, axis=0)
     # What is there only grows: an old value may be asked whether it is worth the trouble.
     if high > tl.load(ends):

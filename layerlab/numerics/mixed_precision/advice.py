@@ -193,7 +193,7 @@ class Advice:
     def _table(self) -> list[str]:
         width = max([len("kept in float32"), *(len(one.keep) for one in self.choices)])
         lines = [f"{'kept in float32':<{width}}  alone leaves  together leave"]
-        order = {name: place for place, name in enumerate(self.policy.keep)}
+        order = {name: index for index, name in enumerate(self.policy.keep)}
         # In the order of the policy, in which what is left together was found.
         for one in sorted(self.choices, key=lambda one: order.get(one.keep, len(order))):
             left = "" if one.left is None else f"{one.left:14.3f}"

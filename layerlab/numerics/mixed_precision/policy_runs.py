@@ -182,8 +182,8 @@ class PolicyRuns:
             emulation = Emulation(self.model, self.regime, policy=policy)
             seen = self.logits(emulation)
             if len(emulation.refused) > self.mixed:
-                place = min(map(str, emulation.refused))
-                raise UserError(f"torch refuses to mix dtypes at {place}; keep what is around it")
+                site = min(map(str, emulation.refused))
+                raise UserError(f"torch refuses to mix dtypes at {site}; keep what is around it")
             self.shares[names] = self.remaining_share(seen)
             self.deviations[names] = self.deviation(seen)
         return self.shares[names]

@@ -43,10 +43,10 @@ class MonteCarlo(Emulation):
         super().__init__(model, replace(regime, wide=torch.float64), where)
         self._storing = False
 
-    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
+    def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
         self._storing = True
         try:
-            return super()._weight(values, place, format)
+            return super()._weight(values, site, format)
         finally:
             self._storing = False
 
@@ -95,9 +95,9 @@ def sample_errors(
     values = list(true)
     squares = [torch.zeros_like(value) for value in values]
 
-    def add(place: int, seen: Tensor) -> None:
-        if place:  # 0 is the input of the first module
-            squares[place - 1] += (seen - values[place - 1]).square()
+    def add(index: int, seen: Tensor) -> None:
+        if index:  # 0 is the input of the first module
+            squares[index - 1] += (seen - values[index - 1]).square()
 
     for draw in range(draws):
         run = MonteCarlo(model, replace(regime, seed=regime.seed + draw), where)

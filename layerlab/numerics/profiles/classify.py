@@ -105,52 +105,52 @@ class OperationIndex:
 
         return leave
 
-    def find_weight(self, place: OpSite) -> str:
+    def find_weight(self, site: OpSite) -> str:
         """Return the operation that a parameter belongs to."""
-        kind = self._kinds[place.module]
+        kind = self._kinds[site.module]
         return f"{kind}_weights" if kind in STORED else "weights"
 
-    def find_factors(self, place: OpSite) -> str:
+    def find_factors(self, site: OpSite) -> str:
         """Return the operation of what meets a parameter in a product."""
-        kind = self._kinds.get(place.module)
+        kind = self._kinds.get(site.module)
         return f"{kind}_factors" if kind in READING else "factors"
 
-    def find_component(self, operation: str, place: OpSite) -> str:
+    def find_component(self, operation: str, site: OpSite) -> str:
         """Return the component of a model that the result of an operation belongs to."""
         if operation in COMPONENTS:
             return COMPONENTS[operation]
-        kind = self._kinds.get(place.module, "other")
+        kind = self._kinds.get(site.module, "other")
         if kind in ("head", "router", "embedding"):
             return COMPONENTS[kind]
-        owners = place.module.split(".")
+        owners = site.module.split(".")
         paths = (".".join(owners[:end]) for end in range(1, len(owners) + 1))
         # The model around its blocks attends as well, by what it hands them.
         if any(one in self._attending and OpSite(one).layer is not None for one in paths):
             return "attention"
-        if place.layer is None or kind == "block":
+        if site.layer is None or kind == "block":
             return "residual stream"
         return "feed-forward"
 
-    def reads_table(self, place: OpSite) -> bool:
+    def reads_table(self, site: OpSite) -> bool:
         """Return whether a product reads the table of embeddings as its parameter."""
-        return self._tied and self._kinds.get(place.module) == "head"
+        return self._tied and self._kinds.get(site.module) == "head"
 
-    def routes(self, place: OpSite) -> bool:
+    def routes(self, site: OpSite) -> bool:
         """Return whether what is chosen at a place are experts."""
-        return place.module in self._routing
+        return site.module in self._routing
 
-    def is_norm(self, place: OpSite) -> bool:
+    def is_norm(self, site: OpSite) -> bool:
         """Return whether the code of a norm runs."""
-        return self._kinds.get(place.module) == "norm"
+        return self._kinds.get(site.module) == "norm"
 
-    def find(self, place: OpSite, weighted: bool) -> str:
+    def find(self, site: OpSite, weighted: bool) -> str:
         """Return the operation that the next result belongs to.
 
         Args:
-            place: where it is computed.
+            site: where it is computed.
             weighted: whether it is a product with a parameter.
         """
-        module, operation = place.module, place.operation
+        module, operation = site.module, site.operation
         self._passed[module] += 1
         kind = self._kinds.get(module, "other")
         if kind in ("norm", "activation"):
@@ -163,37 +163,37 @@ class OperationIndex:
         if operation in ("scores", "softmax", "context"):
             self._stages[module] = operation
             return operation
-        if module in self._attending and place.layer is not None:
-            return self._attend(place)
-        return _compute(place, kind)
+        if module in self._attending and site.layer is not None:
+            return self._attend(site)
+        return _compute(site, kind)
 
-    def find_cast(self, place: OpSite) -> str:
+    def find_cast(self, site: OpSite) -> str:
         """Return the operation whose result is narrowed next."""
-        found = self.find(place, weighted=False)
+        found = self.find(site, weighted=False)
         if found == "norm_inside":
             return "norm_cast"
-        return "softmax" if self._stages[place.module] == "softmax" else found
+        return "softmax" if self._stages[site.module] == "softmax" else found
 
-    def _attend(self, place: OpSite) -> str:
-        stage = self._stages[place.module]
+    def _attend(self, site: OpSite) -> str:
+        stage = self._stages[site.module]
         if stage in ("scores", "softmax"):
             return stage
         if stage == "context":
-            return "residual" if place.operation == "add" else "other"
+            return "residual" if site.operation == "add" else "other"
         return "rotary" if self._rotates else "other"
 
 
-def _compute(place: OpSite, kind: str) -> str:
+def _compute(site: OpSite, kind: str) -> str:
     """Return the operation of what is computed outside attention, without a parameter."""
     if kind == "experts":
-        return "gate" if place.operation == "mul" else "experts"
-    if place.layer is None:
+        return "gate" if site.operation == "mul" else "experts"
+    if site.layer is None:
         return "embedding"
-    if place.operation == "add":
+    if site.operation == "add":
         return "residual"
-    if place.operation == "mul" and kind != "block":
+    if site.operation == "mul" and kind != "block":
         return "gate"
-    return "activation" if place.operation in CURVES else "other"
+    return "activation" if site.operation in CURVES else "other"
 
 
 def _kind(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> str:

@@ -139,29 +139,29 @@ class SideBySide(Emulation):
     # Parameters
 
     def _carrier(
-        self, value: Tensor, place: OpSite, low: torch.dtype, values: LayerValues | None
+        self, value: Tensor, site: OpSite, low: torch.dtype, values: LayerValues | None
     ) -> EmulatedTensor:
-        plain = super()._carrier(value, place, low, values)
-        make = partial(self._make_lanes, value, place, plain.dtype)
+        plain = super()._carrier(value, site, low, values)
+        make = partial(self._make_lanes, value, site, plain.dtype)
         if not isinstance(plain, LayerWeight):
             self._lay(plain, make())
             return plain
         kept: Any = plain
         return LayerLanes(value, plain.dtype, plain.device, kept._known, kept._layer, make)  # type: ignore[arg-type]
 
-    def _values(self, value: Tensor, place: OpSite, format: Any) -> Tensor:
+    def _values(self, value: Tensor, site: OpSite, format: Any) -> Tensor:
         # Each run rounds for itself.
-        return super()._values(value, place, None)
+        return super()._values(value, site, None)
 
-    def _make_lanes(self, value: Tensor, place: OpSite, dtype: torch.dtype) -> list[Tensor]:
-        wide = self._values(value, place, None)
-        operation = self.index.find_weight(place)
-        result = self._locate(operation, place, operation == "embedding_weights")
+    def _make_lanes(self, value: Tensor, site: OpSite, dtype: torch.dtype) -> list[Tensor]:
+        wide = self._values(value, site, None)
+        operation = self.index.find_weight(site)
+        result = self._locate(operation, site, operation == "embedding_weights")
         known: dict[str | None, Tensor] = {None: wide}
         for name in self._rules(operation, dtype == LOW):
             if name not in known:
                 assert name is not None
-                known[name] = self._weight(wide, place, find(name))
+                known[name] = self._weight(wide, site, find(name))
         return self._settle([wide] * len(self.runs), result, dtype == LOW, known)
 
     # Operations
@@ -259,12 +259,12 @@ class SideBySide(Emulation):
         # What scales or bounds logits looks as what scales embeddings does.
         return "head" if found == "embedding" and self._begun else found
 
-    def _locate(self, operation: str, place: OpSite, before: bool) -> OperationResult:
+    def _locate(self, operation: str, site: OpSite, before: bool) -> OperationResult:
         """Return what the results of an operation at a place are; outside blocks, if `before`."""
-        layer = place.layer
+        layer = site.layer
         if layer is None:
             layer = EMBEDDING if before else self.layers
-        return OperationResult(operation, layer, self.index.find_component(operation, place))
+        return OperationResult(operation, layer, self.index.find_component(operation, site))
 
     def _read_factors(self, args: Sequence[Any]) -> list[Any]:
         """Round the factors of a product where a profile does."""

@@ -66,11 +66,11 @@ def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> 
                 " that was asked?"
             )
     begun = False
-    for place, one in enumerate(logprobs):
+    for position, one in enumerate(logprobs):
         if one is None and not begun:
             continue
         begun = True
-        _check_logprob(one, f"log-probability {place} of {holder}")
+        _check_logprob(one, f"log-probability {position} of {holder}")
     if not begun or len(token_ids) < 2:
         raise UserError(f"{holder} has no log-probability of a token that follows another")
     return TokenRecord(
@@ -119,11 +119,11 @@ def check_tokens(
                 f"text {number} of {name} has {len(theirs)} tokens, the text that was given has "
                 f"{len(own)}; give the text that was recorded, or none"
             )
-        for place, (one, other) in enumerate(zip(theirs, own, strict=True)):
+        for position, (one, other) in enumerate(zip(theirs, own, strict=True)):
             if one != other:
                 raise UserError(
-                    f"text {number} of {name} has token {one} at {place}, the text that was given "
-                    f"has {other}; give the text that was recorded, or none"
+                    f"text {number} of {name} has token {one} at {position}, the text that was "
+                    f"given has {other}; give the text that was recorded, or none"
                 )
 
 

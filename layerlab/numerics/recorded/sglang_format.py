@@ -46,7 +46,7 @@ def read_sglang(row: Mapping[str, Any], holder: str) -> TokensRead | None:
     return [token for _, token in places], [logprob for logprob, _ in places]
 
 
-def _read(place: Any, holder: str) -> tuple[Any, Any]:
-    if not isinstance(place, list) or len(place) not in (2, 3):
-        raise UserError(f"{holder} has the place {short_repr(place)}; expected [LOGPROB, ID, TEXT]")
-    return place[0], place[1]
+def _read(entry: Any, holder: str) -> tuple[Any, Any]:
+    if not isinstance(entry, list) or len(entry) not in (2, 3):
+        raise UserError(f"{holder} has the place {short_repr(entry)}; expected [LOGPROB, ID, TEXT]")
+    return entry[0], entry[1]

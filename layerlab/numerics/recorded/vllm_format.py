@@ -68,7 +68,7 @@ def read_prompt(
         return None if ids is None else (ids, [None] * len(ids))
     places = check_list(places, f"the {PLACES} of {holder}")
     if ids is None:
-        ids = [_only(place, number, holder) for number, place in enumerate(places)]
+        ids = [_only(entry, number, holder) for number, entry in enumerate(places)]
     return ids, _read_places(places, ids, holder)
 
 
@@ -96,10 +96,10 @@ def check_list(given: Any, name: str) -> list[Any]:
     return given
 
 
-def _only(place: Any, number: int, holder: str) -> int:
+def _only(entry: Any, number: int, holder: str) -> int:
     """Return the one token of a place, where nothing else says which it was."""
-    if isinstance(place, Mapping) and len(place) == 1 and str(next(iter(place))).isdecimal():
-        return int(next(iter(place)))
+    if isinstance(entry, Mapping) and len(entry) == 1 and str(next(iter(entry))).isdecimal():
+        return int(next(iter(entry)))
     raise UserError(
         f"{holder} does not say which token stands at {number}; ask the engine for {PROMPT} as well"
     )
@@ -108,15 +108,15 @@ def _only(place: Any, number: int, holder: str) -> int:
 def _read_places(places: list[Any], ids: list[Any], holder: str) -> list[Any]:
     if len(places) != len(ids):
         return places  # told by what checks every format
-    return [_read(place, token, holder) for place, token in zip(places, ids, strict=True)]
+    return [_read(entry, token, holder) for entry, token in zip(places, ids, strict=True)]
 
 
-def _read(place: Any, token: Any, holder: str) -> Any:
-    if place is None:
+def _read(entry: Any, token: Any, holder: str) -> Any:
+    if entry is None:
         return None
-    found = place.get(str(token)) if isinstance(place, Mapping) else None
+    found = entry.get(str(token)) if isinstance(entry, Mapping) else None
     if found is None:
         raise UserError(
-            f"{holder} has no log-probability of its own token {token} in {short_repr(place)}"
+            f"{holder} has no log-probability of its own token {token} in {short_repr(entry)}"
         )
     return found.get("logprob") if isinstance(found, Mapping) else found

@@ -309,12 +309,12 @@ def removing(
         for number in changed:
             one = rows[number]
             assert one is not None
-            place = given[number] if one.head is None else given[number, :, one.head]
+            part = given[number] if one.head is None else given[number, :, one.head]
             if means is None:
-                place.zero_()
+                part.zero_()
             else:
                 mean = means.mean(block, component)
-                place.copy_((mean if one.head is None else mean[one.head]).expand_as(place))
+                part.copy_((mean if one.head is None else mean[one.head]).expand_as(part))
         return changed
 
     def stand_in(*args: Any, **options: Any) -> Any:

@@ -24,14 +24,14 @@ OPTIONAL = (SCORES,)
 ROWS = 4096  # at once
 
 
-def fold_runs(place: Path) -> int:
+def fold_runs(root: Path) -> int:
     """Write the finished runs of a comparison into two files beside `runs/`, and count the runs.
 
     `runs/` is left as it is. A row of curves.parquet is a line of a journal: its kind and update
     are columns, so that curves can be drawn from it, and the line itself is beside them.
 
     Args:
-        place: folder of a comparison.
+        root: folder of a comparison.
 
     Raises:
         UserError: a run has no text in UTF-8, or the files cannot be written.
@@ -39,7 +39,7 @@ def fold_runs(place: Path) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    found = [folder for folder in sorted((place / RUNS).iterdir()) if (folder / FILE).is_file()]
+    found = [folder for folder in sorted((root / RUNS).iterdir()) if (folder / FILE).is_file()]
     kept = [name for name in OPTIONAL if any((folder / name).exists() for folder in found)]
     heads = [
         {
@@ -53,26 +53,26 @@ def fold_runs(place: Path) -> int:
     for name, rows in ((MANIFESTS, heads), (CURVES, lines)):
         content = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content, compression="zstd")
-        write_file(place / name, content.getvalue().to_pybytes())
+        write_file(root / name, content.getvalue().to_pybytes())
     return len(found)
 
 
-def unfold_runs(place: Path) -> None:
+def unfold_runs(root: Path) -> None:
     """Unpack the `runs/` of a comparison, unless they are there.
 
     Args:
-        place: folder of a comparison.
+        root: folder of a comparison.
 
     Raises:
         UserError: a file cannot be read, names a run that is no plain name, or no room is left.
     """
-    if (place / RUNS).exists() or not (place / MANIFESTS).exists():
+    if (root / RUNS).exists() or not (root / MANIFESTS).exists():
         return
-    heads, lines = _read(place / MANIFESTS), _read(place / CURVES)
+    heads, lines = _read(root / MANIFESTS), _read(root / CURVES)
     for name in heads.column("run").to_pylist():
         if name in {"", ".", ".."} or PurePath(name).name != name:
             raise UserError(
-                f"cannot unfold {place / MANIFESTS}: {short_repr(name)} is no name of a folder; "
+                f"cannot unfold {root / MANIFESTS}: {short_repr(name)} is no name of a folder; "
                 "get the file again from where it came"
             )
     journals: dict[str, list[str]] = {}
@@ -89,9 +89,9 @@ def unfold_runs(place: Path) -> None:
             (own / EVENTS).write_bytes("\n".join(journals.get(head["run"], ())).encode())
 
     try:
-        write_folder(place / RUNS, fill, "the runs of a comparison")
+        write_folder(root / RUNS, fill, "the runs of a comparison")
     except UserError:
-        if not (place / RUNS).exists():  # else another process was quicker
+        if not (root / RUNS).exists():  # else another process was quicker
             raise
 
 

@@ -75,19 +75,19 @@ def _draw_wealth(content: Mapping[str, Any], say: Say) -> str:
 
 def _draw_levels(ideas: Sequence[Json], say: Say) -> str:
     """Draw the p of each idea's last runs, and the level that it had to reach as a short rule."""
-    rows = [(place, one, one["trials"][-1]) for place, one in enumerate(ideas, start=1)]
+    rows = [(rank, one, one["trials"][-1]) for rank, one in enumerate(ideas, start=1)]
     found = [_log(last["verdict"]["p"]) for _, _, last in rows if last["verdict"]]
     low = min([*found, *(_log(last["level"]) for _, _, last in rows)])
     frame = Frame(across=(0.5, len(rows) + 0.5), up=(min(-2.0, low), 0.0), **EDGES)
     apart = max(1, math.ceil(-frame.up[0] / TICKS))
     powers = [-power for power in range(0, math.floor(-frame.up[0]) + 1, apart)]
     parts = list(_axes(frame, say(EVIDENCE), {y: f"{10.0**y:g}" for y in powers}, say))
-    for place, idea, last in rows:
+    for rank, idea, last in rows:
         level = frame.y(_log(last["level"]))
-        ends = frame.x(place - 0.4), frame.x(place + 0.4)
+        ends = frame.x(rank - 0.4), frame.x(rank + 0.4)
         parts.append(draw_stroke((ends[0], level), (ends[1], level), INK, 2.0, kind="zero"))
         if last["verdict"]:
-            at = frame.x(place), frame.y(_log(last["verdict"]["p"]))
+            at = frame.x(rank), frame.y(_log(last["verdict"]["p"]))
             parts += _mark(*at, str(idea["verdict"]), str(idea["idea"]))
     return draw_whole([*parts, *_key(say)], HEIGHT, say(EVIDENCE))
 
@@ -132,7 +132,7 @@ def _mark(x: Number, y: Number, word: str, idea: str = "") -> Iterator[str]:
 
 def _key(say: Say) -> Iterator[str]:
     """Yield what the marks mean, in a row above the frame."""
-    for place, (word, words) in enumerate(WORDS.items()):
-        x = EDGES["right"] - 110 * (len(WORDS) - place)
+    for row, (word, words) in enumerate(WORDS.items()):
+        x = EDGES["right"] - 110 * (len(WORDS) - row)
         yield from _mark(x, 12, word)
         yield draw_words(x + 11, 16, say(words), fill=MUTED)

@@ -217,8 +217,8 @@ def _contest(line: Json, base: str, lane: Point, y: Number) -> Iterator[str]:
     if line["from"] is not None:
         start, end = at(line["from"]), at(line["to"])
         yield draw_stroke((start, y), (end, y), colour, 2)
-        for place in (start, end):
-            yield draw_stroke((place, y - 4), (place, y + 4), colour, 1.5)
+        for x in (start, end):
+            yield draw_stroke((x, y - 4), (x, y + 4), colour, 1.5)
     if line["at"] is not None:
         yield _mark(tone, at(line["at"]), y)
     yield draw_words(WIDTH - 12, y + 4, _number(line, tone), anchor="end", fill=colour)
@@ -251,9 +251,9 @@ def _mark(tone: str, x: Number, y: Number) -> str:
 
 def _scale(found: Json, lane: Point, top: Number, bottom: Number) -> Iterator[str]:
     for tick in found["ticks"]:
-        place = lane[0] + (lane[1] - lane[0]) * tick["at"] / 100
-        yield draw_stroke((place, top), (place, bottom), MUTED if tick["text"] == "0" else RULE)
-        yield draw_words(place, bottom + 16, tick["text"], anchor="middle", size=11, fill=MUTED)
+        x = lane[0] + (lane[1] - lane[0]) * tick["at"] / 100
+        yield draw_stroke((x, top), (x, bottom), MUTED if tick["text"] == "0" else RULE)
+        yield draw_words(x, bottom + 16, tick["text"], anchor="middle", size=11, fill=MUTED)
 
 
 def _label(row: Json, base: str) -> str:

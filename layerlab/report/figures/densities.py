@@ -29,12 +29,12 @@ def density(entry: Json) -> Figure:
     """Return the density of eigenvalues over bins of equal width in the logarithm."""
     counts, low, high = entry["counts"], entry["low"], entry["high"]
     step, total = (high - low) / len(counts), sum(counts)
-    edges = [10 ** (low + place * step) for place in range(len(counts) + 1)]
+    edges = [10 ** (low + index * step) for index in range(len(counts) + 1)]
     widths = [after - before for before, after in pairwise(edges)]
     bars = {
         "type": "bar",
         "name": "eigenvalues",
-        "x": [10 ** (low + (place + 0.5) * step) for place in range(len(counts))],
+        "x": [10 ** (low + (index + 0.5) * step) for index in range(len(counts))],
         "y": [
             count / total / width if count else None
             for count, width in zip(counts, widths, strict=True)

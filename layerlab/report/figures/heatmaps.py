@@ -142,7 +142,7 @@ def _thin(points: Sequence[Sequence[int | None]], most: int, scale: float) -> li
     count = len(points[0])
     kept = range(0, count, -(-count // most) or 1) if count else range(0)
     return [
-        [None if axis[place] is None else axis[place] * scale for place in kept]  # type: ignore[operator]
+        [None if axis[index] is None else axis[index] * scale for index in kept]  # type: ignore[operator]
         for axis in points
     ]
 

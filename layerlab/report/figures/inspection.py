@@ -34,8 +34,8 @@ def figures(report: Json) -> dict[str, Figure]:
             found |= draw(measure["name"], labels[picture["model"]], picture)
     for index, detail in enumerate(view["details"].values()):
         if detail["kind"] == "attention":
-            place = f"layer-{detail['layer']}-head-{detail['head']}"
-            found[f"map-{index + 1}-{place}"] = heatmaps.attention(detail)
+            name = f"layer-{detail['layer']}-head-{detail['head']}"
+            found[f"map-{index + 1}-{name}"] = heatmaps.attention(detail)
     return dict(zip(slugs(list(found), 120), found.values(), strict=True))
 
 
@@ -246,7 +246,7 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
         if len(heads) == 1 and len(layers) == 1:
             continue
         grid = [
-            [cells[place * len(heads) + head] for place in range(len(layers))]
+            [cells[index * len(heads) + head] for index in range(len(layers))]
             for head in range(len(heads))
         ]
         name = f"{measure['name']}-{column}-heads-{labels[series['model']]}"

@@ -97,7 +97,7 @@ def _gains(ladder: Json, names: Sequence[str]) -> Iterator[_Line]:
             name=str(row["arm"]),
             index=_place(row["arm"], names),
             points=[one[:2] for one in line] or [one[:2] for one in found],
-            band=[(place, low, high) for place, _, low, high in line],
+            band=[(size, low, high) for size, _, low, high in line],
             marks=found,
             known=_log(last),
         )
@@ -214,8 +214,8 @@ def _shape(frame: Frame, line: _Line) -> Iterator[str]:
             )
     for x, y, low, high in line.marks:
         if low != high:
-            place = frame.x(x)
-            yield draw_stroke((place, frame.y(low)), (place, frame.y(high)), colour, kind=kind)
+            at = frame.x(x)
+            yield draw_stroke((at, frame.y(low)), (at, frame.y(high)), colour, kind=kind)
         yield (
             f'<circle class="{kind} dot" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.6" '
             f'fill="{colour}"/>'
@@ -236,5 +236,5 @@ def _name(x: float, y: float, line: _Line) -> str:
 
 def _look(line: _Line) -> tuple[str, str]:
     """Return the class and the colour of an arm: those of its curves on the page."""
-    place = line.index % len(COLOURS)
-    return f"s{place}", COLOURS[place]
+    index = line.index % len(COLOURS)
+    return f"s{index}", COLOURS[index]

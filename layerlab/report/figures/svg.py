@@ -58,9 +58,9 @@ class Frame:
     def axes(self, across: Ticks, up: Ticks, name: str, size: int = 11) -> Iterator[str]:
         """Yield the rules and words of both axes, the name below."""
         for value, words in up.items():
-            place = self.y(value)
-            yield draw_stroke((self.left, place), (self.right, place), RULE, kind="rule")
-            yield draw_words(self.left - 7, place + 4, words, size, anchor="end", fill=MUTED)
+            y = self.y(value)
+            yield draw_stroke((self.left, y), (self.right, y), RULE, kind="rule")
+            yield draw_words(self.left - 7, y + 4, words, size, anchor="end", fill=MUTED)
         for value, words in across.items():
             yield draw_words(
                 self.x(value), self.bottom + 17, words, size, anchor="middle", fill=MUTED
@@ -74,8 +74,8 @@ class Frame:
         order = sorted(wanted, key=lambda name: wanted[name])
         places: list[Number] = []
         for name in order:
-            place = max(wanted[name], places[-1] + apart if places else self.top)
-            places.append(place)
+            y = max(wanted[name], places[-1] + apart if places else self.top)
+            places.append(y)
         over = max(0.0, places[-1] - self.bottom)
         for index in range(len(places) - 1, -1, -1):
             limit = places[index + 1] - apart if index + 1 < len(places) else places[index] - over

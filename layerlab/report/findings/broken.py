@@ -20,15 +20,15 @@ def _nonfinite(readings: RuleData) -> Iterator[RuleHit]:
         named = len({str(one["name"]) for one in faults}) - 1
         more = f", and so it is with {named} more" if named else ""
         layer = first.get("layer")
-        place = Location(layer=None if layer is None else int(layer))
-        where = str(place) or "outside the layers"
+        location = Location(layer=None if layer is None else int(layer))
+        where = str(location) or "outside the layers"
         yield RuleHit(
             severity="error",
             sentence=f"{where}: {first['name']} holds {first['what']}{more}",
             advice=_mending(kind, readings.card["faults"]),
             value=float(len(faults)),
             threshold=0.0,
-            place=place,
+            place=location,
             mark=kind,
         )
 

@@ -68,14 +68,14 @@ def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:
     """Find the row where `column` is largest (or lowest), and count the other places in `rows`."""
     spot = rows[column].argmin() if lowest else rows[column].argmax()
     row = {str(name): entry for name, entry in rows.iloc[int(spot)].items()}
-    place = Location(**{name: _whole(row.get(name)) for name in ("layer", "head", "sequence")})
+    location = Location(**{name: _whole(row.get(name)) for name in ("layer", "head", "sequence")})
     keys = [name for name in ("layer", "head") if name in rows.columns]
     places = rows[keys].drop_duplicates()
     rest = places[~(places == pd.Series({key: row[key] for key in keys})).all(axis=1)]
     return Peak(
         row=row,
         value=float(row[column]),
-        place=place,
+        place=location,
         more=_more(rest, "head" in keys),
     )
 

@@ -88,7 +88,7 @@ def _readings(
 
 
 def _finding(rule: Rule, verdict: RuleHit, number: int, card: Mapping[str, Any]) -> Finding:
-    place, model = verdict.place, str(card["name"])
+    location, model = verdict.place, str(card["name"])
     return Finding(
         id="-".join(part for part in (rule.name, verdict.mark, str(number)) if part),
         severity=verdict.severity,
@@ -97,13 +97,13 @@ def _finding(rule: Rule, verdict: RuleHit, number: int, card: Mapping[str, Any])
         column=verdict.column or rule.column,
         kind=verdict.kind,
         relative=verdict.relative or rule.relative,
-        layer=place.layer,
-        head=place.head,
-        sequence=place.sequence,
+        layer=location.layer,
+        head=location.head,
+        sequence=location.sequence,
         value=verdict.value,
         threshold=verdict.threshold,
         source=verdict.source or rule.source,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
         advice=verdict.advice,
-        detail=place.key(verdict.shown, model),
+        detail=location.key(verdict.shown, model),
     )

@@ -100,8 +100,8 @@ class Clauses:
         listed = listed or all(map(_NUMBER.fullmatch, entries[3::2]))
         comma = _LISTED if listed else _COMMA
         best = [_Way()]
-        for place in range(len(entries) - 2, -1, -2):
-            ways = self._ways(entries[place : place + 2 * _MOST], best[:_MOST], comma)
+        for index in range(len(entries) - 2, -1, -2):
+            ways = self._ways(entries[index : index + 2 * _MOST], best[:_MOST], comma)
             best.insert(0, min(ways, key=lambda way: way[:3]))
         cut = tidy(best[0].text + self.label(text[len(bare) :])) if best[0].known else text
         return min(cut, self.known(text) or text, key=lambda way: _count_untranslated(text, way))
@@ -155,7 +155,7 @@ class Clauses:
         if len(pieces) == 1:
             return None
         ways = (self.translate, self._note)
-        translations = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
+        translations = [ways[index % 2](piece) for index, piece in enumerate(pieces)]
         return None if translations == pieces else "".join(translations)
 
     def _note(self, text: str) -> str:

@@ -32,11 +32,11 @@ class Template:
 
     def parts(self, text: str) -> dict[str, str] | None:
         """Return what fills the placeholders in a text, or None if the text is another."""
-        place = 0
+        position = 0
         for word in self.words:
-            if (start := text.find(word, place)) < 0:
+            if (start := text.find(word, position)) < 0:
                 return None
-            place = start + len(word)
+            position = start + len(word)
         if (found := self._strict.fullmatch(text) or self._pattern.fullmatch(text)) is None:
             return None
         parts = found.groupdict()

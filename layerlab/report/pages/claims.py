@@ -58,6 +58,6 @@ def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]
     counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for study in studies:
         for one in study["verdicts"]:
-            place = str(one.get("source") or study["source"])
-            counts[place.startswith(OWN)][one["word"]] += 1
+            source = str(one.get("source") or study["source"])
+            counts[source.startswith(OWN)][one["word"]] += 1
     return counts

@@ -33,12 +33,12 @@ STATES = {
 }
 
 
-def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
+def render(content: Mapping[str, Any], page_folder: Path, lang: str = ENGLISH) -> str:
     """Render the page of an index.
 
     Args:
         content: its folder, entries and remarks.
-        place: folder of the page, from which its links lead.
+        page_folder: folder of the page, from which its links lead.
         lang: of the page.
 
     Raises:
@@ -47,7 +47,7 @@ def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
     script = join_scripts()
     folder = Path(content["folder"]).absolute()
     rows = [
-        {**entry, "link": _link(folder, entry["page"] or entry["folder"], place)}
+        {**entry, "link": _link(folder, entry["page"] or entry["folder"], page_folder)}
         for entry in content["entries"]
     ]
     return (
@@ -65,8 +65,8 @@ def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
     )
 
 
-def _link(folder: Path, inside: str, place: Path) -> str:
+def _link(folder: Path, inside: str, page_folder: Path) -> str:
     """Return the address of a file from a page, safe whatever its name is."""
-    path = os.path.relpath(folder / inside, place)
+    path = os.path.relpath(folder / inside, page_folder)
     # Never a scheme, though a name may begin like one: `javascript:x` is a folder here.
     return "./" + quote(os.fsencode(Path(path).as_posix()))

@@ -78,8 +78,8 @@ def _rows(name: str, picture: Mapping[str, Any], line: pd.DataFrame) -> Iterator
     total = float(line[SCORE].sum())
     words = dict(zip(picture["positions"], picture["tokens"], strict=True))
     looked = [
-        (_whole(words, place), str(place), percent(score / total) if total > 0 else "none")
-        for place, score in zip(line["position"][:MOST], line[SCORE][:MOST], strict=True)
+        (_whole(words, position), str(position), percent(score / total) if total > 0 else "none")
+        for position, score in zip(line["position"][:MOST], line[SCORE][:MOST], strict=True)
     ]
     names = [text.prose(name, 80)]
     for owner, left, right in zip_longest(names, likely, looked, fillvalue=None):
@@ -90,9 +90,9 @@ def _pair(cells: Iterable[str] | None, size: int) -> tuple[str, ...]:
     return ("",) * size if cells is None else tuple(cells)
 
 
-def _whole(words: Mapping[int, str], place: int) -> str:
+def _whole(words: Mapping[int, str], position: int) -> str:
     """Return a token, completed where it is only a part of a character."""
-    word, following = str(words[place]), place + 1
+    word, following = str(words[position]), position + 1
     while word and not word.replace(text.PART, "") and following in words:
         ending = str(words[following])
         if ending.replace(text.PART, ""):

@@ -107,7 +107,7 @@ def with_tokens(report: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
     texts = report["text"]["sequences"]
     counts = {model["name"]: count_tokens(model, texts) for model in report["models"]}
     places = zip(rows["model"], rows["sequence"], strict=True)
-    return rows.assign(**{TOKENS: [counts[model].get(place, np.nan) for model, place in places]})
+    return rows.assign(**{TOKENS: [counts[model].get(index, np.nan) for model, index in places]})
 
 
 def _table(

@@ -67,9 +67,9 @@ def paired_columns(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
                 key: [short(point.get(key)) for point in kept]
                 for key in ("difference", "low", "high")
             }
-            place = [short(point.get(by)) for point in kept]
+            labels = [short(point.get(by)) for point in kept]
             arms = {key: find_arm(one.get(key), names) for key in ("arm", "against")}
-            found.append({**arms, "by": by, "place": place, **series})
+            found.append({**arms, "by": by, "place": labels, **series})
     return found
 
 

@@ -54,7 +54,7 @@ def _view(picture: Mapping[str, Any], rows: pd.DataFrame) -> Json:
         "position": int(picture["position"]),
         "positions": positions,
         "tokens": [text.token(str(token)) for token in picture["tokens"]],
-        "earlier": [index for index, place in enumerate(positions) if place in recurring],
+        "earlier": [index for index, position in enumerate(positions) if position in recurring],
         **{word: _word(picture[word]) for word in ("target", "foil", "prediction")},
         "width": int(picture["width"]),
         "bins": int(picture["bins"]),

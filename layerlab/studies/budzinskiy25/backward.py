@@ -33,9 +33,9 @@ def one(draw: Sampler, norm: str, layers: int, digits: int) -> dict[str, Tensor]
     truth = gradients(exact, start, stack, last, norm)  # type: ignore[arg-type]
     return {
         way: torch.stack(
-            [errors(*pair) for pair in zip(observed[place], truth[place], strict=True)], 1
+            [errors(*pair) for pair in zip(observed[index], truth[index], strict=True)], 1
         )
-        for place, way in enumerate(WAYS)
+        for index, way in enumerate(WAYS)
     }
 
 

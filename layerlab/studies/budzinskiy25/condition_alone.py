@@ -78,12 +78,12 @@ def run(work: StudyContext) -> Outcome:
     parts = [part["errors"] for part in work.sample(one, cases)]
     # fixed -> draw x condition x depth x digits
     errors = {
-        fixed: np.stack(parts[place * len(CONDITIONS) : (place + 1) * len(CONDITIONS)], axis=1)
-        for place, fixed in enumerate(NORMS)
+        fixed: np.stack(parts[index * len(CONDITIONS) : (index + 1) * len(CONDITIONS)], axis=1)
+        for index, fixed in enumerate(NORMS)
     }
     rows = [
         summary(
-            errors[fixed][:, place, depth, digit],
+            errors[fixed][:, index, depth, digit],
             {
                 "fixed": fixed,
                 "digits": DIGITS[digit],
@@ -94,7 +94,7 @@ def run(work: StudyContext) -> Outcome:
         for fixed in NORMS
         for digit in range(len(DIGITS))
         for depth in range(len(DEPTHS))
-        for place, condition in enumerate(CONDITIONS)
+        for index, condition in enumerate(CONDITIONS)
     ]
     return Outcome(
         verdicts=(judge(errors, work.seed),),
@@ -140,11 +140,11 @@ def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
             Curve(
                 name=f"{depth} layers, {digits} digits",
                 x=CONDITIONS,
-                y=[float(n) for n in np.median(draws[:, :, place, digit], axis=0)],
-                kind=place,
+                y=[float(n) for n in np.median(draws[:, :, index, digit], axis=0)],
+                kind=index,
                 style=("solid", "dash")[digit],
             )
-            for place, depth in enumerate(DEPTHS)
+            for index, depth in enumerate(DEPTHS)
             for digit, digits in enumerate(DIGITS)
         ]
         title = f"Median error by condition number, {fixed} norm fixed"

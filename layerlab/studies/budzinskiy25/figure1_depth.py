@@ -75,7 +75,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     errors = work.sample(one, [dict(work.options)])[0]["errors"]
     table = by_layer(errors, DIGITS)
-    fine = {name: errors[:, :, FINE, place] for name, place in READINGS.items()}
+    fine = {name: errors[:, :, FINE, index] for name, index in READINGS.items()}
     return Outcome(
         verdicts=(
             judge_growth(fine, mean, STUDY.claim, work.seed),
@@ -225,8 +225,8 @@ def heap(errors: np.ndarray) -> Picture:
     return histogram(
         "histogram",
         "Errors of the last layer; dashed: their mean",
-        {f"{digits} digits": bins(final[:, place]) for place, digits in enumerate(DIGITS)},
-        {f"{digits} digits": float(final[:, place].mean()) for place, digits in enumerate(DIGITS)},
+        {f"{digits} digits": bins(final[:, index]) for index, digits in enumerate(DIGITS)},
+        {f"{digits} digits": float(final[:, index].mean()) for index, digits in enumerate(DIGITS)},
         "relative error, normwise",
     )
 
@@ -235,8 +235,8 @@ def saturation(errors: np.ndarray) -> list[str]:
     """Report how much of the mean belongs to draws that have no correct digit left."""
     found = []
     most = errors[:, -1, FINE, NORMWISE].max()
-    for place, digits in enumerate(DIGITS[:FINE]):
-        final = errors[:, -1, place, NORMWISE]
+    for index, digits in enumerate(DIGITS[:FINE]):
+        final = errors[:, -1, index, NORMWISE]
         over = final > SATURATED
         if over.any():
             found.append(

@@ -54,11 +54,11 @@ def run(work: StudyContext) -> Outcome:
     errors = np.stack([found["errors"] for found in work.sample(one, cases)], axis=1)
     rows = [
         summary(
-            errors[:, place, depth, statistic],
+            errors[:, index, depth, statistic],
             {"layers": DEPTHS[depth], "spectral_norm": norm, "statistic": name},
         )
         for depth in range(len(DEPTHS))
-        for place, norm in enumerate(NORMS)
+        for index, norm in enumerate(NORMS)
         for statistic, name in enumerate(NAMES)
     ]
     found = table(rows)
@@ -79,8 +79,8 @@ def slope(errors: np.ndarray, depth: int, ends: tuple[int, int], seed: int) -> I
 
     The intervals of all depths hold together.
     """
-    places = [place for place, norm in enumerate(NORMS) if ends[0] <= norm <= ends[1]]
-    norms = np.log([NORMS[place] for place in places])
+    places = [index for index, norm in enumerate(NORMS) if ends[0] <= norm <= ends[1]]
+    norms = np.log([NORMS[index] for index in places])
     chosen = errors[:, places, DEPTHS.index(depth), NORMWISE]
     return bootstrap(
         chosen,
@@ -136,8 +136,8 @@ def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
         for depth, asked in EXPECTED.items()
     )
     numbers = "; ".join(
-        f"{powers[10][place]} and {powers[20][place]} for norms from {low} to {high}"
-        for place, (low, high) in enumerate(RANGES)
+        f"{powers[10][index]} and {powers[20][index]} for norms from {low} to {high}"
+        for index, (low, high) in enumerate(RANGES)
     )
     return StudyVerdict(
         claim="The growth is about linear at 10 layers and about quadratic at 20.",
@@ -156,10 +156,10 @@ def plot(errors: np.ndarray) -> list[Picture]:
             Curve(
                 name=f"{depth} layers",
                 x=NORMS,
-                y=[float(n) for n in reduce(errors[:, :, place, NORMWISE], axis=0)],
-                kind=place,
+                y=[float(n) for n in reduce(errors[:, :, index, NORMWISE], axis=0)],
+                kind=index,
             )
-            for place, depth in enumerate(DEPTHS)
+            for index, depth in enumerate(DEPTHS)
         ]
         found.append(
             curves(

@@ -54,9 +54,9 @@ def run(work: StudyContext) -> Outcome:
     found = np.stack([one_["errors"] for one_ in work.sample(one, cases, batch=256)], axis=1)
     units = found * 2.0**digits
     rows = [
-        summary(units[:, place, statistic], {"norm": norm, "statistic": name})
+        summary(units[:, index, statistic], {"norm": norm, "statistic": name})
         for statistic, name in enumerate(NAMES)
-        for place, norm in enumerate(NORMS)
+        for index, norm in enumerate(NORMS)
     ]
     worst, mean = units[:, :, MAX].max(0), units[:, :, MAX].mean(0)
     y = "largest relative error of a component, in units of roundoff"
@@ -87,8 +87,8 @@ def run(work: StudyContext) -> Outcome:
 
 def power(errors: np.ndarray) -> float:
     """Return the power of the norm that an error follows in the steep part."""
-    places = [place for place, norm in enumerate(NORMS) if STEEP[0] <= norm <= STEEP[1]]
-    return line(np.log([NORMS[place] for place in places]), np.log(errors[places])).slope
+    places = [index for index, norm in enumerate(NORMS) if STEEP[0] <= norm <= STEEP[1]]
+    return line(np.log([NORMS[index] for index in places]), np.log(errors[places])).slope
 
 
 def judge(units: np.ndarray, seed: int) -> tuple[StudyVerdict, ...]:

@@ -83,17 +83,17 @@ def run(work: StudyContext) -> Outcome:
     parts = [part["errors"] for part in work.sample(near, cases, batch=1024)]
     count = len(SPREADS)
     synthetic = {
-        norm: np.stack(parts[place * count : (place + 1) * count], axis=1)
-        for place, norm in enumerate(NORMS)
+        norm: np.stack(parts[index * count : (index + 1) * count], axis=1)
+        for index, norm in enumerate(NORMS)
     }
     models = {name: in_model(name, digits, work.given) for name in work.models}
     rows = [
         summary(
-            synthetic[norm][:, place, statistic],
+            synthetic[norm][:, index, statistic],
             {"input": f"1 + {spread:g} N(0, 1)", "norm": norm, "statistic": name},
         )
         for norm in NORMS
-        for place, spread in enumerate(SPREADS)
+        for index, spread in enumerate(SPREADS)
         for statistic, name in enumerate(NAMES)
     ]
     rows += [

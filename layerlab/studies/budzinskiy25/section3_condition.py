@@ -198,13 +198,13 @@ def run(work: StudyContext) -> Outcome:
     every, names = np.stack(parts, axis=1), work.models
     rows = [
         summary(
-            every[:, place, row, column],
+            every[:, index, row, column],
             {"model": model, "module": name, "quantity": quantity},
         )
-        for place, model in enumerate(names)
+        for index, model in enumerate(names)
         for row, name in enumerate(ROWS)
         for column, quantity in enumerate(COLUMNS)
-        if np.isfinite(every[:, place, row, column]).any()
+        if np.isfinite(every[:, index, row, column]).any()
     ]
     return Outcome(
         verdicts=(
@@ -238,7 +238,7 @@ def _loose(every: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return, by model, the uniform bound on attention over what the worst perturbation does."""
     row = ROWS.index("attention")
     found = every[..., row, UNIFORM] / every[..., row, WORST]
-    kept = {name: found[:, place] for place, name in enumerate(names)}
+    kept = {name: found[:, index] for index, name in enumerate(names)}
     return {name: one for name, one in kept.items() if np.isfinite(one).all()}
 
 
@@ -271,9 +271,9 @@ def medians(
     found = share(every, above, below)
     there = {
         (model, name): kept
-        for place, model in enumerate(names)
+        for index, model in enumerate(names)
         for row, name in enumerate(ROWS)
-        if len(kept := found[np.isfinite(found[:, place, row]), place, row])
+        if len(kept := found[np.isfinite(found[:, index, row]), index, row])
     }
     return bootstrap_each(there, np.median, seed)
 

@@ -174,16 +174,16 @@ def run(work: StudyContext) -> Outcome:
     )
     hostile_ = adversaries()
     rows = []
-    for place, model in enumerate(work.models):
+    for position, model in enumerate(work.models):
         for index, row in enumerate(ROWS):
             labels = {"model": model, "module": NAMES[row], "row": row}
             every = {
                 **{
-                    f"error over bound, {format}": observed[:, place, index, digit]
+                    f"error over bound, {format}": observed[:, position, index, digit]
                     for digit, format in enumerate(FORMATS)
                 },
-                "worst roundings over bound": worsts[:, place, index],
-                "bound on the relative error, in u": sizes[:, place, index],
+                "worst roundings over bound": worsts[:, position, index],
+                "bound on the relative error, in u": sizes[:, position, index],
             }
             rows += [summary(found, {**labels, "quantity": name}) for name, found in every.items()]
     limits = table(

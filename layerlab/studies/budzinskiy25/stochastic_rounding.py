@@ -39,11 +39,11 @@ def errors_of_sums(draw: Sampler, mode: str, digits: int) -> dict[str, Tensor]:
     x, y = (strict.take(draw.uniform(1, max(LENGTHS))) for _ in range(2))
     exact = (x * y).cumsum(-1)
     total, found = torch.zeros_like(x[:, :, :1]), []
-    for place in range(max(LENGTHS)):
-        term = strict.multiply(x[:, :, place : place + 1], y[:, :, place : place + 1])
+    for index in range(max(LENGTHS)):
+        term = strict.multiply(x[:, :, index : index + 1], y[:, :, index : index + 1])
         total = strict.add(total, term)
-        if place + 1 in LENGTHS:
-            truth = exact[:, 0, place]
+        if index + 1 in LENGTHS:
+            truth = exact[:, 0, index]
             found.append((total[:, 0, 0] - truth) / truth)
     return {"errors": torch.stack(found, 1)}
 
@@ -72,13 +72,13 @@ def run(work: StudyContext) -> Outcome:
     signed = {mode: part["errors"] for mode, part in zip(MODES, sums, strict=True)}
     rows: list[dict[str, Any]] = [
         {
-            **summary(np.abs(signed[mode][:, place]), {"mode": mode, "terms": length}),
-            "bias": float(signed[mode][:, place].mean()),
-            "standard_error": float(signed[mode][:, place].std(ddof=1) / len(signed[mode]) ** 0.5),
+            **summary(np.abs(signed[mode][:, index]), {"mode": mode, "terms": length}),
+            "bias": float(signed[mode][:, index].mean()),
+            "standard_error": float(signed[mode][:, index].std(ddof=1) / len(signed[mode]) ** 0.5),
             "bound": bounds(length, digits)[mode],
         }
         for mode in MODES
-        for place, length in enumerate(LENGTHS)
+        for index, length in enumerate(LENGTHS)
     ]
     kept = {mode: part for mode, part in zip(MODES, blocks, strict=True)}
     block_rows = [

@@ -91,12 +91,12 @@ def errors_of_trained(draw: Sampler, name: str) -> dict[str, Tensor]:
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        seen, place = theory_of(layer, subject), layer.layer
+        seen, layer_index = theory_of(layer, subject), layer.layer
         block = seen.block()
-        before = found[layer.sequence, place - 1].item() if place else 0.0
+        before = found[layer.sequence, layer_index - 1].item() if layer_index else 0.0
         step = depth_bounds.layer(seen.entered, block, mixed(HALF, SINGLE))
-        found[layer.sequence, place] = step.after(before)
-        factors[layer.sequence, place] = depth_bounds.printed_factor(block)
+        found[layer.sequence, layer_index] = step.after(before)
+        factors[layer.sequence, layer_index] = depth_bounds.printed_factor(block)
 
     for_each_layer(subject, excerpts(draw, name, TOKENS), read)
     return {"errors": found, "factors": factors}

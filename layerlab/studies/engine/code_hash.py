@@ -67,10 +67,10 @@ def _files(name: str) -> Iterator[Path]:
     parts = name.split(".")
     if parts[0] != PACKAGE or len(parts) < 2 or parts[1] in SHOWN:
         return
-    place = ROOT.joinpath(*parts[1:])
-    if place.with_suffix(".py").is_file():
-        yield place.with_suffix(".py")
-    if (place / "__init__.py").is_file():
-        yield place / "__init__.py"
+    path = ROOT.joinpath(*parts[1:])
+    if path.with_suffix(".py").is_file():
+        yield path.with_suffix(".py")
+    if (path / "__init__.py").is_file():
+        yield path / "__init__.py"
     if name in FOUND:
         yield from sorted((ROOT / FOUND[name]).rglob("*.py"))

@@ -208,7 +208,7 @@ def crosses(
                 "name": label,
                 "text": [one.name for one in across],
                 "textposition": [
-                    ("top right", "bottom left")[place % 2] for place in range(len(up))
+                    ("top right", "bottom left")[index % 2] for index in range(len(up))
                 ],
                 "marker": {"size": 8, "color": colour},
                 "x": [one.middle for one in across],
@@ -229,7 +229,7 @@ def crosses(
 
 def fade(colour: str, alpha: float = 0.16) -> str:
     """Return a translucent version of a colour."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
 

@@ -164,8 +164,8 @@ class StudyResult:
             ]
         found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
         if self.folder is not None:
-            place = from_here(self.folder / disk.STUDY_PAGE)
-            found += [[("The page: ", ""), (prose(place), "bold")]]
+            page = from_here(self.folder / disk.STUDY_PAGE)
+            found += [[("The page: ", ""), (prose(page), "bold")]]
         return found
 
     def summary(self, width: int | None = None) -> Group:
@@ -223,8 +223,8 @@ def load_record(folder: Path, *, sealed: bool = False) -> StudyResult | None:
 
 def _describe(verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sentence of a verdict with its place, then what it was judged on."""
-    place = verdict.get("source")
-    yield f"{verdict['said']} ({place})" if place else str(verdict["said"])
+    source = verdict.get("source")
+    yield f"{verdict['said']} ({source})" if source else str(verdict["said"])
     judged = [verdict.get("scale"), verdict.get("unit"), LOOKED if verdict.get("looked") else ""]
     if any(judged):
         yield f"on {'; '.join(filter(None, judged))}"

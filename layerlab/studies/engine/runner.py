@@ -137,8 +137,8 @@ class StudyRequest:
         """Return the folder of finished batches, a hidden neighbour of the result."""
         if self.out is None:
             return None
-        place = self.out.resolve()
-        return place.with_name(f".{place.name[:80]}.batches")
+        out = self.out.resolve()
+        return out.with_name(f".{out.name[:80]}.batches")
 
 
 @explain_memory(LESS)

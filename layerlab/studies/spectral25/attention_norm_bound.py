@@ -109,8 +109,8 @@ def run(work: StudyContext) -> Outcome:
     cases = [{"limit": limit, "kind": kind} for kind in (RANDOM, AIMED) for limit in LIMITS]
     parts = work.sample(heads, cases)
     single = {
-        kind: dict(zip(LIMITS, parts[place * len(LIMITS) :], strict=False))
-        for place, kind in enumerate((RANDOM, AIMED))
+        kind: dict(zip(LIMITS, parts[index * len(LIMITS) :], strict=False))
+        for index, kind in enumerate((RANDOM, AIMED))
     }
     read = work.models if work.given else PAIR
     passages = work.sample(norms, [{"name": name} for name in read], batch=16)

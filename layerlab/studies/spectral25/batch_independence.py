@@ -77,10 +77,10 @@ def run(work: StudyContext) -> Outcome:
     moved = {name: np.stack([part[name] for part in parts], 1) for name in NORMS}
     logits = {name: part["change"] for name, part in zip(work.models, models, strict=True)}
     rows = [
-        summary(values[:, number, place], {"of": name, "batch": batch, "change by": change})
+        summary(values[:, number, index], {"of": name, "batch": batch, "change by": change})
         for name, values in moved.items()
         for number, batch in enumerate(BATCHES)
-        for place, change in enumerate(CHANGES)
+        for index, change in enumerate(CHANGES)
     ]
     rows += [
         summary(values, {"of": f"logits of {name}", "batch": 1 + BESIDE, "change by": CHANGES[0]})
@@ -133,9 +133,9 @@ def judge_alone(moved: dict[str, np.ndarray]) -> StudyVerdict:
 def judge_batch_norm(moved: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge what the source says of batch norm."""
     found = [
-        bootstrap(moved[BATCH][:, number, place], np.median, seed, comparisons=2 * len(BATCHES))
+        bootstrap(moved[BATCH][:, number, index], np.median, seed, comparisons=2 * len(BATCHES))
         for number in range(len(BATCHES))
-        for place in range(2)
+        for index in range(2)
     ]
     least = min(found, key=lambda one: one.low)
     batches = ", ".join(map(str, BATCHES))

@@ -298,10 +298,10 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
     """Return the rows on lengths and residuals of every layer."""
     kinds = (("norms", SUBLAYERS), ("residuals", ENTERED))
     return [
-        summary(part[key][:, layer, place], {"model": name, "layer": block, "quantity": label})
+        summary(part[key][:, layer, index], {"model": name, "layer": block, "quantity": label})
         for name, part in parts.items()
         for key, labels in kinds
-        for place, label in enumerate(labels)
+        for index, label in enumerate(labels)
         for layer, block in enumerate(blocks(part))
     ]
 
@@ -321,7 +321,7 @@ def matrices(name: str, given: GivenModels = passages.NONE) -> Picture:
     layer = max(found, key=lambda at: float(apart(found[at]).mean()))
     # Equal words of a text are not one word.
     text = token_strings(subject, ids)
-    words = [f"{place} {plain(word)}" for place, word in enumerate(text)]
+    words = [f"{position} {plain(word)}" for position, word in enumerate(text)]
     axes = {"x": words, "y": words, "zmin": 0, "zmax": 1}
     rows = [[[round(value, 4) for value in row] for row in one.tolist()] for one in found[layer]]
     panels = [{"name": f"head {head}", "z": z, **axes} for head, z in enumerate(rows)]
@@ -366,12 +366,12 @@ def _plot(
         Curve(
             name=f"{label}, {name}",
             x=blocks(part),
-            y=part[key][..., place].mean(0).tolist(),
-            kind=place,
+            y=part[key][..., index].mean(0).tolist(),
+            kind=index,
             style=style,
         )
         for (name, part), style in zip(parts.items(), cycle(("solid", "dash", "dot")), strict=False)
-        for place, label in enumerate(labels)
+        for index, label in enumerate(labels)
     ]
     return curves(key, title, lines, x="layer", y=y, log="y" if key == "norms" else "")
 

@@ -100,9 +100,9 @@ def matrices(name: str, ids: Tensor, lengths: Tensor, given: GivenModels = NONE)
 
 @torch.no_grad()
 def _run(model: Any, ids: Tensor, mask: Tensor, returned: bool = True) -> Any:
-    place = running_device(model)
+    device = running_device(model)
     return model(
-        ids.to(place), attention_mask=mask.to(place), output_attentions=returned, use_cache=False
+        ids.to(device), attention_mask=mask.to(device), output_attentions=returned, use_cache=False
     )
 
 

@@ -183,14 +183,14 @@ def run(work: StudyContext) -> Outcome:
     passages = work.sample(residual_by_dose, read, batch=32)
     models = {n: one["residual"] for n, one in zip(work.models, passages, strict=True)}
     rows = [
-        summary(found["residual"][:, place], {"stack": _label(case), "dose": dose})
+        summary(found["residual"][:, index], {"stack": _label(case), "dose": dose})
         for case, found in parts.items()
-        for place, dose in enumerate(DOSES)
+        for index, dose in enumerate(DOSES)
     ]
     rows += [
-        summary(found[:, place], {"stack": name, "dose": dose})
+        summary(found[:, index], {"stack": name, "dose": dose})
         for name, found in models.items()
-        for place, dose in enumerate(TRAINED_DOSES)
+        for index, dose in enumerate(TRAINED_DOSES)
     ]
     return Outcome(
         verdicts=(

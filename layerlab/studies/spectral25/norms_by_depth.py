@@ -197,7 +197,7 @@ def read_given(work: StudyContext, uniform: float) -> Outcome:
 def at_depth(found: np.ndarray, layers: slice) -> np.ndarray:
     """Return the mean over the layers at the relative depth of some of 36, draw by draw."""
     scale = (found.shape[1] - 1) / (DEPTH - 1)
-    first, last = (round(place * scale) for place in (layers.start, layers.stop - 1))
+    first, last = (round(depth * scale) for depth in (layers.start, layers.stop - 1))
     return np.asarray(found[:, first : last + 1].mean(1))
 
 

@@ -247,8 +247,8 @@ def steps(
 
 def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
     for case, every in found.items():
-        for place, step in enumerate(every):
-            yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
+        for index, step in enumerate(every):
+            yield {"stack": case, "from": index, "to": index + 1, **vars(step)}
 
 
 def judge_ranked(
@@ -328,7 +328,7 @@ def plot(
     ]
     if quantity == "share":
         places = list(range(most))
-        alike = [comb(most - 1, place) / 2 ** (most - 1) for place in places]
+        alike = [comb(most - 1, count) / 2 ** (most - 1) for count in places]
         lines.append(Curve(name="all paths alike", x=places, y=alike, kind=6, style="dot"))
     return curves(
         quantity,

@@ -159,9 +159,9 @@ def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     def read(layer: Any) -> None:
         if layer.attention is None:
             return
-        place = len(places)
+        index = len(places)
         places.append(layer.layer)
-        if place != head // heads:
+        if index != head // heads:
             return
         own = head % layer.attention.heads
         entered = layer.sublayers["attention"].entered.double()

@@ -128,7 +128,7 @@ def load(
     found = sorted(list_checkpoints(folder), reverse=True)
     notes: list[str] = []
     misfit = ""
-    for place, (_, path) in enumerate(found):
+    for index, (_, path) in enumerate(found):
         try:
             state = _read(path, hasher)
             return state, [*notes, *check(path, state.counters)]
@@ -137,7 +137,7 @@ def load(
         except MisfitError as error:
             message = f"checkpoint {path.name} cannot be used: {error}"
             misfit = f"{path.name}: {error}"
-        last = place == len(found) - 1
+        last = index == len(found) - 1
         then = "no other is left: training starts anew" if last else "the one before it is used"
         notes.append(f"{message}; {then}")
     if misfit:  # what was trained is lost only if the user wants that

@@ -123,13 +123,13 @@ def trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> T
         UserError: a tracker is unknown, or not installed.
     """
     check(names)
-    place = folder / FOLDER
+    track_folder = folder / FOLDER
     if names:
         from accelerate.state import PartialState
 
         PartialState()  # accelerate's trackers ask it which process this is
-        place.mkdir(parents=True, exist_ok=True)
-    keys = _keys(place, names)
+        track_folder.mkdir(parents=True, exist_ok=True)
+    keys = _keys(track_folder, names)
     started = {}
     for name in names:
         tracker = _tracker(name, folder, keys[name]["key"])
@@ -137,9 +137,9 @@ def trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> T
         if not keys[name]["begun"]:
             tracker.store_init_configuration(dict(_settings(config)))
             keys[name]["begun"] = True
-            write_file(place / "keys.json", json.dumps(keys) + "\n")
+            write_file(track_folder / "keys.json", json.dumps(keys) + "\n")
         started[name] = tracker
-    return Trackers(started, place)
+    return Trackers(started, track_folder)
 
 
 def values(event: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
@@ -175,11 +175,11 @@ def _tracker(name: str, folder: Path, key: str) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     kind = LOGGER_TYPE_TO_CLASS[name]
-    place, project = folder / FOLDER, _project(folder)
+    track_folder, project = folder / FOLDER, _project(folder)
     if name == "tensorboard":
-        return kind("tensorboard", str(place))
+        return kind("tensorboard", str(track_folder))
     if name == "wandb":
-        where = {} if "WANDB_DIR" in os.environ else {"dir": str(place)}
+        where = {} if "WANDB_DIR" in os.environ else {"dir": str(track_folder)}
         return kind(project, name=folder.name, id=key, resume="allow", **where)
     if name == "trackio":
         return kind(project, name=folder.name, resume="allow")
@@ -207,10 +207,10 @@ def _project(folder: Path) -> str:
     return above[1].name if above[0].name == "runs" else "layerlab"
 
 
-def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
+def _keys(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return a key of one's own for each tracker, the same after a resume."""
     try:
-        known = read_json(place / "keys.json")
+        known = read_json(folder / "keys.json")
     except (OSError, ValueError):
         known = {}
     known = known if isinstance(known, dict) else {}
@@ -223,7 +223,7 @@ def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         known.setdefault(name, {"key": uuid.uuid4().hex[:12], "begun": False})
     if names:
-        write_file(place / "keys.json", json.dumps(known) + "\n")
+        write_file(folder / "keys.json", json.dumps(known) + "\n")
     return dict(known)
 
 

@@ -175,7 +175,7 @@ def _real(mask: Any, row: int) -> tuple[int, int]:
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return 0, ENDLESS
     kept = [bool(one) for one in mask[row].tolist()]
-    ends = [place for place in range(len(kept) + 1) if place == len(kept) or not kept[place]]
+    ends = [index for index in range(len(kept) + 1) if index == len(kept) or not kept[index]]
     spans = [(before + 1, end) for before, end in pairwise([-1, *ends])]
     return max(spans, key=lambda span: span[1] - span[0])
 

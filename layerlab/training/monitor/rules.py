@@ -44,7 +44,7 @@ class RuleViolation:
 
     rule: str
     measure: str
-    place: Place
+    location: Place
     value: float
     limit: float
     fault: str
@@ -53,14 +53,14 @@ class RuleViolation:
 
     @property
     def key(self) -> str:
-        return "/".join(map(str, (self.rule, *self.place)))
+        return "/".join(map(str, (self.rule, *self.location)))
 
     def alarm(self, update: int, others: int) -> Alert:
         more = f" (and {others} more places)" if others else ""
         return Alert(
             update=update,
-            layer=self.place[0],
-            head=self.place[1],
+            layer=self.location[0],
+            head=self.location[1],
             measure=self.measure,
             value=self.value,
             limit=self.limit,
@@ -139,7 +139,7 @@ class Rules:
             yield RuleViolation(
                 rule="finite loss",
                 measure="loss",
-                place=(None, None),
+                location=(None, None),
                 value=loss,
                 limit=inf,
                 fault=f"the loss is {loss:g}",
@@ -152,7 +152,7 @@ class Rules:
             yield RuleViolation(
                 rule="loss spike",
                 measure="loss",
-                place=(None, None),
+                location=(None, None),
                 value=loss,
                 limit=limit,
                 fault=f"the loss rose to {loss:.4g}, its running median is {middle:.4g}",
@@ -187,7 +187,7 @@ class Rules:
                 yield RuleViolation(
                     rule="gradient spike",
                     measure="gradient",
-                    place=(layer, None),
+                    location=(layer, None),
                     value=norm,
                     limit=limit,
                     fault=f"the gradient{where} has norm {norm:.3g}, usual is {exp(middle):.3g}",
@@ -201,7 +201,7 @@ class Rules:
                 yield RuleViolation(
                     rule="score",
                     measure="score",
-                    place=(layer, head),
+                    location=(layer, head),
                     value=score,
                     limit=self.limits.score,
                     fault=f"the largest score of {_place_name(layer, head)} is {score:.4g}, above "
@@ -215,7 +215,7 @@ class Rules:
                 yield RuleViolation(
                     rule="doubled score",
                     measure="score",
-                    place=(layer, head),
+                    location=(layer, head),
                     value=score,
                     limit=limit,
                     fault=f"the largest score of {_place_name(layer, head)} grew from "
@@ -234,7 +234,7 @@ class Rules:
                 yield RuleViolation(
                     rule=f"{measure} jump",
                     measure=measure,
-                    place=(layer, head),
+                    location=(layer, head),
                     value=value,
                     limit=limit,
                     fault=f"the norm of {what} {_place_name(layer, head)} rose to {value:.3g}, "
@@ -249,7 +249,7 @@ class Rules:
                 yield RuleViolation(
                     rule="sink",
                     measure="sink_mass",
-                    place=(layer, None),
+                    location=(layer, None),
                     value=least,
                     limit=self.limits.sink,
                     fault=f"every head of layer {layer} gives {least:.3f} or more of its "
@@ -264,7 +264,7 @@ class Rules:
                 yield RuleViolation(
                     rule="entropy",
                     measure="entropy",
-                    place=(layer, None),
+                    location=(layer, None),
                     value=largest,
                     limit=self.limits.entropy,
                     fault=f"the attention entropy of layer {layer} has collapsed: at most "
@@ -279,7 +279,7 @@ class Rules:
                 yield RuleViolation(
                     rule="residual",
                     measure="relative_residual",
-                    place=(layer, None),
+                    location=(layer, None),
                     value=residual,
                     limit=self.limits.residual,
                     fault=f"after {_place_name(layer, None)} only {residual:.2g} of the stream "
@@ -291,11 +291,11 @@ class Rules:
     def _topmost(self, measure: str, values: Places) -> Iterator[tuple[Place, float, list[float]]]:
         """Yield the largest head of each layer with its earlier readings."""
         for layer in dict.fromkeys(layer for layer, _ in values):
-            place = max((one for one in values if one[0] == layer), key=lambda one: values[one])
+            location = max((one for one in values if one[0] == layer), key=lambda one: values[one])
             past = self.tops.setdefault(f"{measure}/{layer}", [])
-            if isfinite(values[place]):
-                yield place, values[place], list(past)
-                self._remember(past, values[place], self.limits.window)
+            if isfinite(values[location]):
+                yield location, values[location], list(past)
+                self._remember(past, values[location], self.limits.window)
 
     @staticmethod
     def _remember(past: list[float], value: float, length: int) -> None:
@@ -304,15 +304,15 @@ class Rules:
 
 
 def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:
-    for place, value in values.items():
+    for location, value in values.items():
         if not isfinite(value):
             yield RuleViolation(
                 rule=f"finite {measure}",
                 measure=measure,
-                place=place,
+                location=location,
                 value=value,
                 limit=inf,
-                fault=f"{FINITE[measure]} is not finite in {_place_name(*place)}",
+                fault=f"{FINITE[measure]} is not finite in {_place_name(*location)}",
                 advice=f"go back to a checkpoint, and {CALM}",
             )
 
@@ -320,7 +320,7 @@ def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:
 def _each(values: Places, pick: Any) -> Iterator[tuple[int | None, float]]:
     """Yield one value for each layer."""
     for layer in dict.fromkeys(layer for layer, _ in values):
-        yield layer, pick(value for place, value in values.items() if place[0] == layer)
+        yield layer, pick(value for location, value in values.items() if location[0] == layer)
 
 
 def _place_name(layer: int | None, head: int | None) -> str:

@@ -77,11 +77,11 @@ class PassEmulation(Emulation):
         super().__init__(model, regime)
         self.passes = passes
 
-    def is_chosen(self, place: OpSite) -> bool:
+    def is_chosen(self, site: OpSite) -> bool:
         """Return whether results at a place are rounded now."""
         if self.passes == "both":
-            return super().is_chosen(place)
-        return (self.passes == "backward") == _backward() and super().is_chosen(place)
+            return super().is_chosen(site)
+        return (self.passes == "backward") == _backward() and super().is_chosen(site)
 
     def reseed(self, seed: int) -> None:
         """Draw from another stream from now on."""

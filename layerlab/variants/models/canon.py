@@ -20,7 +20,7 @@ from layerlab.validation import Constraint
 
 EVERYWHERE = "abcd"
 SUBSETS = tuple(
-    "".join(place for bit, place in enumerate(EVERYWHERE) if chosen >> bit & 1)
+    "".join(letter for bit, letter in enumerate(EVERYWHERE) if chosen >> bit & 1)
     for chosen in range(1, 1 << len(EVERYWHERE))
 )
 OPTIONS = {
@@ -94,7 +94,8 @@ class CanonAttention(Attention):
         super().__init__(width, site, bias=bias)
         sizes = {"a": width, "b": _project(site)}
         self.canon_a, self.canon_b = (
-            _convolution(sizes[place], kernel, start) if place in places else None for place in "ab"
+            _convolution(sizes[letter], kernel, start) if letter in places else None
+            for letter in "ab"
         )
 
     def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
@@ -139,7 +140,8 @@ class CanonFeedForward(Gated):
         super().__init__(width, site, activation=activation, bias=bias)
         sizes = {"c": width, "d": 2 * site.shape.inner}
         self.canon_c, self.canon_d = (
-            _convolution(sizes[place], kernel, start) if place in places else None for place in "cd"
+            _convolution(sizes[letter], kernel, start) if letter in places else None
+            for letter in "cd"
         )
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
@@ -177,7 +179,7 @@ def _project(site: Site) -> int:
 
 def _cost(sizes: dict[str, int], options: dict[str, Any]) -> Cost:
     places, kernel = options.get("places", EVERYWHERE), options.get("kernel", 4)
-    there = [size for place, size in sizes.items() if place in places]
+    there = [size for letter, size in sizes.items() if letter in places]
     beside = Cost(pointwise=sum(there))
     return sum((convolution_cost(size, kernel) for size in there), beside)
 

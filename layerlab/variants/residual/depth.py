@@ -78,10 +78,10 @@ class DenseFormer(Residual):
 
     def _average(self, x: Stream, flow: Flow) -> Stream:
         mixed = self.alpha[-1] * x
-        for place, term in enumerate(self.terms[:-1]):
+        for index, term in enumerate(self.terms[:-1]):
             earlier = flow.kept("residual", f"block{term}")
             assert earlier is not None, "a block keeps what later ones average"
-            mixed = torch.addcmul(mixed, earlier, self.alpha[place])
+            mixed = torch.addcmul(mixed, earlier, self.alpha[index])
         return mixed
 
     @classmethod

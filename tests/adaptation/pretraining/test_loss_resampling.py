@@ -59,6 +59,6 @@ def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
         wanted = cross_entropy(logits.flatten(0, 1), rows.targets.flatten())
         assert loss == pytest.approx(float(wanted), rel=64 * 2.0**-23)
     parts = [
-        batch_losses(model, order, 5, 4, place=ProcessGroup(part=(rank, 2))) for rank in range(2)
+        batch_losses(model, order, 5, 4, group=ProcessGroup(part=(rank, 2))) for rank in range(2)
     ]
     assert sum(parts) == pytest.approx(found, rel=64 * 2.0**-23) and model.training

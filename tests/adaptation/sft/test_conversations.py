@@ -75,7 +75,7 @@ def test_all_files_of_rows_give_the_same(tmp_path: Path, form: str) -> None:
         written(path, *rows)
     found = list(conversations(str(path)))
     assert [one.turns[0].text for one in found] == ["第0问", "第1问", "第2问"]
-    assert len({one.place for one in found}) == 3
+    assert len({one.location for one in found}) == 3
 
 
 def test_a_bad_row_of_an_array_is_named_with_its_line(tmp_path: Path) -> None:

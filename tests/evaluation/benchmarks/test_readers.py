@@ -71,11 +71,11 @@ def test_numbers_of_json_stay_as_they_are_written() -> None:
 
 def test_a_place_is_the_line_where_a_row_begins() -> None:
     table = written(HEAD, ["0", "two\nlines", *"abcdA"], ["1", "q", *"abcdB"], ending="\n")
-    assert [row.place for row in of_table(file(table))] == ["x.csv, line 2", "x.csv, line 4"]
-    assert [row.place for row in of_lines(file('{"a": 1}\n\n{"a": 2}\n'))] == [
+    assert [row.location for row in of_table(file(table))] == ["x.csv, line 2", "x.csv, line 4"]
+    assert [row.location for row in of_lines(file('{"a": 1}\n\n{"a": 2}\n'))] == [
         *("x.csv, line 1", "x.csv, line 3")
     ]
-    assert [row.place for row in of_list(file('[{"a": 1}]'))] == ["x.csv, item 1"]
+    assert [row.location for row in of_list(file('[{"a": 1}]'))] == ["x.csv, item 1"]
 
 
 def test_labels_and_summaries_stand_in_a_second_file() -> None:

@@ -8,13 +8,13 @@ from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.tasks.prompts import Manner, TaskPrompt, build_prompt
 
 FOUR = Item(
-    place="x",
+    location="x",
     text="几？",
     options=("一", "二", "三", "四"),
     right=(1,),
     explanation="1. 一加一。",
 )
-TWO = Item(place="x", text="q", passage="p", options=("No", "Yes"), right=(1,))
+TWO = Item(location="x", text="q", passage="p", options=("No", "Yes"), right=(1,))
 WHOLE = Manner(scoring="mean_nll")
 
 
@@ -76,7 +76,7 @@ def test_mmlu_asks_in_english_with_a_blank_before_the_answer() -> None:
     ],
 )
 def test_agieval_names_its_letters(subject: str, text: str, choices: tuple[str, ...]) -> None:
-    question = Item(place="x", text="几？", passage="p", options=("(A)一", "(B)二"), right=(0,))
+    question = Item(location="x", text="几？", passage="p", options=("(A)一", "(B)二"), right=(0,))
     found = asked("agieval", question, subject=subject)
     assert (found.header, found.text, found.choices) == ("", text, choices)
 
@@ -86,7 +86,7 @@ def test_agieval_names_its_letters(subject: str, text: str, choices: tuple[str, 
     [("gaokao_mathcloze", "问题：几？\n答案："), ("math", "Q: 几？\nA: The answer is")],
 )
 def test_agieval_asks_for_a_value_where_there_are_no_options(subject: str, text: str) -> None:
-    found = asked("agieval", Item(place="x", text="几？", reply="2"), subject=subject)
+    found = asked("agieval", Item(location="x", text="几？", reply="2"), subject=subject)
     assert (found.text, found.choices, found.target.strip()) == (text, (), "2")
 
 
@@ -110,7 +110,7 @@ def test_whole_texts_are_compared_as_opencompass_writes_them(
 
 
 def test_a_sentiment_is_a_word_not_a_letter() -> None:
-    question = Item(place="x", text="好", options=("消极", "积极"), right=(1,))
+    question = Item(location="x", text="好", options=("消极", "积极"), right=(1,))
     assert asked("eprstmt", question).text == '内容： "好"。情绪分类：'
     assert asked("eprstmt", question).choices == ("消极。", "积极。")
     assert asked("eprstmt", question, WHOLE).choices[0] == '内容： "好"。情绪分类：\n消极。'
@@ -127,7 +127,7 @@ def test_a_sentiment_is_a_word_not_a_letter() -> None:
     ],
 )
 def test_summaries_are_asked_for(name: str, text: str) -> None:
-    found = asked(name, Item(place="x", text="q", reply="r"))
+    found = asked(name, Item(location="x", text="q", reply="r"))
     assert (found.text, found.choices, found.target.strip()) == (text, (), "r")
 
 
@@ -139,7 +139,7 @@ def test_a_right_choice_is_the_target_and_no_blank_stands_twice(benchmark: Bench
     count = benchmark.options or 4
     for right in range(count):
         options = tuple(f"o{place}" for place in range(count))
-        question = Item(place="x", text="q", passage="p", options=options, right=(right,))
+        question = Item(location="x", text="q", passage="p", options=options, right=(right,))
         for manner in (Manner(), WHOLE):
             found = build_prompt(question, benchmark, benchmark.subjects[0], manner)
             assert found.choices[right] == found.target

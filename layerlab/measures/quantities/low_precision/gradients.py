@@ -41,7 +41,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
             whole.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
         for layer in range(EMBEDDING, len(stack.blocks) + 1):
-            of = [one for one, place in layers.items() if place == layer]
+            of = [one for one, own in layers.items() if own == layer]
             if of:
                 rows.append({"format": name, "layer": layer, **_row(true, seen, of)})
         if any(not isfinite(row["error"]) for row in rows if row["format"] == name):

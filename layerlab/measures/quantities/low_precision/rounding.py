@@ -162,9 +162,9 @@ def _observe(again: Reruns, name: str, mode: str) -> Observed:
     errors: list[Errors] = []
     row: Row = {}
 
-    def read(place: int, seen: Tensor) -> None:
-        if place < len(again.true) - 1:
-            errors.append(error(seen, again.true[place]))
+    def read(index: int, seen: Tensor) -> None:
+        if index < len(again.true) - 1:
+            errors.append(error(seen, again.true[index]))
         else:
             row.update(_logits(again, seen))
 

@@ -28,9 +28,9 @@ def bin_channels(gradient: Hidden, bins: int) -> Binned:
         [[2.0, 1.0]]
     """
     width = gradient.shape[1]
-    place = torch.arange(width, device=gradient.device) * bins // width
-    sums = gradient.new_zeros(len(gradient), bins).index_add_(1, place, gradient.abs())
-    return sums / torch.bincount(place, minlength=bins)
+    bin_index = torch.arange(width, device=gradient.device) * bins // width
+    sums = gradient.new_zeros(len(gradient), bins).index_add_(1, bin_index, gradient.abs())
+    return sums / torch.bincount(bin_index, minlength=bins)
 
 
 def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]:

@@ -171,4 +171,4 @@ def earlier(prompt: Prompt) -> list[int]:
         for start in range(len(tokens) - size + 1)
         if size and tuple(tokens[start : start + size]) == prompt.target
     ]
-    return sorted({place for start in starts for place in range(start, start + size)})
+    return sorted({index for start in starts for index in range(start, start + size)})

@@ -48,8 +48,8 @@ class Trials:
         assert not isinstance(subject.stack, str), subject.stack
         index = ComponentIndex(self.model, subject.stack, self._run.roundings)
         self.places: dict[str, set[OpSite]] = {}
-        for place in index.places:
-            self.places.setdefault(index.find(place), set()).add(place)
+        for site in index.places:
+            self.places.setdefault(index.find(site), set()).add(site)
         if WEIGHTED not in self.places:
             raise NotApplicable(
                 "no operation of its code is found to be the weighted sum of its attention"
@@ -68,7 +68,7 @@ class Trials:
 
     def rounding(self, names: Iterable[str]) -> Tensor:
         """Return the error where only these components round; NaN where no place is theirs."""
-        places = {place for name in names for place in self.places.get(name, ())}
+        places = {site for name in names for site in self.places.get(name, ())}
         if not places:
             return torch.full_like(self.whole, torch.nan)
         return self._round_only(places)

@@ -86,7 +86,7 @@ def run(work: StudyContext) -> Outcome:
     observed = {label: part["observed"] for label, part in zip(labels, parts, strict=True)}
     rows = [
         summary(
-            values[:, place],
+            values[:, index],
             {
                 "model": model,
                 "format": format,
@@ -102,7 +102,7 @@ def run(work: StudyContext) -> Outcome:
                 for column, kind in enumerate(KINDS)
             },
         }.items()
-        for place, name in enumerate(name_places(values.shape[1]))
+        for index, name in enumerate(name_places(values.shape[1]))
     ]
     return Outcome(
         verdicts=(
@@ -147,9 +147,9 @@ def medians(
     Their intervals hold together.
     """
     quotients = {
-        (*label, place): found[:, index, kind]
+        (*label, name): found[:, index, kind]
         for label, found in ratios.items()
-        for index, place in ((-2, "last block"), (-1, "logits"))
+        for index, name in ((-2, "last block"), (-1, "logits"))
     }
     return bootstrap_each(quotients, np.median, seed)
 

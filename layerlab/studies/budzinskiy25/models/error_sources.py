@@ -67,7 +67,7 @@ def run(work: StudyContext) -> Outcome:
     }
     rows = [
         summary(
-            every[:, place] ** 0.5 if name == "everything" else every[:, place] / every[:, -1],
+            every[:, index] ** 0.5 if name == "everything" else every[:, index] / every[:, -1],
             {
                 "model": model,
                 "component": name,
@@ -75,8 +75,8 @@ def run(work: StudyContext) -> Outcome:
             },
         )
         for model, every in errors.items()
-        for place, name in enumerate((*parted, "everything"))
-        if errs(every[:, place])
+        for index, name in enumerate((*parted, "everything"))
+        if errs(every[:, index])
     ]
     missing = {
         model: [one for one, column in zip(parted, every.T, strict=False) if np.isnan(column).all()]

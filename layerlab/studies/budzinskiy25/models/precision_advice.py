@@ -64,7 +64,7 @@ def run(work: StudyContext) -> Outcome:
     }
     rows = [
         summary(
-            every[:, place] / every[:, -1] if name != "nothing" else every[:, place] ** 0.5,
+            every[:, index] / every[:, -1] if name != "nothing" else every[:, index] ** 0.5,
             {
                 "model": model,
                 "kept": name,
@@ -72,7 +72,7 @@ def run(work: StudyContext) -> Outcome:
             },
         )
         for model, every in errors.items()
-        for place, name in enumerate(NAMES)
+        for index, name in enumerate(NAMES)
         if name == "nothing" or (model, name) in found
     ]
     missing = {model: [one for one in KEPT if (model, one) not in found] for model in names}
@@ -109,10 +109,10 @@ def run(work: StudyContext) -> Outcome:
 
 def share_left(errors: np.ndarray, name: str, seed: int, models: int) -> Interval:
     """Return the share of the squared error that is left, over all passages."""
-    place = NAMES.index(name)
+    index = NAMES.index(name)
     return bootstrap(
         errors,
-        lambda draws: float(draws[:, place].sum() / draws[:, -1].sum()),
+        lambda draws: float(draws[:, index].sum() / draws[:, -1].sum()),
         seed,
         comparisons=models,
     )

@@ -51,7 +51,7 @@ class ComponentIndex:
         self.places = self._sites.places
         self._modules = dict(model.named_modules())
         self._stack = stack
-        self._order = {place: number for number, place in enumerate(self.places)}
+        self._order = {site: number for number, site in enumerate(self.places)}
         self._attention = {part.name: part for part in stack.attentions}
         self._outputs = {
             output_projection(stack.blocks[part.block], part.module) for part in stack.attentions
@@ -72,43 +72,43 @@ class ComponentIndex:
         )
         self._first = min(inside, default=0)
 
-    def find(self, place: OpSite) -> str:
+    def find(self, site: OpSite) -> str:
         """Return the component that a place belongs to, `OTHER` where none is known."""
-        module = self._modules[place.module]
-        if self._is_stored(place):
+        module = self._modules[site.module]
+        if self._is_stored(site):
             return STORED
         if _is_rotary(module):
             return ROTARY
         if _is_norm(module):
             return NORMS
-        block = self._inside(place)
+        block = self._inside(site)
         if block is None:
-            return self._around(place)
-        path = place.module.removeprefix(block).lstrip(".")
-        adds = _adds_stream(module) and place.operation == "add"
-        if not path or adds or any(one.startswith(f"{place.module}.") for one in self._attention):
+            return self._around(site)
+        path = site.module.removeprefix(block).lstrip(".")
+        adds = _adds_stream(module) and site.operation == "add"
+        if not path or adds or any(one.startswith(f"{site.module}.") for one in self._attention):
             return STREAM
-        part = self._attending(place.module)
+        part = self._attending(site.module)
         if part is not None:
-            return self._attend(place, module, part)
+            return self._attend(site, module, part)
         if module in self._outputs:
             return ATTENDED
         feedforwards = self._feedforwards(self._modules[block])
         return FEEDFORWARD if path.partition(".")[0] in feedforwards else OTHER
 
-    def _is_stored(self, place: OpSite) -> bool:
-        return self._sites.kind(place) == WEIGHTS
+    def _is_stored(self, site: OpSite) -> bool:
+        return self._sites.kind(site) == WEIGHTS
 
-    def _inside(self, place: OpSite) -> str | None:
+    def _inside(self, site: OpSite) -> str | None:
         """Return the path of the block that a place lies in."""
-        found = re.match(re.escape(self._stack.name) + r"\.\d+(?=\.|$)", place.module)
+        found = re.match(re.escape(self._stack.name) + r"\.\d+(?=\.|$)", site.module)
         return found.group() if found else None
 
-    def _around(self, place: OpSite) -> str:
+    def _around(self, site: OpSite) -> str:
         """Return the component of a place outside of the blocks."""
-        if self._order[place] < self._first:
+        if self._order[site] < self._first:
             return EMBEDDING
-        module = self._modules[place.module]
+        module = self._modules[site.module]
         inner = module in self._around_blocks and module is not self._head
         return OTHER if inner else LOGITS
 
@@ -120,19 +120,19 @@ class ComponentIndex:
             path = path.rpartition(".")[0]
         return None
 
-    def _attend(self, place: OpSite, module: nn.Module, part: AttentionPart) -> str:
+    def _attend(self, site: OpSite, module: nn.Module, part: AttentionPart) -> str:
         """Return the component of a place in an attention, before its weighted sum or behind it."""
         # A fused kernel rounds the weighted sum when it narrows it.
         mixed = self._first_of(part, "context", "cast")
-        behind = mixed is not None and self._order[place] > mixed
+        behind = mixed is not None and self._order[site] > mixed
         if module is part.module:
-            if place.operation in ("scores", "softmax"):
+            if site.operation in ("scores", "softmax"):
                 return SCORES
-            if place.operation in ("context", "cast") or behind:
+            if site.operation in ("context", "cast") or behind:
                 return WEIGHTED
-            if place.operation in _TURNING and self._turns(part):
+            if site.operation in _TURNING and self._turns(part):
                 return ROTARY
-            return PROJECTED if place.operation == "product" else SCORES
+            return PROJECTED if site.operation == "product" else SCORES
         if isinstance(module, nn.Softmax):
             return SCORES
         return ATTENDED if behind else PROJECTED

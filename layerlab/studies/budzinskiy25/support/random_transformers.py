@@ -102,10 +102,10 @@ def by_layer(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.Dat
     return table(
         [
             summary(
-                errors[:, layer, place, statistic],
+                errors[:, layer, index, statistic],
                 {**labels, "layer": layer + 1, "digits": each, "statistic": name},
             )
-            for place, each in enumerate(digits)
+            for index, each in enumerate(digits)
             for layer in range(errors.shape[1])
             for statistic, name in enumerate(NAMES)
         ]
@@ -115,8 +115,8 @@ def by_layer(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.Dat
 def last(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.DataFrame:
     """Return the errors of every draw after the last layer."""
     columns: Mapping[str, Any] = {
-        f"{name}_{each}": errors[:, -1, place, statistic]
-        for place, each in enumerate(digits)
+        f"{name}_{each}": errors[:, -1, index, statistic]
+        for index, each in enumerate(digits)
         for statistic, name in enumerate(NAMES)
     }
     return pd.DataFrame({**labels, "draw": np.arange(len(errors)), **columns})

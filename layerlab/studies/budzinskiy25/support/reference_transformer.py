@@ -173,7 +173,7 @@ def run(
     for _ in range(layers):
         weights = drawn().convert(coarsest)
         truth = block(exact, truth, weights.convert(exact), norm, placement)
-        for place, one in enumerate(arithmetics):
-            streams[place] = block(one, streams[place], weights.convert(one), norm, placement)
+        for index, one in enumerate(arithmetics):
+            streams[index] = block(one, streams[index], weights.convert(one), norm, placement)
         found.append(torch.stack([errors(stream, truth) for stream in streams], 1))
     return torch.stack(found, 1)

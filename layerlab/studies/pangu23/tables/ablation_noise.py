@@ -23,7 +23,7 @@ class Contest:
     name: str
     better: float
     worse: float
-    place: str
+    source: str
 
     @property
     def difference(self) -> float:
@@ -37,23 +37,25 @@ class Contest:
         )
 
 
-BOTH = Contest(name="both modules against none", better=37.9, worse=35.0, place="pangu23, Table 4")
-SERIES = Contest(name="two terms against one", better=36.9, worse=35.0, place="pangu23, Table 2")
+BOTH = Contest(name="both modules against none", better=37.9, worse=35.0, source="pangu23, Table 4")
+SERIES = Contest(name="two terms against one", better=36.9, worse=35.0, source="pangu23, Table 2")
 SHORTCUT = Contest(
-    name="shortcut of 1/32 against none", better=36.3, worse=35.0, place="pangu23, Table 3"
+    name="shortcut of 1/32 against none", better=36.3, worse=35.0, source="pangu23, Table 3"
 )
 WIDENET = Contest(
-    name="both modules against WideNet", better=37.9, worse=36.5, place="pangu23, Table 4"
+    name="both modules against WideNet", better=37.9, worse=36.5, source="pangu23, Table 4"
 )
 CONTESTS = (
     BOTH,
     SERIES,
     SHORTCUT,
     WIDENET,
-    Contest(name="three terms against two", better=37.0, worse=36.9, place="pangu23, Table 2"),
-    Contest(name="shortcut of 1/4 against 1/32", better=36.7, worse=36.3, place="pangu23, Table 3"),
+    Contest(name="three terms against two", better=37.0, worse=36.9, source="pangu23, Table 2"),
     Contest(
-        name="shortcut of 1/32 against 1/64", better=36.3, worse=35.5, place="pangu23, Table 3"
+        name="shortcut of 1/4 against 1/32", better=36.7, worse=36.3, source="pangu23, Table 3"
+    ),
+    Contest(
+        name="shortcut of 1/32 against 1/64", better=36.3, worse=35.5, source="pangu23, Table 3"
     ),
 )
 
@@ -108,7 +110,7 @@ def judge(found: Contest, claim: str) -> StudyVerdict:
         word=word(found),
         number=found.difference,
         said=f"{found.better:g} against {found.worse:g} %: {values}; the source does not say which",
-        source="" if claim == STUDY.claim else found.place,
+        source="" if claim == STUDY.claim else found.source,
         unit="questions; each model was trained once",
     )
 

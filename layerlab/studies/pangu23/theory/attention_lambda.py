@@ -125,8 +125,8 @@ def run(work: StudyContext) -> Outcome:
         ends = [np.percentile(values, [LOW, 50, HIGH]) for values in by_length.values()]
         lines.append(band(name, lengths, np.transpose(ends), kind=kind))
     lines += [
-        Curve(name=name, x=lengths, y=values, kind=3 + place, style="dash")
-        for place, (name, values) in enumerate(fixed.items())
+        Curve(name=name, x=lengths, y=values, kind=3 + index, style="dash")
+        for index, (name, values) in enumerate(fixed.items())
     ]
     picture = curves(
         "lambda",

@@ -155,7 +155,7 @@ def judge_alike(
 ) -> StudyVerdict:
     """Judge whether tokens become alike, in what differs of their size."""
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
-    start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
+    start, end = (float(found[:, index, RESIDUAL].mean()) for index in (0, -1))
     return StudyVerdict(
         scale=BUILT_IN if trained else "",
         claim=claim,

@@ -87,23 +87,23 @@ def run(work: StudyContext) -> Outcome:
     residual, rest = found["residual"], found["rest"]
     rows = [
         summary(
-            residual[:, place, layer],
+            residual[:, index, layer],
             {"scale": scale, "layer": layer, "quantity": "relative residual"},
         )
-        for place, scale in enumerate(SCALES)
+        for index, scale in enumerate(SCALES)
         for layer in range(residual.shape[2])
     ]
     rows += [
         summary(
-            rest[:, place, column],
+            rest[:, index, column],
             {"scale": scale, "layer": residual.shape[2] - 1, "quantity": quantity},
         )
-        for place, scale in enumerate(SCALES)
+        for index, scale in enumerate(SCALES)
         for column, quantity in enumerate(QUANTITIES)
     ]
     lines = [
-        mean_band(f"scale {scale:g}", list(range(residual.shape[2])), residual[:, place], place)
-        for place, scale in enumerate(SCALES)
+        mean_band(f"scale {scale:g}", list(range(residual.shape[2])), residual[:, index], index)
+        for index, scale in enumerate(SCALES)
     ]
     picture = curves(
         "residual",
@@ -144,7 +144,7 @@ def judge_prevents(residual: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether tokens stay apart."""
     last = residual[:, :, -1]
     found = pair_draws(last, seed)
-    plain, larger = (float(last[:, place].mean()) for place in (PLAIN, LARGER))
+    plain, larger = (float(last[:, index].mean()) for index in (PLAIN, LARGER))
     return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, 0),
@@ -175,7 +175,7 @@ def judge_idle(rest: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether layers still do something."""
     pair = rest[:, [LARGER, PLAIN], MOTION]
     found = bootstrap(pair, _share, seed)
-    larger, plain = (bootstrap(pair[:, place], np.mean, seed) for place in (0, 1))
+    larger, plain = (bootstrap(pair[:, index], np.mean, seed) for index in (0, 1))
     return StudyVerdict(
         claim="The larger weight keeps tokens apart by leaving the layers little to do.",
         word=below(found, IDLE, 1),

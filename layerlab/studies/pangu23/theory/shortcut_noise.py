@@ -89,17 +89,17 @@ def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
     """
     spread = diversity(z)
     found = torch.empty(len(NAMES), len(LEVELS), len(COLUMNS), dtype=torch.float64)
-    for place, level in enumerate(LEVELS):
+    for index, level in enumerate(LEVELS):
         moved = noise * (level * spread / noise.norm())
         even = (diversity(z + moved) - spread).abs() / moved.norm()
         for row, name in enumerate(NAMES):
             kind = KNOWN[name]
             clean, dirty = kind.function(z @ theta), kind.function((z + moved) @ theta)
-            found[row, place, NOISE] = diversity(dirty - clean) / (
+            found[row, index, NOISE] = diversity(dirty - clean) / (
                 kind.lipschitz * diversity(moved @ theta)
             )
-            found[row, place, SIGNAL] = diversity(clean) / (kind.lipschitz * diversity(z @ theta))
-            found[row, place, EVEN] = even
+            found[row, index, SIGNAL] = diversity(clean) / (kind.lipschitz * diversity(z @ theta))
+            found[row, index, EVEN] = even
     return found
 
 
@@ -118,12 +118,12 @@ def run(work: StudyContext) -> Outcome:
     gains = {name: found["gains"] for name, found in zip(chosen, parts, strict=True)}
     rows = [
         summary(
-            found[:, row, place, column],
+            found[:, row, index, column],
             {"features": features, "activation": name, "noise": level, "quantity": quantity},
         )
         for features, found in gains.items()
         for row, name in enumerate(NAMES)
-        for place, level in enumerate(LEVELS)
+        for index, level in enumerate(LEVELS)
         for column, quantity in enumerate(COLUMNS)
     ]
     ratios = robustness(gains, work.seed)

@@ -151,8 +151,8 @@ def run(work: StudyContext) -> Outcome:
 
 def split(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Split a result by statement, draw x layer; statements in depth have one layer."""
-    found = {name: part["single"][..., place] for place, name in enumerate(SINGLE)}
-    deep = {name: part["stacked"][:, None, place] for place, name in enumerate(STACKED)}
+    found = {name: part["single"][..., index] for index, name in enumerate(SINGLE)}
+    deep = {name: part["stacked"][:, None, index] for index, name in enumerate(STACKED)}
     every = {**found, **deep}
     return {name: values for name, values in every.items() if not np.isnan(values).all()}
 

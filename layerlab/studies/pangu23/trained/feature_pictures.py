@@ -65,7 +65,7 @@ def cloud(arm: str, one: Mapping[str, Any], layer: str, file: str = "") -> Pictu
     """
     from layerlab.report.figures.export import plain
 
-    share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))
+    share = sum(one["layers"][int(layer)][index] for index in (FIRST, SECOND, THIRD))
     points = [
         Curve(name=plain(repr(word)), x=places[0], y=places[1], kind=kind)
         for kind, (word, places) in enumerate(zip(one["words"], one["drawn"][layer], strict=True))

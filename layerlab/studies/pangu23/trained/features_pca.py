@@ -90,7 +90,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     drawn: dict[str, Any] = {"words": named, "drawn": {}}
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
-    for place, (layer, seen) in enumerate(sorted(clouds.items())):
+    for index, (layer, seen) in enumerate(sorted(clouds.items())):
         known = components(seen.pool)
         marks = torch.tensor([word for word, _ in seen.marks])
         points = coordinates(torch.cat(seen.features), known)
@@ -100,8 +100,8 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
             components(whole[layer]).shares[0],
         ]
         found.append(torch.cat([known.shares, torch.stack(rest)]))
-        if place in places:
-            drawn["drawn"][str(place)] = [
+        if index in places:
+            drawn["drawn"][str(index)] = [
                 [[float(f"{x:.{DIGITS}g}") for x in point] for point in points[marks == word].T]
                 for word in range(len(named))
             ]

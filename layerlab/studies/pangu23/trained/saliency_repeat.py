@@ -355,7 +355,7 @@ def first(work: StudyContext) -> list[str]:
     draw = Sampler(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
     words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
-    return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
+    return [f"<b>{word}</b>" if position in places else word for position, word in enumerate(words)]
 
 
 def plot_text(parts: Mapping[str, Arrays], words: list[str], title: str = PICTURED) -> Picture:

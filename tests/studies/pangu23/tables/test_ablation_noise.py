@@ -10,7 +10,7 @@ from layerlab.studies.pangu23.tables.ablation_noise import BOTH, SPLITS, Contest
 
 
 def test_the_interval_covers_what_chance_makes_of_the_questions():
-    contest = Contest(name="", better=37.9, worse=35.0, place="")
+    contest = Contest(name="", better=37.9, worse=35.0, source="")
     generator = np.random.default_rng(0)
     drawn = generator.binomial(1346, 0.379, 20_000) - generator.binomial(1346, 0.35, 20_000)
     low, high = np.percentile(100 * drawn / 1346, [2.5, 97.5])
