@@ -98,9 +98,9 @@ def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., An
         for argument, value in given.items():
             kind = kinds.get(argument, Any)
             if not _fits(value, kind):
-                words = " or ".join(dict.fromkeys(_words(kind)))
+                expected = " or ".join(dict.fromkeys(_words(kind)))
                 raise UserError(
-                    f"{argument} is {short_repr(value)}; expected {words}: type help({name})"
+                    f"{argument} is {short_repr(value)}; expected {expected}: type help({name})"
                 )
         return function(*args, **options)
 

@@ -371,15 +371,15 @@ def _facts(found: LoadedModel) -> Json:
 
 
 def _keep_words(found: LoadedModel, folder: Path) -> None:
-    words = found.tokenizer
-    if words is None:
+    tokenizer = found.tokenizer
+    if tokenizer is None:
         raise UserError(
             f"the model {found.name} has no tokenizer beside it; expected its tokenizer.json in "
             "the same folder"
         )
 
     def fill(empty: Path) -> None:
-        words.save_pretrained(empty)
+        tokenizer.save_pretrained(empty)
 
     with quiet_libraries():
         write_folder(folder / WORDS, fill, "tokenizer", like=OnlyOwn())

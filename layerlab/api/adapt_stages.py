@@ -298,11 +298,11 @@ def embed_tokenizer(
     return done
 
 
-def _fast(words: Any, name: str) -> Any:
+def _fast(tokenizer: Any, name: str) -> Any:
     from transformers import PreTrainedTokenizerFast
 
-    if isinstance(words, PreTrainedTokenizerFast) and words.backend_tokenizer is not None:
-        return words
+    if isinstance(tokenizer, PreTrainedTokenizerFast) and tokenizer.backend_tokenizer is not None:
+        return tokenizer
     raise UserError(
         f"{short_repr(name)} has no tokenizer of the tokenizers library beside it; expected the "
         "tokenizer.json that the model was trained with in its folder"

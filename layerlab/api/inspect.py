@@ -248,13 +248,15 @@ def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Piece
 
 
 def _excerpts(patient: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    words = patient.tokenizer
+    tokenizer = patient.tokenizer
     return [
         {
             "index": index,
             "tokens": len(ids),
             # A cut may go through a character.
-            "excerpt": "" if words is None else str(words.decode(ids[:200]))[:200].strip("\ufffd"),
+            "excerpt": ""
+            if tokenizer is None
+            else str(tokenizer.decode(ids[:200]))[:200].strip("\ufffd"),
         }
         for index, ids in enumerate(pieces)
     ]

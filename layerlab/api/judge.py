@@ -172,12 +172,12 @@ def _refuse(options: Mapping[str, Any], kind: str) -> None:
 
 def _command(logs: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return the command that judges the same again."""
-    words = ["layerlab", "judge", *logs]
+    argv = ["layerlab", "judge", *logs]
     for name, value in options.items():
         if isinstance(value, bool):
-            words += [f"--{name}"] if value else []
+            argv += [f"--{name}"] if value else []
         elif isinstance(value, tuple):
-            words += [word for one in value for word in (f"--{name}", str(one))]
+            argv += [word for one in value for word in (f"--{name}", str(one))]
         elif value is not None:
-            words += [f"--{name}", str(value)]
-    return join_words(words)
+            argv += [f"--{name}", str(value)]
+    return join_words(argv)

@@ -180,7 +180,7 @@ def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -
         chain = read_chain(path)
     campaign = replay(chain)
     if out is not None:
-        words = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
-        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": join_words(words)}
+        argv = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
+        beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": join_words(argv)}
         save_campaign({**campaign.to_json(), **beside}, Path(out), lang)
     return campaign

@@ -41,10 +41,10 @@ def parse_seeds(given: str) -> list[int]:
         >>> parse_seeds("1, 2,3")
         [1, 2, 3]
     """
-    words = [one.strip() for one in given.split(",")]
-    if not all(one.isascii() and one.isdigit() and len(one) < 16 for one in words):
+    seeds = [one.strip() for one in given.split(",")]
+    if not all(one.isascii() and one.isdigit() and len(one) < 16 for one in seeds):
         raise UserError(f"--seeds is {short_repr(given)}; expected whole numbers, as 1,2,3")
-    return [int(one) for one in words]
+    return [int(one) for one in seeds]
 
 
 @ledger.command()

@@ -186,14 +186,14 @@ def _interruptible() -> Iterator[None]:
         ) from stop
 
 
-def parse_options(words: Sequence[str]) -> dict[str, Any]:
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse options as typed: numbers where they look like one, else text.
 
     Raises:
         UserError: a word without a name or a value, or a name twice.
     """
     found: dict[str, Any] = {}
-    for word in words:
+    for word in pairs:
         name, sign, value = word.partition("=")
         if not sign or not name.isidentifier() or not value:
             raise UserError(

@@ -241,14 +241,14 @@ def _name_arms(names: str | None) -> list[str]:
     return [f"compare.arms={json.dumps(arms, ensure_ascii=False)}"]
 
 
-def read_settings(words: Sequence[str]) -> dict[str, Any]:
+def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Return settings as typed: a TOML value where it is one, else text.
 
     Raises:
         UserError: a word without a path or a value.
     """
     found: dict[str, Any] = {}
-    for word in words:
+    for word in pairs:
         path, sign, value = word.partition("=")
         if not sign or not path.strip() or not value.strip():
             raise UserError(

@@ -133,18 +133,18 @@ def plain(given: str, style: str = "") -> "Text":
 
 
 def grid(
-    headings: Sequence[str], rows: Iterable[Sequence["str | Text"]], words: Collection[str] = ()
+    headings: Sequence[str], rows: Iterable[Sequence["str | Text"]], wrapped: Collection[str] = ()
 ) -> "Table":
     """Return a table with text aligned to the left and numbers to the right.
 
     Args:
-        words: headings of columns that may go on in the next line.
+        wrapped: headings of columns that may go on in the next line.
     """
     from rich.table import Table
 
     found = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     for name in headings:
-        left = name in words
+        left = name in wrapped
         found.add_column(
             plain(name), justify="left" if left else "right", no_wrap=not left, overflow="fold"
         )
@@ -162,7 +162,7 @@ def add_title(title: str, content: "Table") -> "Table":
 def grids(
     headings: Sequence[str],
     rows: Iterable[Sequence["str | Text"]],
-    words: Collection[str],
+    wrapped: Collection[str],
     width: int,
 ) -> "Group":
     """Return the rows as one table, or several where the width is too small.
@@ -172,7 +172,7 @@ def grids(
     No column vanishes: one that does not fit beside the others begins the next table.
 
     Args:
-        words: as for `grid`.
+        wrapped: as for `grid`.
         width: of the terminal in characters.
     """
     from rich.console import Group
@@ -180,22 +180,22 @@ def grids(
 
     content = [[plain(one) if isinstance(one, str) else one for one in row] for row in rows]
     wide = [
-        _measure_width(name, [row[index] for row in content], name in words)
+        _measure_width(name, [row[index] for row in content], name in wrapped)
         for index, name in enumerate(headings)
     ]
-    first = len(list(takewhile(lambda name: name in words, headings)))
+    first = len(list(takewhile(lambda name: name in wrapped, headings)))
     drawn: list[Table | Text] = []
     for places in _shares(wide, first, width + GAP):
         names = [headings[column] for column in places]
         drawn += [Text()] * bool(drawn)
-        drawn.append(grid(names, ([row[column] for column in places] for row in content), words))
+        drawn.append(grid(names, ([row[column] for column in places] for row in content), wrapped))
     return Group(*drawn)
 
 
-def _measure_width(heading: str, cells: Sequence["Text"], words: bool) -> int:
+def _measure_width(heading: str, cells: Sequence["Text"], wrapped: bool) -> int:
     """Return the width of a column with the gap behind it."""
     widest = max(one.cell_len for one in (plain(heading), *cells))
-    return GAP + (min(widest, WORDS) if words else widest)
+    return GAP + (min(widest, WORDS) if wrapped else widest)
 
 
 def _shares(wide: Sequence[int], first: int, width: int) -> list[list[int]]:

@@ -142,9 +142,9 @@ def _hold_out(
     own: Corpus, data: DataSection, cache: Path | None, progress: ProgressCallback | None
 ) -> Corpus:
     """Return a corpus with other text held out than its own."""
-    words = str(own.folder / TOKENIZER)
+    tokenizer = str(own.folder / TOKENIZER)
     held = data.model_copy(
-        update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": words}
+        update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": tokenizer}
     )
     other = _prepare(held.head(), cache, progress)
     return replace(
@@ -186,10 +186,10 @@ def _attach_shards(corpus: Corpus, data: DataSection, read: Sequence[int]) -> Co
 def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback | None) -> Corpus:
     """Prepare the corpus of one list of texts."""
     texts = [_open(source, data) for source in data.sources]
-    words = None if data.trained_tokenizer else load_tokenizer(str(data.tokenizer))
-    key = _key(data, texts, words)
+    tokenizer = None if data.trained_tokenizer else load_tokenizer(str(data.tokenizer))
+    key = _key(data, texts, tokenizer)
     folder = (cache or cache_folder()) / CORPORA / key
-    maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
+    maker = CorpusBuilder(key, data, texts, tokenizer, progress or (lambda what, share: None))
     found, why = _find(folder, maker)
     if found is None:
         with lock_in_turn(folder, folder.parent, f".{folder.name}.*.partial"):
@@ -217,11 +217,11 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
     return CorpusSize(vocab=corpus.vocab, tokens=None if sharded else tokens, digest=corpus.digest)
 
 
-def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
+def _key(data: DataSection, texts: list[Text], tokenizer: PreTrainedTokenizerFast | None) -> str:
     """Return a key that differs where the corpus would, as far as can be told without its texts."""
     made: list[Any] = [data.vocab_size]
-    if words is not None:
-        made = [_hash(words), separator(words, str(data.tokenizer))]
+    if tokenizer is not None:
+        made = [_hash(tokenizer), separator(tokenizer, str(data.tokenizer))]
     elif data.trained_tokenizer not in (
         None,
         BYTE_LEVEL,
@@ -235,8 +235,8 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
     return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def _hash(words: PreTrainedTokenizerFast) -> str:
-    return blake2b(words.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
+def _hash(tokenizer: PreTrainedTokenizerFast) -> str:
+    return blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -245,13 +245,13 @@ class CorpusBuilder:
 
     Attributes:
         key: the name of that folder in the cache.
-        words: the tokenizer; none where one is to be trained.
+        tokenizer: none where one is to be trained.
     """
 
     key: str
     data: DataSection
     texts: list[Text]
-    words: PreTrainedTokenizerFast | None
+    tokenizer: PreTrainedTokenizerFast | None
     progress: ProgressCallback
 
     def fill(self, folder: Path) -> None:
@@ -264,13 +264,13 @@ class CorpusBuilder:
                 for number in range(len(self.texts))
             ]
             self._check_unchanged()
-            words = self.words or self._train_tokenizer([train for train, _ in parts])
-            self._check_size(words)
-            sources = self._encode(folder, parts, words)
+            tokenizer = self.tokenizer or self._train_tokenizer([train for train, _ in parts])
+            self._check_size(tokenizer)
+            sources = self._encode(folder, parts, tokenizer)
         for spool in folder.glob("text-*"):
             spool.unlink()
-        words.save_pretrained(folder / TOKENIZER)
-        mark = separator(words, str(self.data.tokenizer))
+        tokenizer.save_pretrained(folder / TOKENIZER)
+        mark = separator(tokenizer, str(self.data.tokenizer))
         # Where a text lies, and what it is called there, is no part of what it is.
         parts = [
             [{name: one[side][name] for name in DECISIVE} for side in ("train", "validation")]
@@ -278,11 +278,11 @@ class CorpusBuilder:
         ]
         content = {
             "schema": SCHEMA,
-            "digest": _digest([TOKENS, _hash(words), mark, parts]),
-            "vocab": entries(words),
+            "digest": _digest([TOKENS, _hash(tokenizer), mark, parts]),
+            "vocab": entries(tokenizer),
             "separator": mark,
             "sources": sources,
-            "notes": self._notes(words),
+            "notes": self._notes(tokenizer),
         }
         write_contents(folder, self.key, content)
 
@@ -304,21 +304,21 @@ class CorpusBuilder:
         self.progress("training a tokenizer", 0.0)
         return train_tokenizer(PieceTexts(parts), self.data.vocab_size, self.data.trained_tokenizer)
 
-    def _check_size(self, words: PreTrainedTokenizerFast) -> None:
+    def _check_size(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """Refuse a first shard that gives too few entries: all of the text might give more."""
-        if self.data.shard_bytes is not None and self._notes(words):
+        if self.data.shard_bytes is not None and self._notes(tokenizer):
             raise UserError(
                 f"the first {self.data.shard_bytes:,} bytes of each text give a tokenizer of "
-                f"{entries(words):,} entries, not the {self.data.vocab_size:,} of data.vocab_size; "
-                f"write data.shard_bytes = {4 * self.data.shard_bytes}, or "
-                f"data.vocab_size = {entries(words)}"
+                f"{entries(tokenizer):,} entries, not the {self.data.vocab_size:,} of "
+                f"data.vocab_size; write data.shard_bytes = {4 * self.data.shard_bytes}, or "
+                f"data.vocab_size = {entries(tokenizer)}"
             )
 
-    def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
-        if self.words is not None or entries(words) == self.data.vocab_size:
+    def _notes(self, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+        if self.tokenizer is not None or entries(tokenizer) == self.data.vocab_size:
             return []
         return [
-            f"the text gives a tokenizer of {entries(words)} entries, "
+            f"the text gives a tokenizer of {entries(tokenizer)} entries, "
             f"not the {self.data.vocab_size} of data.vocab_size"
         ]
 
@@ -326,17 +326,17 @@ class CorpusBuilder:
         self,
         folder: Path,
         parts: list[tuple[DocumentStore, DocumentStore]],
-        words: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerFast,
     ) -> list[dict[str, Any]]:
-        kind = "uint32" if entries(words) > 65_535 else "uint16"
-        mark = separator(words, str(self.data.tokenizer))
+        kind = "uint32" if entries(tokenizer) > 65_535 else "uint16"
+        mark = separator(tokenizer, str(self.data.tokenizer))
         found = []
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}
             for side, spool in zip(("train", "validation"), sides, strict=True):
                 layout = TokenLayout(folder, f"{side}-{number}", kind, mark, side == "validation")
                 self.progress(f"encoding {text.name}", 0.0)
-                one[side] = write_tokens(spool, words, layout, self.progress)
+                one[side] = write_tokens(spool, tokenizer, layout, self.progress)
             found.append(one)
         return found
 
@@ -376,7 +376,7 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
         validation=sides["validation"],
         documents=data.document_masking,
         notes=(*(note for text in asked.texts for note in text.notes), *content["notes"]),
-        named=asked.words,
+        named=asked.tokenizer,
     )
 
 

@@ -138,12 +138,12 @@ class Writer:
 
 def write_tokens(
     spool: DocumentStore,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     layout: TokenLayout,
     progress: Callable[[str, float], None],
 ) -> dict[str, Any]:
     """Write a stream, with a separator before each document to predict its first token."""
-    machine = engine(words)
+    machine = engine(tokenizer)
     with ExitStack() as stack:
         writer = Writer(layout, machine, stack, spool.before())
         for pieces, encoded in _encode_ahead(machine, _chunks(spool.pieces()), layout):

@@ -56,11 +56,11 @@ def write_shards(folder: Path) -> None:
         UserError: a text cannot be read, or was changed since it was planned.
     """
     plan = read_json(folder / PLAN)
-    words = PreTrainedTokenizerFast.from_pretrained(plan["tokenizer"])
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(plan["tokenizer"])
     held = np.fromfile(folder / HELD, np.uint64)
     with lock_in_turn(folder, folder, "*/.*.partial"):
         sources = [
-            ShardWriter(folder / str(number), one, plan, words, held)
+            ShardWriter(folder / str(number), one, plan, tokenizer, held)
             for number, one in enumerate(plan["sources"])
         ]
         while going := [one for one in sources if not one.done]:
@@ -79,7 +79,7 @@ class ShardWriter:
         folder: Path,
         given: Mapping[str, Any],
         plan: Mapping[str, Any],
-        words: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerFast,
         held: np.ndarray,
     ) -> None:
         """Find what is there.
@@ -87,7 +87,7 @@ class ShardWriter:
         Raises:
             UserError: the text is not what was planned on.
         """
-        self.folder, self.plan, self.words, self.held = folder, plan, words, held
+        self.folder, self.plan, self.tokenizer, self.held = folder, plan, tokenizer, held
         self.source = Source.model_validate_json(json.dumps(given["source"]))
         self.weight, self.identity = self.source.weight, given["identity"]
         self.next, self.taken, self.done = 0, int(given["head"]), False
@@ -141,7 +141,7 @@ class ShardWriter:
         layout = TokenLayout(folder, "shard", self.plan["kind"], self.plan["separator"], False)
         pieces = cursor.take(self.plan["shard_bytes"])
         with spool_documents(pieces, folder / "text", cursor.name, None) as spool:
-            found = write_tokens(spool, self.words, layout, lambda what, share: None)
+            found = write_tokens(spool, self.tokenizer, layout, lambda what, share: None)
         tokens, starts, hashes = (
             np.fromfile(folder / f"shard.{part}", kind)
             for part, kind in (("tokens", layout.kind), ("starts", "int64"), ("hashes", "uint64"))

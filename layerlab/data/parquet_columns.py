@@ -39,10 +39,10 @@ def read_batches(path: Path, field: str | None) -> Iterator["pa.RecordBatch"]:
     allowance = Allowance(path)
     # Words stay in their dictionary until they are counted: each row may name the longest.
     metadata = pyarrow.parquet.read_metadata(path)
-    words, sizes = text_columns(metadata), page_sizes(path, metadata)
+    text_names, sizes = text_columns(metadata), page_sizes(path, metadata)
     allowance.check(max(sizes))
     count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=text_names) as file:
         check_columns(str(path), field, file.schema_arrow.names)
         columns = None if field is None else [field]
         # No batch reaches over two groups, whose dictionaries differ.
@@ -78,8 +78,8 @@ def unpacked_size(column: Any) -> int:
 
     if types.is_dictionary(column.type):
         lengths = compute.binary_length(column.dictionary.cast("large_binary"))
-        words = compute.sum(lengths.take(column.indices)).as_py()
-        return int(words or 0) + int(column.indices.nbytes)
+        text_bytes = compute.sum(lengths.take(column.indices)).as_py()
+        return int(text_bytes or 0) + int(column.indices.nbytes)
     if types.is_struct(column.type):
         return sum(map(unpacked_size, column.flatten()))
     if types.is_list(column.type) or types.is_large_list(column.type):

@@ -24,10 +24,10 @@ def _drop_repeated(documents: Iterable[str]) -> Iterator[str]:
     for document in documents:
         own = []
         for paragraph in document.split("\n\n"):
-            words = " ".join(paragraph.split())
-            if words not in seen:
+            text = " ".join(paragraph.split())
+            if text not in seen:
                 own.append(paragraph)
-            if len(words) > HEADING:
-                seen.add(words)
+            if len(text) > HEADING:
+                seen.add(text)
         if any(len(paragraph) > HEADING for paragraph in own):
             yield "\n\n".join(own)

@@ -73,12 +73,12 @@ def number_seeds(logs: Sequence[TrainingLog]) -> dict[int, int]:
 
     Runs that nothing tells the seed of have numbers that no other has: they are paired with none.
     """
-    words = {one.seed for one in logs if one.seed is not None}
+    seeds = {one.seed for one in logs if one.seed is not None}
     # float: a table with gaps has 3.0 for 3.
-    if all(_is_whole(word) for word in words):
-        known = {word: int(word) for word in words}
+    if all(_is_whole(word) for word in seeds):
+        known = {word: int(word) for word in seeds}
     else:
-        known = {word: seed for seed, word in enumerate(sorted(words), start=1)}
+        known = {word: seed for seed, word in enumerate(sorted(seeds), start=1)}
     free = max(known.values(), default=0)
     found = {}
     for one in logs:

@@ -211,8 +211,8 @@ class Campaign:
 
     def count(self) -> dict[str, int]:
         """Return how many ideas have each word."""
-        words = [find_word(trials) for trials in self.ideas.values()]
-        return {word: words.count(word) for word in ("adopted", "refuted", "undecided")}
+        verdicts = [find_word(trials) for trials in self.ideas.values()]
+        return {word: verdicts.count(word) for word in ("adopted", "refuted", "undecided")}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""

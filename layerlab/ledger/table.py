@@ -21,7 +21,7 @@ def draw_ideas(campaign: Campaign) -> "Table":
         level = f"{trials[-1].level:.2g}"
         rows.append((idea, find_word(trials), find_next(trials), p, level, seeds, trials[0].says))
     headings = ("idea", "verdict", "next", "p", "level", "seeds", "says")
-    return grid(headings, rows, words=("idea", "seeds", "says"))
+    return grid(headings, rows, wrapped=("idea", "seeds", "says"))
 
 
 def describe_campaign(campaign: Campaign) -> str:

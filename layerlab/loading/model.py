@@ -378,13 +378,13 @@ def _load_by_name(
             check_stored_tied(bare, folder, outlines)
         if not stored and not check_call(bare, source):
             check_real_call(model, source)
-        words = tokenizer if tokenizer is not None else tokenizer_of(source)
+        loaded_tokenizer = tokenizer if tokenizer is not None else tokenizer_of(source)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
     return LoadedModel(
         name=label(name),
         source=name,
         model=model,
-        tokenizer=words,
+        tokenizer=loaded_tokenizer,
         folder=folder,
         revision=folder.name if _COMMIT.fullmatch(folder.name) else None,
         card=card,

@@ -29,10 +29,10 @@ def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
     Args:
         tokens: that follow one another; of a choice of them, spell all and choose then.
     """
-    words = subject.tokenizer
-    if words is None:
+    tokenizer = subject.tokenizer
+    if tokenizer is None:
         return [str(token) for token in tokens.tolist()]
-    return join_bytes([_content(words, token) for token in tokens.tolist()])
+    return join_bytes([_content(tokenizer, token) for token in tokens.tolist()])
 
 
 def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
@@ -71,12 +71,12 @@ def _next(content: bytes) -> tuple[str, int]:
     return f"⟨{content[0]:02X}⟩", 1
 
 
-def _content(words: PreTrainedTokenizerBase, token: int) -> bytes:
+def _content(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:
     """Return the bytes or text of a token.
 
     Of one that is no text by itself, the bytes that it is made of.
     """
-    text, mark = str(words.decode([token])), words.convert_ids_to_tokens(token)
+    text, mark = str(tokenizer.decode([token])), tokenizer.convert_ids_to_tokens(token)
     if isinstance(mark, bytes):
         return mark
     mark = str(mark)

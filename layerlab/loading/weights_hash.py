@@ -99,10 +99,10 @@ def hash_settings(config: Any) -> str:
     return digest_of({name: value for name, value in found.items() if name not in NEUTRAL})
 
 
-def hash_tokenizer(words: Any) -> str:
+def hash_tokenizer(tokenizer: Any) -> str:
     """Return a hash of the rules of a tokenizer, without those that each call sets."""
-    backend = getattr(words, "backend_tokenizer", None)
-    rules = describe_rules(words) if backend is None else json.loads(backend.to_str())
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = describe_rules(tokenizer) if backend is None else json.loads(backend.to_str())
     return digest_of(
         {
             **{
@@ -110,32 +110,32 @@ def hash_tokenizer(words: Any) -> str:
                 for name, value in rules.items()
                 if name not in ("padding", "truncation")
             },
-            "special": {name: str(value) for name, value in words.special_tokens_map.items()},
-            "template": words.chat_template,
+            "special": {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
+            "template": tokenizer.chat_template,
         }
     )
 
 
-def describe_rules(words: Any) -> dict[str, Any]:
+def describe_rules(tokenizer: Any) -> dict[str, Any]:
     """Return the rules of a tokenizer that is written in Python.
 
     They are its class, its vocabulary, the hashes of the files that it saves, as of merges or a
     model of SentencePiece, and the options that it was made with.
     """
-    kind = type(words)
-    own = {"name_or_path", "tokenizer_file", *getattr(words, "vocab_files_names", ())}
-    given = getattr(words, "init_kwargs", {})
+    kind = type(tokenizer)
+    own = {"name_or_path", "tokenizer_file", *getattr(tokenizer, "vocab_files_names", ())}
+    given = getattr(tokenizer, "init_kwargs", {})
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
-        "vocabulary": getattr(words, "get_vocab", dict)(),
-        "files": _hash_vocabulary(words),
+        "vocabulary": getattr(tokenizer, "get_vocab", dict)(),
+        "files": _hash_vocabulary(tokenizer),
         "options": {name: str(given[name]) for name in sorted(given) if name not in own},
     }
 
 
-def _hash_vocabulary(words: Any) -> dict[str, str]:
+def _hash_vocabulary(tokenizer: Any) -> dict[str, str]:
     """Return hashes of the files in which a tokenizer saves its vocabulary, where it saves any."""
-    save = getattr(words, "save_vocabulary", None)  # one of a user's own may have none
+    save = getattr(tokenizer, "save_vocabulary", None)  # one of a user's own may have none
     with TemporaryDirectory() as folder, quiet_libraries():
         try:
             saved = () if save is None else save(folder)

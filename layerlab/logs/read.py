@@ -170,8 +170,8 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
         if all(one.startswith(tensorboard.SUMMARY) for one in table.column_names if one != "step"):
             return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
-        words = (columns.word_names,) if suffix in SHEETS else ()
-        table = pick_metric(unpivot(TABLES[suffix](path, *words), columns), columns)
+        text_columns = (columns.word_names,) if suffix in SHEETS else ()
+        table = pick_metric(unpivot(TABLES[suffix](path, *text_columns), columns), columns)
     elif suffix == ".json":
         table = trainer_state.read_trainer_state(path)
     elif suffix in TEXTS or columns.line is not None:

@@ -22,12 +22,12 @@ MARK = b"layerlab reads a line by itself"
 CELLS = 50_000_000  # of a table whose rows have names of their own
 
 
-def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
+def read_csv(path: Path, text_columns: Collection[str] = ()) -> "pa.Table":
     """Read a table with a head, between commas, semicolons or tabs.
 
     Args:
-        words: columns, in lower case, whose values are names also where they look like numbers:
-            2.1 is not 2.10.
+        text_columns: columns, in lower case, whose values are names also where they look like
+            numbers: 2.1 is not 2.10.
 
     Raises:
         UserError: it is none.
@@ -60,7 +60,7 @@ def read_csv(path: Path, words: Collection[str] = ()) -> "pa.Table":
 
     try:
         found = parse({})
-        named = [one for one in found.schema if one.name.strip().lower() in words]
+        named = [one for one in found.schema if one.name.strip().lower() in text_columns]
         # Text that is not in UTF-8 is read as bytes.
         guessed = [one.name for one in named if one.type not in (pa.string(), pa.binary())]
         if guessed:

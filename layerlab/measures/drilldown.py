@@ -52,24 +52,24 @@ def _view(subject: LoadedModel, layer: Layer, request: Wanted) -> dict[str, Any]
     if request[0] == "attention" and len(request) == 5:
         if layer.attention is None or layer.attention.layer != request[3]:
             return None
-        words = token_strings(subject, layer.tokens)
+        tokens = token_strings(subject, layer.tokens)
         head = request[4] - layer.attention.first
         # Positions may be patches, or a learned prefix with the tokens behind it.
-        if head not in range(layer.attention.heads) or layer.attention.tokens != len(words):
+        if head not in range(layer.attention.heads) or layer.attention.tokens != len(tokens):
             return None
-        return {"head": request[4], **_attention(layer.attention, head, words)}
+        return {"head": request[4], **_attention(layer.attention, head, tokens)}
     if request[0] == "channels" and layer.layer == request[3]:
         return {"channels": channels(layer.stream, token_strings(subject, layer.tokens))}
     return None
 
 
-def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[str, Any]:
+def _attention(attended: AttentionRecord, head: int, tokens: list[str]) -> dict[str, Any]:
     rows = positions_to_show(attended, head)
     one = slice(head, head + 1)
     picked = torch.stack([attended.weights(one, slice(row, row + 1))[0, 0, rows] for row in rows])
     weights = (picked * 255).round().to(torch.uint8).tolist()
     return {
-        "tokens": [words[row] for row in rows],
+        "tokens": [tokens[row] for row in rows],
         "queries": rows,
         "weights": [line[: index + 1] for index, line in enumerate(weights)],
     }
@@ -98,7 +98,7 @@ def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
     return position[0], position[1] % attended.keys
 
 
-def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:
+def channels(stream: Hidden, tokens: list[str]) -> list[dict[str, Any]]:
     """Return the largest features of one layer: channel, token and value, each channel once.
 
     Source: sun24.
@@ -110,7 +110,7 @@ def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:
         {
             "channel": channel,
             "token_index": int(rows[channel]),
-            "token": words[int(rows[channel])],
+            "token": tokens[int(rows[channel])],
             "value": float(stream[int(rows[channel]), channel]),
         }
         for channel in order

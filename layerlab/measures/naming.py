@@ -95,10 +95,10 @@ def _one(node: ast.expr) -> Named:
     label = call.func if call else node
     if not isinstance(label, ast.Name) or (call and call.args):
         raise ValueError(ast.dump(node))
-    words = call.keywords if call else []
-    if twice := find_twice(str(word.arg) for word in words):
+    keywords = call.keywords if call else []
+    if twice := find_twice(str(word.arg) for word in keywords):
         raise UserError(f"{label.id}({twice}=...) is given twice; type it once")
-    return label.id, {str(word.arg): _value(word.value) for word in words}
+    return label.id, {str(word.arg): _value(word.value) for word in keywords}
 
 
 def _value(node: ast.expr) -> Any:

@@ -133,8 +133,8 @@ class Command(Section):
     def digest(self) -> str:
         """What it is known by where its files are not: its words, without folders."""
         parts = map(split_option, self.run)
-        words = json.dumps([before + Path(value).name for before, value in parts])
-        return hashlib.sha256(words.encode()).hexdigest()[:12]
+        names = json.dumps([before + Path(value).name for before, value in parts])
+        return hashlib.sha256(names.encode()).hexdigest()[:12]
 
     @model_validator(mode="after")
     def _check_model(self) -> "Command":

@@ -236,12 +236,12 @@ def _remedy(kind: type[BaseModel], where: Sequence[str], given: Any) -> str:
     found = describe_expected(kind, where, given)
     if found is None:
         return ""
-    words, path, example = found
+    expected, path, example = found
     if example == {}:
-        return f"expected {words}: write [{path}] above its settings"
+        return f"expected {expected}: write [{path}] above its settings"
     if example == [{}]:
-        return f"expected {words}: write [[{path}]] above the settings of each"
-    return f"expected {words}: write {path} = {write_value(example)}"
+        return f"expected {expected}: write [[{path}]] above the settings of each"
+    return f"expected {expected}: write {path} = {write_value(example)}"
 
 
 def _branch(part: str) -> bool:

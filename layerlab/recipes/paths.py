@@ -53,8 +53,8 @@ def _write_suite(measure: str, folder: Path) -> str:
     """Write the files of a suite's tasks, between commas; other measures have none."""
     if not measure.startswith(SUITE):
         return measure
-    words = measure.removeprefix(SUITE).split(",")
-    return SUITE + ",".join(_write_file(word.strip(), folder) for word in words)
+    parts = measure.removeprefix(SUITE).split(",")
+    return SUITE + ",".join(_write_file(word.strip(), folder) for word in parts)
 
 
 def _write_file(word: str, folder: Path) -> str:

@@ -165,10 +165,10 @@ def _load(
         raise unknown_variant(one.partition(":")[0], VARIANTS, presets())
     model = assemble(found.variant.name, found.spec, found.shape, device=device).eval()
     model = model if dtype is None else model.to(DTYPES[dtype])
-    words = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
+    loaded_tokenizer = tokenizer_of(str(builtin.path("llama"))) if tokenizer is None else tokenizer
     value = name.replace(one, one.rstrip(":"))
     named = f"random {value}"
-    return LoadedModel(name=named, source=one, model=model, tokenizer=words)
+    return LoadedModel(name=named, source=one, model=model, tokenizer=loaded_tokenizer)
 
 
 def _check_weights(loaded: "LoadedModel") -> None:

@@ -28,20 +28,20 @@ TIMES, FREE = 4, 2**18
 _PASSED: set[tuple[str, int, int]] = set()
 
 
-def check_tokenizer(words: Any, name: str) -> None:
+def check_tokenizer(tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that numbers tokens without measure, or needs that of time or memory.
 
     Raises:
         UserError: says what it did.
     """
-    known = words.get_vocab()
+    known = tokenizer.get_vocab()
     largest = max(known.values(), default=0)
     if largest > TIMES * len(known) + FREE:
         raise UserError(
             f"the tokenizer {name} has {len(known):,} entries and one with the number {largest:,}; "
             "mend its vocabulary"
         )
-    templates = getattr(words, "chat_template", None)
+    templates = getattr(tokenizer, "chat_template", None)
     for one in templates if isinstance(templates, dict) else ():
         if Path(one).name != one:  # each is a file of its own where the tokenizer is saved
             raise UserError(
@@ -50,16 +50,16 @@ def check_tokenizer(words: Any, name: str) -> None:
             )
     text = builtin.SAMPLE.read_text("utf-8")[:TRIED]
     check_work(
-        lambda: words(text, add_special_tokens=True, verbose=False),
+        lambda: tokenizer(text, add_special_tokens=True, verbose=False),
         f"the tokenizer {name}",
         f"{TRIED:,} characters",
-        content=_content_of(words),
+        content=_content_of(tokenizer),
     )
 
 
-def _content_of(words: Any) -> str:
+def _content_of(tokenizer: Any) -> str:
     """Return all that decides what a tokenizer does; empty where Python of a stranger does."""
-    engine, kind = getattr(words, "backend_tokenizer", None), type(words)
+    engine, kind = getattr(tokenizer, "backend_tokenizer", None), type(tokenizer)
     if engine is None or not kind.__module__.startswith("transformers."):
         return ""
     return f"{kind.__module__}.{kind.__qualname__} {engine.to_str()}"

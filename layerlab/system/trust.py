@@ -108,7 +108,7 @@ def check_allowed(path: str, source: bytes) -> None:
         )
 
 
-def check_command(name: str, words: Sequence[str]) -> None:
+def check_command(name: str, argv: Sequence[str]) -> None:
     """Refuse to run a command of a recipe, unless the user trusts its code.
 
     Raises:
@@ -116,7 +116,7 @@ def check_command(name: str, words: Sequence[str]) -> None:
     """
     if not _RECIPE.get():
         raise UserError(
-            f"the recipe runs the command {name!r}, {short_repr(shlex.join(words))}, and nothing "
+            f"the recipe runs the command {name!r}, {short_repr(shlex.join(argv))}, and nothing "
             "runs unasked; read it, and where you trust it type --trust-recipe (in Python "
             "trust_recipe=True)"
         )

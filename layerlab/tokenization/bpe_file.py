@@ -99,13 +99,13 @@ class BpeFile:
         )
 
 
-def read_bpe(words: PreTrainedTokenizerFast) -> BpeFile:
+def read_bpe(tokenizer: PreTrainedTokenizerFast) -> BpeFile:
     """Read the BPE of a tokenizer.
 
     Raises:
         UserError: it is no BPE, or one that loses text or draws lots.
     """
-    return read_backend(words.backend_tokenizer)
+    return read_backend(tokenizer.backend_tokenizer)
 
 
 def read_backend(engine: Tokenizer) -> BpeFile:
@@ -128,21 +128,21 @@ def read_backend(engine: Tokenizer) -> BpeFile:
     )
 
 
-def rebuild(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
+def rebuild(tokenizer: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
     """Rebuild a tokenizer with another engine: special tokens, chat template and limits stay.
 
     Its class is the plain one, whose file is read as it stands; a family's own class builds the
     pre-tokenizer and the like anew.
     """
-    kept = {name: value for name, value in words.init_kwargs.items() if name not in _OWN}
+    kept = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _OWN}
     known = engine.get_vocab()
-    for name, value in words.special_tokens_map.items():
+    for name, value in tokenizer.special_tokens_map.items():
         if isinstance(value, str) and value in known:
             kept[name] = value
     kept.setdefault("clean_up_tokenization_spaces", False)
     return PreTrainedTokenizerFast(
         tokenizer_object=engine,
-        **{**kept, "chat_template": words.chat_template},
+        **{**kept, "chat_template": tokenizer.chat_template},
     )
 
 

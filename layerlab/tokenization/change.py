@@ -162,16 +162,16 @@ def remake(
     say("extending it" if added else "pruning it")
     kept = coverage = None
     if added:
-        words = extend(base, texts.learned, number)
+        tokenizer = extend(base, texts.learned, number)
     else:
         pruned = prune(base, texts.learned, number)
-        words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
+        tokenizer, kept, coverage = pruned.tokenizer, pruned.kept, pruned.coverage
     say("proving it")
     sets = {**texts.proved, **({JEC_QA: exam} if exam else {})}
-    proof = verify(base, words, sets, terms=texts.terms, coverage=coverage)
+    proof = verify(base, tokenizer, sets, terms=texts.terms, coverage=coverage)
     if exam:
-        proof = replace(proof, published=_beside(base, words, exam))
-    return Changed(words, proof, kept)
+        proof = replace(proof, published=_beside(base, tokenizer, exam))
+    return Changed(tokenizer, proof, kept)
 
 
 def _texts(spool: DocumentStore) -> Iterator[str]:

@@ -53,17 +53,17 @@ class Compression:
         }
 
 
-def compression(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compression:
+def compression(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compression:
     """Measure a tokenizer on texts, which are read once; no special tokens are put around them.
 
     Example:
         >>> from layerlab import builtin
         >>> from layerlab.tokenization.load import load_tokenizer
-        >>> words = load_tokenizer(str(builtin.path("llama")))
-        >>> compression(words, ["once upon a time"]).characters
+        >>> tokenizer = load_tokenizer(str(builtin.path("llama")))
+        >>> compression(tokenizer, ["once upon a time"]).characters
         16
     """
-    machine = engine(words)
+    machine = engine(tokenizer)
     count = characters = size = tokens = 0
     for batch in batches(texts):
         found = machine.encode_batch_fast(batch, add_special_tokens=False)

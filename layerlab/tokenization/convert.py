@@ -29,11 +29,11 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
         UserError: there is none, or it is of a kind that cannot be read.
     """
     path = expand_home(given)
-    words = _convert_older(path)
-    if words is None:
+    tokenizer = _convert_older(path)
+    if tokenizer is None:
         return load_tokenizer(given)
-    check_tokenizer(words, given)
-    return words
+    check_tokenizer(tokenizer, given)
+    return tokenizer
 
 
 def _convert_older(path: Path) -> PreTrainedTokenizerFast | None:

@@ -28,7 +28,7 @@ COVERAGE = 0.9995
 
 
 def extend(
-    words: PreTrainedTokenizerFast, texts: Iterable[str], size: int, *, least: int = LEAST
+    tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int, *, least: int = LEAST
 ) -> PreTrainedTokenizerFast:
     """Add entries to a tokenizer that make a domain's text shorter, and no text longer.
 
@@ -54,7 +54,7 @@ def extend(
     """
     if size < 1:
         raise UserError(f"cannot add {size} entries to a vocabulary; expected 1 or more")
-    found = read_bpe(words)
+    found = read_bpe(tokenizer)
     counts = word_counts(found, texts)
     if not counts:
         raise UserError("there is no text to learn a vocabulary from; give one with words in it")
@@ -65,7 +65,7 @@ def extend(
         known = engine.get_vocab()
         lost = unreachable(engine, [token for token in known if token not in found.vocab])
         if not lost:
-            return rebuild(words, engine)
+            return rebuild(tokenizer, engine)
         # A merge that makes an older token may set off older merges, past what was learned.
         barred |= set(lost)
 

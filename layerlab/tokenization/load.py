@@ -58,9 +58,9 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
         UserError: there is none, it is of a kind that cannot be used here, or it has no separator.
     """
     path = find_tokenizer(given)
-    words = _of_file(path) if path.is_file() else _of_folder(given, path)
-    separator(words, given)
-    return words
+    tokenizer = _of_file(path) if path.is_file() else _of_folder(given, path)
+    separator(tokenizer, given)
+    return tokenizer
 
 
 def load_folder(folder: Path, name: str) -> Any:
@@ -75,20 +75,20 @@ def load_folder(folder: Path, name: str) -> Any:
     if max((file.stat().st_size for file in files), default=0) > SMALL:
         what = f"the tokenizer {name}"
         check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
-    words = stop_dropout(_load(folder), name)
-    check_tokenizer(words, name)
-    return words
+    tokenizer = stop_dropout(_load(folder), name)
+    check_tokenizer(tokenizer, name)
+    return tokenizer
 
 
-def stop_dropout(words: Any, name: str) -> Any:
+def stop_dropout(tokenizer: Any, name: str) -> Any:
     """Return a tokenizer that cuts a text alike every time it is read, and say where that is new.
 
     A BPE may leave out merges at random, which is meant for training and stays on afterwards.
     """
-    backend = getattr(words, "backend_tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     dropout = getattr(getattr(backend, "model", None), "dropout", None)
     if not dropout:
-        return words
+        return tokenizer
     if name not in _REMARKED:
         _LOG.warning(
             "the tokenizer %s leaves out merges at random (dropout %s), so that a text would be "
@@ -97,7 +97,7 @@ def stop_dropout(words: Any, name: str) -> Any:
             dropout,
         )
     _REMARKED.add(name)
-    steady = copy.deepcopy(words)
+    steady = copy.deepcopy(tokenizer)
     steady.backend_tokenizer.model.dropout = None
     return steady
 
@@ -111,24 +111,24 @@ def _load(folder: Path) -> Any:
     return _keep_stored(load_pretrained(AutoTokenizer, str(folder)), folder)
 
 
-def _keep_stored(words: Any, folder: Path) -> Any:
+def _keep_stored(tokenizer: Any, folder: Path) -> Any:
     """Return a tokenizer that reads texts as the tokenizer.json of its folder does.
 
     Many classes of transformers take vocabulary and merges alone out of that file, and have rules
     of their own, whatever rules stand there.
     """
-    kind, file = type(words), folder / STORED
-    rebuilt = isinstance(words, PreTrainedTokenizerFast) and kind is not PreTrainedTokenizerFast
+    kind, file = type(tokenizer), folder / STORED
+    rebuilt = isinstance(tokenizer, PreTrainedTokenizerFast) and kind is not PreTrainedTokenizerFast
     if not rebuilt or not kind.__module__.startswith("transformers.") or not file.is_file():
-        return words
-    engine = words.backend_tokenizer
+        return tokenizer
+    engine = tokenizer.backend_tokenizer
     # Others of its classes make up merges of their own.
     stored = open_stored(file, engine if kind.model is BPE else None)
     difference = find_difference(engine, stored)
     if not difference and have_same_rules(engine, stored):
-        return words
+        return tokenizer
     found = load_pretrained(PreTrainedTokenizerFast, str(folder))
-    for role, token in words.special_tokens_map.items():  # some are those of the class
+    for role, token in tokenizer.special_tokens_map.items():  # some are those of the class
         if getattr(found, role, None) is None and stored.token_to_id(str(token)) is not None:
             setattr(found, role, token)
     if difference and str(folder) not in _REMARKED:
@@ -143,13 +143,13 @@ def _keep_stored(words: Any, folder: Path) -> Any:
     return found
 
 
-def separator(words: PreTrainedTokenizerFast, name: str) -> int:
+def separator(tokenizer: PreTrainedTokenizerFast, name: str) -> int:
     """Return the token that stands before every document.
 
     Raises:
         UserError: the tokenizer marks neither an end nor a beginning.
     """
-    for found in (words.eos_token_id, words.bos_token_id):
+    for found in (tokenizer.eos_token_id, tokenizer.bos_token_id):
         if found is not None:
             return int(found)
     raise UserError(
@@ -158,17 +158,17 @@ def separator(words: PreTrainedTokenizerFast, name: str) -> int:
     )
 
 
-def entries(words: PreTrainedTokenizerFast) -> int:
+def entries(tokenizer: PreTrainedTokenizerFast) -> int:
     """Return the size that a model's vocabulary needs: one more than the largest token."""
-    return max(words.get_vocab().values()) + 1
+    return max(tokenizer.get_vocab().values()) + 1
 
 
-def engine(words: PreTrainedTokenizerFast) -> Tokenizer:
+def engine(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """Return an engine that encodes whole texts: no truncation, padding or added special tokens.
 
     Nor does it leave out merges.
     """
-    found = Tokenizer.from_str(stop_dropout(words, "given").backend_tokenizer.to_str())
+    found = Tokenizer.from_str(stop_dropout(tokenizer, "given").backend_tokenizer.to_str())
     found.no_truncation()
     found.no_padding()
     return found
@@ -185,12 +185,12 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
         ) from None
     special = {token.content for token in bare.get_added_tokens_decoder().values() if token.special}
     end = next((name for name in SEPARATORS if name in special), None)
-    words = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bare, eos_token=end, clean_up_tokenization_spaces=False
     )
-    words = stop_dropout(words, str(path))
-    check_tokenizer(words, str(path))
-    return words
+    tokenizer = stop_dropout(tokenizer, str(path))
+    check_tokenizer(tokenizer, str(path))
+    return tokenizer
 
 
 def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
@@ -199,7 +199,7 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     try:
         # A class of its own may lead to the Hub once more.
         with nullcontext("") if here else hub():
-            words = load_folder(folder, given)
+            tokenizer = load_folder(folder, given)
     except UserError:
         raise
     except Exception as error:  # of many kinds: no tokenizer, a strange configuration
@@ -207,9 +207,9 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
             f"{'the folder ' if here else ''}{given} holds no tokenizer that can be loaded: "
             f"{first_line(error)}; expected a tokenizer.json"
         ) from None
-    if not isinstance(words, PreTrainedTokenizerFast) or words.backend_tokenizer is None:
+    if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer is None:
         raise UserError(
-            f"the tokenizer {given} is a {type(words).__name__} without a tokenizer.json; "
+            f"the tokenizer {given} is a {type(tokenizer).__name__} without a tokenizer.json; "
             "convert it to the tokenizers library first"
         )
-    return words
+    return tokenizer

@@ -25,19 +25,19 @@ class Pruned:
     """A smaller tokenizer, and what is left of the old one.
 
     Attributes:
-        words: the tokenizer.
+        tokenizer: the smaller one.
         kept: of every new id, in order, the old one.
         fixed: tokens that stay whatever the text.
         coverage: share of the text's tokens, as the old tokenizer cuts it, that are kept.
     """
 
-    words: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast
     kept: tuple[int, ...]
     fixed: int
     coverage: float
 
 
-def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pruned:
+def prune(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pruned:
     """Cut a tokenizer down to the entries that texts use most; decoding still gives the text back.
 
     Args:
@@ -53,17 +53,18 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
         >>> from layerlab.tokenization.load import train_tokenizer
         >>> base = train_tokenizer(["an ant and an aunt", "no one and none"], 270)
         >>> small = prune(base, ["an ant and an aunt"], 262)
-        >>> len(small.words), small.words.decode(small.words("an ant! none")["input_ids"])
+        >>> ids = small.tokenizer("an ant! none")["input_ids"]
+        >>> len(small.tokenizer), small.tokenizer.decode(ids)
         (262, 'an ant! none')
     """
-    found = read_bpe(words)
+    found = read_bpe(tokenizer)
     fixed = _fix(found)
     if not len(fixed) <= size < len(found.vocab):
         raise UserError(
             f"cannot prune a vocabulary of {len(found.vocab):,} entries to {size:,}; expected "
             f"fewer, and at least the {len(fixed):,} special tokens and bytes that stay"
         )
-    counts = _count(words, texts)
+    counts = _count(tokenizer, texts)
     if not counts:
         raise UserError("there is no text to tell which tokens are used; give one with words in it")
     kept = _keep(found, fixed, counts, size)
@@ -72,7 +73,7 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
     merges = [pair for pair in found.merges if {*pair, "".join(pair)} <= kept]
     vocab = {token: renumbered[found.vocab[token]] for token in kept}
     return Pruned(
-        words=rebuild(words, found.engine(vocab, merges)),
+        tokenizer=rebuild(tokenizer, found.engine(vocab, merges)),
         kept=tuple(numbers),
         fixed=len(fixed),
         coverage=sum(counts[number] for number in numbers) / counts.total(),
@@ -97,8 +98,8 @@ def _is_mark(token: str) -> bool:
     return len(token) > 2 and (token[0], token[-1]) in {("<", ">"), ("[", "]")}
 
 
-def _count(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]:
-    machine, counts = engine(words), Counter[int]()
+def _count(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]:
+    machine, counts = engine(tokenizer), Counter[int]()
     for batch in batches(texts):
         for one in machine.encode_batch_fast(batch, add_special_tokens=False):
             counts.update(one.ids)

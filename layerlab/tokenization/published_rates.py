@@ -80,10 +80,13 @@ def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str
     return found, left
 
 
-def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Rate]:
+def measure_rates(
+    tokenizers: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]
+) -> list[Rate]:
     """Measure the tokenizers that are here, in rows of the same form as the published ones."""
     return [
-        Rate(name, len(one), compression(one, texts).per_character) for name, one in words.items()
+        Rate(name, len(one), compression(one, texts).per_character)
+        for name, one in tokenizers.items()
     ]
 
 

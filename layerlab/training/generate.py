@@ -27,14 +27,14 @@ def generate_samples(
     """
     if not evaluate.prompts:
         return []
-    words, end = corpus.tokenizer, corpus.separator
+    tokenizer, end = corpus.tokenizer, corpus.separator
     found = []
     # Growing sequences would compile layers anew for each length.
     with _apart(model, seed), run_uncompiled(model):
         for prompt in evaluate.prompts:
-            given = words(prompt, add_special_tokens=False)["input_ids"] or [end]
+            given = tokenizer(prompt, add_special_tokens=False)["input_ids"] or [end]
             added = _continue(model, given, end, evaluate.max_new_tokens, seed)
-            found.append((prompt, words.decode(added)))
+            found.append((prompt, tokenizer.decode(added)))
     return found
 
 

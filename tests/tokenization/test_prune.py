@@ -34,23 +34,23 @@ def back(words: PreTrainedTokenizerFast, text: str) -> str:
 @given(text=st.text())
 @settings(max_examples=100, deadline=None)
 def test_what_came_back_comes_back(kind: str, text: str) -> None:
-    assert back(SMALL[kind].words, text) == back(BASE[kind], text)
+    assert back(SMALL[kind].tokenizer, text) == back(BASE[kind], text)
 
 
 @kinds
 @pytest.mark.parametrize("room", [0, 1, 7, 20, 43])
 def test_entries_are_as_many_as_asked_for_and_all_within_reach(kind: str, room: int) -> None:
     pruned = prune(BASE[kind], TEXTS, LEAST[kind] + room)
-    old, new = BASE[kind].get_vocab(), pruned.words.get_vocab()
+    old, new = BASE[kind].get_vocab(), pruned.tokenizer.get_vocab()
     assert len(new) == LEAST[kind] + room == len(pruned.kept)
     assert sorted(new.values()) == list(range(len(new)))
     assert {token: pruned.kept[number] for token, number in new.items()} == {
         token: old[token] for token in new
     }
-    found = read_bpe(pruned.words)
+    found = read_bpe(pruned.tokenizer)
     looked_up = ["Ġsaw"] if kind == "looked up" else []
     free = [token for token in new if token not in {*found.fixed, *looked_up}]
-    assert unreachable(pruned.words.backend_tokenizer, free) == []
+    assert unreachable(pruned.tokenizer.backend_tokenizer, free) == []
     special = set(BASE[kind].all_special_tokens)
     assert special <= new.keys()
     if "fallback" in kind:
@@ -66,7 +66,7 @@ def test_the_most_frequent_stay(kind: str) -> None:
     share = sum(counts[number] for number in pruned.kept) / counts.total()
     assert pruned.coverage == pytest.approx(share)
     assert 0 < pruned.coverage < prune(base, TEXTS, LEAST[kind] + 43).coverage <= 1
-    whole, kept = read_bpe(base), set(pruned.words.get_vocab())
+    whole, kept = read_bpe(base), set(pruned.tokenizer.get_vocab())
     ranks = {pair: rank for rank, pair in enumerate(whole.merges)}
     best = max(set(base.get_vocab()) - kept, key=lambda token: counts[whole.vocab[token]])
     free = [token for token in kept if parts_of(token, whole, ranks) <= kept and len(token) > 1]
@@ -106,14 +106,14 @@ def test_ids_around_a_text_follow() -> None:
         tokenizer_object=Tokenizer.from_str(json.dumps(content)), eos_token=MARK
     )
     assert base("the cat")["input_ids"][-1] == number
-    small = prune(base, TEXTS, 300).words
+    small = prune(base, TEXTS, 300).tokenizer
     assert small("the cat")["input_ids"][-1] == small.eos_token_id == 299
     assert small.convert_ids_to_tokens(299) == MARK
 
 
 def test_the_proof_of_a_smaller_one_holds() -> None:
     for kind, pruned in SMALL.items():
-        proof = verify(BASE[kind], pruned.words, {"texts": TEXTS}, coverage=pruned.coverage)
+        proof = verify(BASE[kind], pruned.tokenizer, {"texts": TEXTS}, coverage=pruned.coverage)
         assert proof.holds and proof.added == 0 and proof.coverage == pruned.coverage
         assert proof.removed == len(BASE[kind]) - len(pruned.kept)
         assert proof.tallies[0].longer > 0

@@ -90,9 +90,10 @@ def embed(
     check_finite(model)
     resizing = Resizing(model, base, new, find_kept_rows(base, new))
 
-    def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:
+    def read(tokenizer: PreTrainedTokenizerFast) -> dict[str, Bits]:
         return {
-            name: bits_per_byte(model, words, each, context=context) for name, each in texts.items()
+            name: bits_per_byte(model, tokenizer, each, context=context)
+            for name, each in texts.items()
         }
 
     note("the base tokenizer")

@@ -10,9 +10,9 @@ from layerlab.tokenization.load import engine
 BYTE = re.compile(r"(<0x[0-9A-Fa-f]{2}>)")
 
 
-def token_strings(words: PreTrainedTokenizerFast) -> dict[int, str]:
+def token_strings(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
     """Return the string of every id."""
-    return {number: token for token, number in words.get_vocab().items()}
+    return {number: token for token, number in tokenizer.get_vocab().items()}
 
 
 def spell_tokens(

@@ -148,9 +148,9 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
     """Return what tuning reads; None where its rows or its tokenizer are not here."""
     try:
         with quiet_libraries():
-            words = find_words(recipe)
-            add_plain_template(words)
-            encoder = Encoder(words)
+            tokenizer = find_words(recipe)
+            add_plain_template(tokenizer)
+            encoder = Encoder(tokenizer)
             every = [_sample_rows(one, encoder, block) for one in section.sources]
     except UserError:  # which the list of what is absent, or the stage itself, says
         return None

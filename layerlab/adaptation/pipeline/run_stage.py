@@ -207,7 +207,7 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
     """Measure bits per byte of held-out text, and generate answers."""
     section = context.recipe.evaluate
     assert section is not None
-    found, words = context.model(), context.words()
+    found, tokenizer = context.model(), context.words()
     told: Json = {"bits": {}, "answers": []}
     with quiet_libraries():
         for kind in (
@@ -216,13 +216,13 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
             texts = read_held_out(context.recipe, context.text, kind, section.text_bytes)
             if texts:
                 context.tell(f"reading {kind} text", 0.0)
-                told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
+                told["bits"][kind] = bits_per_byte(found.model, tokenizer, texts).to_json()
     if section.prompts:
         context.tell("answering prompts", 0.0)
-        add_plain_template(words)
+        add_plain_template(tokenizer)
     for prompt in section.prompts:
         try:
-            (answer,) = answers(found.model, words, [prompt], new=section.max_new_tokens)
+            (answer,) = answers(found.model, tokenizer, [prompt], new=section.max_new_tokens)
         except UserError as error:
             left_out.append({"what": "an answer", "why": str(error)})
             continue
@@ -240,10 +240,10 @@ STEPS: dict[str, Callable[[StageContext], Json]] = {
 }
 
 
-def _save(context: StageContext, model: Any, words: Any) -> None:
+def _save(context: StageContext, model: Any, tokenizer: Any) -> None:
     def fill(empty: Path) -> None:
         model.save_pretrained(empty)
-        words.save_pretrained(empty)
+        tokenizer.save_pretrained(empty)
 
     with quiet_libraries():
         write_folder(context.folder / MODEL, fill, "model", like=OnlyOwn())

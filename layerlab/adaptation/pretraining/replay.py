@@ -74,7 +74,7 @@ class MixedCorpus:
 
 
 def mix_texts(
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     reading: ReplayData,
     progress: ProgressCallback | None = None,
     ratio: Sequence[int | float] = (1, 1),
@@ -92,13 +92,13 @@ def mix_texts(
     Raises:
         UserError: the ratio is none, the tokenizer has no end of text, or a text cannot be had.
     """
-    separator(words, words.name_or_path or "given")
+    separator(tokenizer, tokenizer.name_or_path or "given")
     general = [] if reading.general is None else _sources(reading.general)
     texts = {DOMAIN: _sources(reading.domain), GENERAL: general}
     shares = _shares(texts, ratio)
     every = [source for kind in texts.values() for source in kind]
     with tempfile.TemporaryDirectory() as folder, quiet_libraries():
-        words.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         data = DataSection(
             sources=tuple(source.model_copy(update={"weight": 1.0}) for source in every),
             tokenizer=folder,

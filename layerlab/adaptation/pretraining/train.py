@@ -64,7 +64,7 @@ from layerlab.system.logs import quiet_libraries
 
 def pretrain(
     model: Any,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     reading: ReplayData,
     *,
     section: PretrainSection,
@@ -95,7 +95,7 @@ def pretrain(
 
     Args:
         model: of transformers or layerlab; what is trained of it in float32, beside adapters.
-        words: its tokenizer.
+        tokenizer: that of the model.
         reading: the text.
         section: how long, in what steps, and how closely watched; its `seeds` are not looked at.
         seed: decides the order of the blocks, dropout, and what adapters begin with.
@@ -113,7 +113,7 @@ def pretrain(
             another run or files of yours, or a gradient is not finite: no update is made by it,
             and the checkpoints stay.
     """
-    check_entries(model, words)
+    check_entries(model, tokenizer)
     lora = section.lora
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     if lora and merge:
@@ -131,14 +131,14 @@ def pretrain(
         if first:
             stack.enter_context(lock_folder(out))
             check_own(out)
-        text = mix_texts(words, reading, progress if first else None, section.ratio)
+        text = mix_texts(tokenizer, reading, progress if first else None, section.ratio)
         if first:
             plan = _plan(text, section, seed, reading, block, merge, sharding)
-            check_same_plan(out, plan, given, describe_beginning(model, words))
+            check_same_plan(out, plan, given, describe_beginning(model, tokenizer))
         settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, seed) if lora else model
         run = PretrainingRun(
-            *(learner, words, text, section, seed, block, settings),
+            *(learner, tokenizer, text, section, seed, block, settings),
             sharding=sharding,
             merge=merge and lora is not None,
         )
@@ -159,7 +159,7 @@ class PretrainingRun:
     """
 
     model: Any
-    words: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast
     text: MixedCorpus
     section: PretrainSection
     seed: int
@@ -273,7 +273,7 @@ def _save(run: PretrainingRun, model: Any, found: Pretrained, out: Path) -> None
 
     def fill(folder: Path) -> None:
         model.save_pretrained(folder)
-        run.words.save_pretrained(folder)
+        run.tokenizer.save_pretrained(folder)
 
     remember_plan(out, fill, found.to_json())
 

@@ -48,7 +48,7 @@ class Rendered:
     spans: tuple[tuple[int, int], ...]
 
 
-def add_plain_template(words: PreTrainedTokenizerFast) -> str | None:
+def add_plain_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
     """Give a tokenizer without a chat template the plain one, which is saved with it.
 
     Returns:
@@ -57,14 +57,14 @@ def add_plain_template(words: PreTrainedTokenizerFast) -> str | None:
     Raises:
         UserError: it marks no end of a text, so that no turn could end.
     """
-    if words.chat_template:
+    if tokenizer.chat_template:
         return None
-    if words.eos_token is None:
+    if tokenizer.eos_token is None:
         raise UserError(
             "the tokenizer has neither a chat template nor a token for the end of a text; "
             "set its chat_template, or its eos_token"
         )
-    words.chat_template = PLAIN
+    tokenizer.chat_template = PLAIN
     return "the tokenizer had no chat template: it was given the plain one of layerlab"
 
 
@@ -76,19 +76,19 @@ class ChatTemplate:
         notes: how what a model is asked by differs from what it learns.
     """
 
-    def __init__(self, words: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """Find the template.
 
         Raises:
             UserError: there is none, several of which none is the default, or it takes too much.
         """
         try:
-            self.text: str = words.get_chat_template()
+            self.text: str = tokenizer.get_chat_template()
         except ValueError as error:
             message = next(iter(str(error).splitlines()))
             raise UserError(f"the tokenizer has no chat template to use: {message}") from None
         self.marked = bool(MARKED.search(self.text))
-        self._special = dict(words.special_tokens_map)
+        self._special = dict(tokenizer.special_tokens_map)
         check_work(
             lambda: self._render(TRIED, ""),
             "the chat template",

@@ -82,7 +82,7 @@ class Packed(Dataset[list[Example]]):
 
 
 def prepare_dataset(
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     given: Mapping[str, Iterable[Conversation]],
     section: SftSection,
     block: int,
@@ -100,7 +100,7 @@ def prepare_dataset(
     if not given:
         raise UserError("there is no source to learn from; give rows by the name of their source")
     with quiet_libraries():
-        encoder = Encoder(words)
+        encoder = Encoder(tokenizer)
         options: dict[str, Any] = {"block": block, "seed": section.seed}
         options["held"] = section.validation_fraction
         drawn = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
@@ -118,7 +118,7 @@ def prepare_dataset(
     )
     # Rows without a conversation fill the last update: processes must have as many each.
     rows += [[] for _ in range(-len(rows) % section.batch_size)]
-    ends = (words.pad_token_id, words.eos_token_id, 0)
+    ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
     collator = Collator(filler, section.packing)
     return SFTDataset(section, sources, rows, collator, encoder.template.notes)

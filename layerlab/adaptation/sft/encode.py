@@ -56,14 +56,14 @@ class Encoder:
     is read as text, so nobody's words begin or end a turn.
     """
 
-    def __init__(self, words: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """Find the template.
 
         Raises:
             UserError: there is none.
         """
-        self.template = ChatTemplate(words)
-        self._engine = engine(words)
+        self.template = ChatTemplate(tokenizer)
+        self._engine = engine(tokenizer)
         self._bare = _bare(self._engine)
         self._control = {
             token.content: number

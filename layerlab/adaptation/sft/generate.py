@@ -22,7 +22,7 @@ from layerlab.validation import short_repr
 @torch.no_grad()
 def answers(
     model: Any,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     prompts: Sequence[str | Sequence[Turn]],
     *,
     new: int = 128,
@@ -41,7 +41,7 @@ def answers(
     Raises:
         UserError: a prompt does not fit into the model's context, or there is no chat template.
     """
-    encoder = Encoder(words)
+    encoder = Encoder(tokenizer)
     asked = [encoder.prompt(prompt) for prompt in prompts]
     context = context_of(model)
     for prompt, one in zip(prompts, asked, strict=True):
@@ -51,9 +51,9 @@ def answers(
                 f"the prompt {short_repr(question)} has {len(one)} tokens, and the model reads "
                 f"{context} with its answer; shorten it"
             )
-    ends = {encoder.closing(), words.eos_token_id} - {None}
+    ends = {encoder.closing(), tokenizer.eos_token_id} - {None}
     batching = find_batching(model, "left") if len(asked) > 1 else Batching()
-    room = 0 if words.pad_token_id is None else context or math.inf
+    room = 0 if tokenizer.pad_token_id is None else context or math.inf
     batching = replace(batching, padded=min(batching.padded, room))
     found = [""] * len(asked)
     cached = model.config.use_cache
@@ -63,8 +63,10 @@ def answers(
             for part in batching.split([len(one) for one in asked], batch, new=new):
                 rows = [asked[number] for number in part]
                 most = min(new, context - len(rows[-1])) if context else new
-                for number, ids in zip(part, _write(model, words, rows, ends, most), strict=True):
-                    found[number] = str(words.decode(ids, skip_special_tokens=True)).strip()
+                for number, ids in zip(
+                    part, _write(model, tokenizer, rows, ends, most), strict=True
+                ):
+                    found[number] = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
     finally:
         model.config.use_cache = cached
     return found
@@ -72,13 +74,13 @@ def answers(
 
 def _write(
     model: Any,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     rows: Sequence[Sequence[int]],
     ends: set[Any],
     new: int,
 ) -> Iterator[list[int]]:
     longest = len(rows[-1])
-    filler = words.pad_token_id if words.pad_token_id is not None else 0
+    filler = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     ids = [[*[filler] * (longest - len(one)), *one] for one in rows]
     mask = [[0] * (longest - len(one)) + [1] * len(one) for one in rows]
     device = model.get_input_embeddings().weight.device

@@ -115,7 +115,7 @@ class Tuned:
 
 def tune(
     model: Any,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     rows: Mapping[str, Iterable[Conversation]],
     *,
     out: Path,
@@ -139,7 +139,7 @@ def tune(
 
     Args:
         model: of transformers or layerlab; what is trained of it in float32, beside adapters.
-        words: its tokenizer; it is given a plain chat template where it has none.
+        tokenizer: is given a plain chat template where it has none.
         rows: conversations by the name of their source.
         section: as in a recipe; its sources are not read.
         weights: share of the tokens by source; None reads every row once in an epoch.
@@ -154,12 +154,12 @@ def tune(
             files of yours, or a gradient is not finite: no update is made by it, and the
             checkpoints stay.
     """
-    check_entries(model, words)
+    check_entries(model, tokenizer)
     lora = section.lora
     check_trained(model, find_trained_whole(model, lora) if lora else None)
     if lora and merge:
         check_mergeable(model, lora)
-    note = add_plain_template(words)
+    note = add_plain_template(tokenizer)
     notes = (note,) if note else ()
     block = block_of(model, section)
     if section.packing:
@@ -173,12 +173,12 @@ def tune(
         if first:
             stack.enter_context(lock_folder(out))
             check_own(out)
-        found = prepare_dataset(words, rows, section, block, weights)
+        found = prepare_dataset(tokenizer, rows, section, block, weights)
         for name, value in step_counts(found.updates).items():
             setattr(settings, name, given.get(name, value))
         if first:
             plan = _plan(found, block, weights, merge, sharding)
-            check_same_plan(out, plan, given, describe_beginning(model, words))
+            check_same_plan(out, plan, given, describe_beginning(model, tokenizer))
         settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, section.seed) if lora else model
         trainer, watch, remarks = _train(learner, found, settings, out, progress, sharding)
@@ -198,7 +198,7 @@ def tune(
             notes=(*notes, *found.notes, *remarks),
         )
         if first:
-            _save(done, words)
+            _save(done, tokenizer)
         trainer.accelerator.wait_for_everyone()
         return done
 
@@ -282,10 +282,10 @@ def _train(
     return trainer, watch, resume(trainer, out, "instruction tuning")
 
 
-def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:
+def _save(done: Tuned, tokenizer: PreTrainedTokenizerFast) -> None:
     def fill(folder: Path) -> None:
         done.model.save_pretrained(folder)
-        words.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
     remember_plan(done.folder, fill, done.to_json())
 

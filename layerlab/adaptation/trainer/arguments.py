@@ -156,16 +156,16 @@ def step_counts(updates: int) -> dict[str, int]:
     return {"max_steps": updates, "logging_steps": line, "save_steps": 10 * line}
 
 
-def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
+def check_entries(model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse a tokenizer with tokens that the model has no row for.
 
     Raises:
         UserError: the tokenizer has more entries than the model embeds.
     """
     known = model.get_input_embeddings().weight.shape[0]
-    if entries(words) > known:
+    if entries(tokenizer) > known:
         raise UserError(
-            f"the tokenizer has {entries(words)} entries and the model embeds {known} tokens; "
+            f"the tokenizer has {entries(tokenizer)} entries and the model embeds {known} tokens; "
             "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
         )
 

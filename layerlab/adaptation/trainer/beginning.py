@@ -10,7 +10,7 @@ from layerlab.loading.weights_hash import hash_settings, hash_tensors, hash_toke
 DRAWN = ("lora_A", "lora_embedding_A")
 
 
-def describe_beginning(model: Any, words: PreTrainedTokenizerFast) -> dict[str, str | None]:
+def describe_beginning(model: Any, tokenizer: PreTrainedTokenizerFast) -> dict[str, str | None]:
     """Return a hash of a model's weights, of its configuration and of the tokenizer.
 
     That of the weights is None where some of them are not in memory.
@@ -23,5 +23,5 @@ def describe_beginning(model: Any, words: PreTrainedTokenizerFast) -> dict[str, 
             if not any(part in drawn for part in name.split("."))
         ),
         "configuration of the model": hash_settings(model.config),
-        "tokenizer": hash_tokenizer(words),
+        "tokenizer": hash_tokenizer(tokenizer),
     }

@@ -128,7 +128,7 @@ class Bits:
 
 def bits_per_byte(
     model: Any,
-    words: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast,
     texts: Iterable[str],
     *,
     context: int | None = None,
@@ -156,12 +156,12 @@ def bits_per_byte(
     if batch < 1:
         raise UserError(f"batch is {short_repr(batch)}; expected at least one window: type batch=8")
     rows = len(model.get_input_embeddings().weight)
-    if entries(words) > rows:
+    if entries(tokenizer) > rows:
         raise UserError(
-            f"the tokenizer has {entries(words)} entries and the model {rows} rows; "
+            f"the tokenizer has {entries(tokenizer)} entries and the model {rows} rows; "
             "expected the model's own tokenizer, or resize the model to this one"
         )
-    reading = _Reading(words, length)
+    reading = _Reading(tokenizer, length)
     size = max(1, min(batch, LOGITS // (length * rows)))
     batching = find_batching(model, "right")
     with evaluation_mode(model):
@@ -185,7 +185,7 @@ class _Window:
 class _Reading:
     """Texts cut into windows, and their losses."""
 
-    words: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast
     context: int
     nats: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -194,8 +194,8 @@ class _Reading:
     loss: str = ""
 
     def __post_init__(self) -> None:
-        self.start = _start(self.words)
-        self.engine = engine(self.words)
+        self.start = _start(self.tokenizer)
+        self.engine = engine(self.tokenizer)
         self.trip = RoundTrip(self.engine)
 
     def windows(self, texts: Iterable[str]) -> Iterator[_Window]:
@@ -228,7 +228,7 @@ class _Reading:
                 "the model's loss on these texts is not finite, so that nothing can be compared; "
                 "expected a model whose logits are numbers: look at it with layerlab inspect"
             )
-        name = "" if self.start is None else str(self.words.convert_ids_to_tokens(self.start))
+        name = "" if self.start is None else str(self.tokenizer.convert_ids_to_tokens(self.start))
         return Bits(
             documents=documents,
             start=name,
@@ -282,15 +282,15 @@ def _first(text: str, found: Encoding) -> tuple[int, int]:
     return int((ends == ends[0]).sum()), int(ends[0])
 
 
-def _start(words: PreTrainedTokenizerFast) -> int | None:
+def _start(tokenizer: PreTrainedTokenizerFast) -> int | None:
     """Return the token that stands before a text.
 
     It is what the tokenizer itself puts there, else an end or a begin.
     """
-    own = words("a")["input_ids"]
-    if own and own[0] == words.bos_token_id:
+    own = tokenizer("a")["input_ids"]
+    if own and own[0] == tokenizer.bos_token_id:
         return int(own[0])
-    found = (one for one in (words.eos_token_id, words.bos_token_id) if one is not None)
+    found = (one for one in (tokenizer.eos_token_id, tokenizer.bos_token_id) if one is not None)
     return next((int(one) for one in found), None)
 
 

@@ -32,8 +32,8 @@ def select_benchmarks(names: str) -> tuple[Benchmark, ...]:
         ['financeiq', 'fineval', 'ceval']
     """
     found: dict[str, Benchmark] = {}
-    words = [word.strip().lower() for word in names.split(",") if word.strip()]
-    for word in words:
+    parts = [word.strip().lower() for word in names.split(",") if word.strip()]
+    for word in parts:
         for benchmark in _select_word(word):
             found[benchmark.name] = benchmark
     if not found:

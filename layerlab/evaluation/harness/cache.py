@@ -62,10 +62,10 @@ def scorer(folder: Path = _FOLDER) -> str:
         True
     """
     try:
-        words = version(SEGMENTER)
+        installed = version(SEGMENTER)
     except PackageNotFoundError:
-        words = "none"
-    return f"{_hash_files(folder, SCORERS)} {SEGMENTER} {words}"
+        installed = "none"
+    return f"{_hash_files(folder, SCORERS)} {SEGMENTER} {installed}"
 
 
 @cache
@@ -114,19 +114,19 @@ def hash_code(one: Any) -> str:
     return digest.hexdigest()
 
 
-def describe_settings(words: Any) -> str:
+def describe_settings(tokenizer: Any) -> str:
     """Return what a tokenizer does beside its rules."""
-    return str({name: getattr(words, name, None) for name in SETTINGS})
+    return str({name: getattr(tokenizer, name, None) for name in SETTINGS})
 
 
-def describe_tokenizer(words: Any) -> str:
+def describe_tokenizer(tokenizer: Any) -> str:
     """Return all that a tokenizer is known by: its settings and its rules."""
-    settings = describe_settings(words)
-    if (backend := getattr(words, "backend_tokenizer", None)) is not None:
+    settings = describe_settings(tokenizer)
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         return settings + str(backend.to_str())
     from layerlab.loading.weights_hash import describe_rules  # late: it takes torch
 
-    return f"{settings} {words!r} {json.dumps(describe_rules(words), sort_keys=True)}"
+    return f"{settings} {tokenizer!r} {json.dumps(describe_rules(tokenizer), sort_keys=True)}"
 
 
 class ResultCache:

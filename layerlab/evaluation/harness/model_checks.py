@@ -50,18 +50,18 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
     return found
 
 
-def list_added(words: PreTrainedTokenizerBase | None) -> list[str]:
+def list_added(tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
     """Return the tokens that a tokenizer puts around every text by itself."""
-    if words is None:
+    if tokenizer is None:
         return []
-    return [str(one) for one in words.convert_ids_to_tokens(words("")["input_ids"])]
+    return [str(one) for one in tokenizer.convert_ids_to_tokens(tokenizer("")["input_ids"])]
 
 
-def list_appended(words: PreTrainedTokenizerBase | None) -> list[int]:
+def list_appended(tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
     """Return the ids of the tokens that a tokenizer puts behind every text by itself."""
-    if words is None:
+    if tokenizer is None:
         return []
-    found = words("a", return_special_tokens_mask=True)
+    found = tokenizer("a", return_special_tokens_mask=True)
     own = [at for at, mask in enumerate(found["special_tokens_mask"]) if not mask]
     return list(found["input_ids"][own[-1] + 1 :]) if own else []
 

@@ -116,12 +116,12 @@ def check_whole(name: str) -> tuple[str | None, str | None]:
         UserError: there is neither, or the data of a benchmark is not here.
     """
     known = [*SUITES, *BENCHMARKS]
-    words = [word.strip().lower() for word in name.split(",")]
-    if not all(word in known for word in words):
+    parts = [word.strip().lower() for word in name.split(",")]
+    if not all(word in known for word in parts):
         try:
             check_tasks(name)
         except UserError:
-            if any(difflib.get_close_matches(word, known, n=1) for word in words):
+            if any(difflib.get_close_matches(word, known, n=1) for word in parts):
                 select_benchmarks(name)  # which tells the nearest
             raise
         return None, name

@@ -92,9 +92,9 @@ class EvaluationRun:
         added = list_added(self.subject.tokenizer)
         if added and any(leaf.reads for leaf in leaves):
             self.notes.append(describe_added(self.subject.name, " ".join(added)))
-        appended = list_appended(words := self.subject.tokenizer)
-        if words is not None and appended and not all(leaf.reads for leaf in leaves):
-            tokens = " ".join(map(str, words.convert_ids_to_tokens(appended)))
+        appended = list_appended(tokenizer := self.subject.tokenizer)
+        if tokenizer is not None and appended and not all(leaf.reads for leaf in leaves):
+            tokens = " ".join(map(str, tokenizer.convert_ids_to_tokens(appended)))
             self.notes.append(describe_appended(self.subject.name, tokens))
         if self.subject.reads_ahead:
             self.notes.append(describe_ahead(self.subject.name))
@@ -204,21 +204,21 @@ class EvaluationRun:
         return 1 if self.arithmetic.alone else self.options.batch_size
 
     def _model(self) -> str:
-        words = self.subject.tokenizer
+        tokenizer = self.subject.tokenizer
         model = self.subject.model
         about = {
             "config": {**model.config.to_dict(), "_name_or_path": ""},
             # A token of the end changes what is written, a template what is asked.
             "generation": special_ids(model),
-            "template": getattr(words, "chat_template", None),
-            "special": getattr(words, "special_tokens_map", None),
-            "code": [hash_code(model), hash_code(words), *[builder()] * _is_ours(model)],
+            "template": getattr(tokenizer, "chat_template", None),
+            "special": getattr(tokenizer, "special_tokens_map", None),
+            "code": [hash_code(model), hash_code(tokenizer), *[builder()] * _is_ours(model)],
             "attention": model.config._attn_implementation,
             "device": self.subject.device.type,
         }
         if self.subject.folder is None:  # whoever holds it may have changed it
             about["state"] = describe_state(model)
-        told = describe_tokenizer(words) + json.dumps(about, sort_keys=True, default=str)
+        told = describe_tokenizer(tokenizer) + json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         # Weights that are not in memory as a whole are known by where they came from.
         known = self.weights or f"{self.subject.source} {self.subject.revision}"

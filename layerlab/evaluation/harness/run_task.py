@@ -135,9 +135,9 @@ def _metrics(
     return found
 
 
-def _loses_text(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
+def _loses_text(samples: Sequence[Mapping[str, Any]], tokenizer: Any) -> bool:
     """Return whether a text does not come back from its tokens."""
-    machine = load.engine(words)
+    machine = load.engine(tokenizer)
     trip = RoundTrip(machine)
     texts = (str(one["arguments"][0][0]) for one in samples)
     return any(

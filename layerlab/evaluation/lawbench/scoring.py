@@ -18,13 +18,15 @@ _UNSAID = {"无", "未提及"}
 _ENTITY = re.compile(r"\s*([^\n ]*)")
 
 
-def text(output: str, gold: str, *, words: Segmentation) -> Mark:
+def text(output: str, gold: str, *, segment: Segmentation) -> Mark:
     """Score an output by ROUGE-L over words.
 
     Source: fei23.
     Differs: an empty output counts as an abstention here; the source counts none in these tasks.
     """
-    return Mark(rouge(output if output.strip() else EMPTY, gold, words=words), not output.strip())
+    return Mark(
+        rouge(output if output.strip() else EMPTY, gold, segment=segment), not output.strip()
+    )
 
 
 def score_characters(output: str, gold: str) -> Mark:

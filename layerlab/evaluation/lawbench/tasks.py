@@ -63,7 +63,7 @@ with (Path(__file__).parent / "label.toml").open("rb") as _file:
     LABELS: Mapping[str, list[str]] = tomllib.load(_file)
 
 _ROUGE = f"ROUGE-L F, {JIEBA_LINES}"
-_text = partial(judge.text, words=JIEBA_LINES)
+_text = partial(judge.text, segment=JIEBA_LINES)
 _ABSTAINS = "an empty output counts as an abstention; the source counts none"
 _UNMARKED = {"赔偿": "its label is not among the sixteen"}
 _ENDLESS = {"死刑": "a death sentence has no months", "无期": "a life sentence has no months"}

@@ -71,11 +71,11 @@ class GroupMean:
     metrics: Mapping[str, bool]
 
 
-def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
+def load_named(names: str) -> tuple[list[Loaded], list[GroupMean]]:
     """Load tasks of lm-eval.
 
     Args:
-        words: names and files, with commas between.
+        names: names and files, with commas between.
 
     Raises:
         UserError: there is no such task, it would run code that nobody asked for, or its questions
@@ -83,7 +83,7 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
     """
     tasks: dict[str, Any] = {}
     groups: dict[str, GroupMean] = {}
-    for word in split_tasks(words):
+    for word in split_tasks(names):
         found = _load(word)
         means = {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
         _check_alike(word, tasks, found["tasks"], describe_task)

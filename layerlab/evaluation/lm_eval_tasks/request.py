@@ -9,29 +9,29 @@ from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
 from layerlab.validation import short_repr
 
 
-def check_tasks(words: str) -> None:
+def check_tasks(names: str) -> None:
     """Refuse files that cannot be read and names that lm-eval has not, before it is imported.
 
     Raises:
         UserError: as `split_tasks`, `read_task_file` and `check_name`.
     """
-    for word in split_tasks(words):
+    for word in split_tasks(names):
         if is_file(word):
             read_task_file(Path(word))
         elif find_spec("lm_eval"):  # where it is missing, what is said is how to install it
             check_name(word)
 
 
-def split_tasks(words: str) -> list[str]:
+def split_tasks(names: str) -> list[str]:
     """Return the tasks that are named, with commas between.
 
     Raises:
         UserError: none is.
     """
-    given = [word.strip() for word in words.split(",") if word.strip()]
+    given = [word.strip() for word in names.split(",") if word.strip()]
     if not given:
         raise UserError(
-            f"no task is named in {short_repr(words)}; type for example --tasks arc_easy"
+            f"no task is named in {short_repr(names)}; type for example --tasks arc_easy"
         )
     return given
 

@@ -15,7 +15,7 @@ def rouge(
     reference: str,
     *,
     kind: RougeN = "L",
-    words: Segmentation = JIEBA,
+    segment: Segmentation = JIEBA,
     counted: Counted = "distinct",
 ) -> float:
     """Return the F score of the words, word pairs or longest common subsequence of two texts.
@@ -31,14 +31,14 @@ def rouge(
     Unit: none; the benchmarks print it times 100.
 
     Args:
-        words: cuts the texts; its name belongs beside the score.
+        segment: cuts the texts; its name belongs beside the score.
 
     Example:
         >>> from layerlab.evaluation.metrics.segmentation import SPACED
-        >>> rouge("the cat sat", "the cat slept", kind="1", words=SPACED)
+        >>> rouge("the cat sat", "the cat slept", kind="1", segment=SPACED)
         0.6666666666666666
     """
-    ours, theirs = words(prediction), words(reference)
+    ours, theirs = segment(prediction), segment(reference)
     if kind == "L":
         return _f(common_subsequence(ours, theirs), len(ours), len(theirs))
     if counted == "distinct":

@@ -248,13 +248,13 @@ def _names(doc: Any) -> list[str]:
 
 
 def _end(text: str) -> str:
-    words = " ".join(text[-2 * SHOWN :].split())
-    return words if len(words) <= SHOWN and len(text) <= 2 * SHOWN else f"...{words[-SHOWN:]}"
+    joined = " ".join(text[-2 * SHOWN :].split())
+    return joined if len(joined) <= SHOWN and len(text) <= 2 * SHOWN else f"...{joined[-SHOWN:]}"
 
 
 def _cut(text: str, most: int) -> str:
-    words = " ".join(text[: 4 * most].split())
-    return words if len(words) <= most else f"{words[:most]}..."
+    joined = " ".join(text[: 4 * most].split())
+    return joined if len(joined) <= most else f"{joined[:most]}..."
 
 
 def _dump(value: Any) -> str:

@@ -70,7 +70,7 @@ def render_listing(rows: list[dict[str, Any]], width: int = WHOLE) -> Renderable
 
     Each web address has a line of its own below, whole at any width, so that it can be copied.
     """
-    words = tuple(name for name, _ in _COLUMNS if name != "subjects")
-    table = grid(rows, _COLUMNS, words, None if width >= WHOLE else width)
+    wrapped = tuple(name for name, _ in _COLUMNS if name != "subjects")
+    table = grid(rows, _COLUMNS, wrapped, None if width >= WHOLE else width)
     addresses = [plain(f"{row['benchmark']}: {row['source']}") for row in rows]
     return Group(table, Text(), plain("Where to get the data", "bold"), *addresses)

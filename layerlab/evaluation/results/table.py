@@ -268,8 +268,8 @@ def _precision(content: Record, width: int) -> Iterator[RenderableType]:
     rows = content.get("precision", ())
     if rows:
         yield plain("What a precision costs, over the same questions", "bold")
-        words = ("model", "against", "what")
-        yield grid([row for row in rows if "title" in row], _DIFFERENCES, words, width)
+        wrapped = ("model", "against", "what")
+        yield grid([row for row in rows if "title" in row], _DIFFERENCES, wrapped, width)
         for row in rows:
             if "perplexity" in row:
                 yield plain(f"{row['arm']}: {_perplexity(row)} ({row['tokens']:,} tokens)")

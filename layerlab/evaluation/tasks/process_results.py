@@ -101,8 +101,8 @@ def english_summary(document: TaskDoc, results: Sequence[str]) -> dict[str, floa
     """Return the ROUGE-1 and ROUGE-L of a summary, over English words."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
-        "score": rouge(ours, theirs, kind="1", words=LATIN, counted="every"),
-        "rouge_l": rouge(ours, theirs, kind="L", words=LATIN),
+        "score": rouge(ours, theirs, kind="1", segment=LATIN, counted="every"),
+        "rouge_l": rouge(ours, theirs, kind="L", segment=LATIN),
         "abstained": float(not ours),
     }
 
@@ -111,9 +111,9 @@ def chinese_summary(document: TaskDoc, results: Sequence[str]) -> dict[str, floa
     """Return the ROUGE-1, ROUGE-2 and ROUGE-L of a summary, over the words that jieba finds."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
-        "score": rouge(ours, theirs, kind="1", words=JIEBA),
-        "rouge_2": rouge(ours, theirs, kind="2", words=JIEBA),
-        "rouge_l": rouge(ours, theirs, kind="L", words=JIEBA),
+        "score": rouge(ours, theirs, kind="1", segment=JIEBA),
+        "rouge_2": rouge(ours, theirs, kind="2", segment=JIEBA),
+        "rouge_l": rouge(ours, theirs, kind="L", segment=JIEBA),
         "abstained": float(not ours),
     }
 

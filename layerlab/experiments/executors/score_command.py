@@ -87,10 +87,10 @@ def check_program(name: str, command: Command) -> None:
     Raises:
         UserError: it is not.
     """
-    program, *words = command.run
+    program, *arguments = command.run
     if program == PYTHON:
-        there = not words[0].endswith(".py") or is_there(Path(words[0]))
-        program = words[0]
+        there = not arguments[0].endswith(".py") or is_there(Path(arguments[0]))
+        program = arguments[0]
     else:
         there = MODEL in program or ("\0" not in program and shutil.which(program) is not None)
     if not there:
@@ -114,13 +114,13 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
     """
     check_command(name, command.run)
     asked = hash_command(command)
-    words = [word.replace(MODEL, str(model.resolve())) for word in command.run]
-    words[0] = sys.executable if words[0] == PYTHON else words[0]
-    told, start = _Told(name, run, words), time.monotonic()
+    argv = [word.replace(MODEL, str(model.resolve())) for word in command.run]
+    argv[0] = sys.executable if argv[0] == PYTHON else argv[0]
+    told, start = _Told(name, run, argv), time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             own = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
         except (OSError, ValueError) as error:
             raise told.error(f"cannot be started: {error}") from None
@@ -155,14 +155,14 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
 class _Told:
     """A command, as an error names it."""
 
-    def __init__(self, name: str, run: str, words: Sequence[str]) -> None:
-        self.name, self.run, self.words = name, run, words
+    def __init__(self, name: str, run: str, argv: Sequence[str]) -> None:
+        self.name, self.run, self.argv = name, run, argv
 
     def error(self, why: str) -> UserError:
         """Return the error that a command gave no score, and why."""
         return UserError(
             f"the command {self.name!r} gave no score of {self.run}: it {why}; expected "
-            f"{EXPECTED}; try it: {shlex.join(self.words)}"
+            f"{EXPECTED}; try it: {shlex.join(self.argv)}"
         )
 
 

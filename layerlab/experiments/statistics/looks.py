@@ -34,9 +34,9 @@ def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[Run
 
 def is_decided(content: Mapping[str, Any]) -> bool:
     """Return whether every arm and every claim has a verdict."""
-    words = [row["verdict"] for row in content["rows"]]
+    verdicts = [row["verdict"] for row in content["rows"]]
     claims = [claim["verdict"] for claim in content["claims"]]
-    return not any(word in _OPEN for word in words) and "not decided" not in claims
+    return not any(word in _OPEN for word in verdicts) and "not decided" not in claims
 
 
 def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:

@@ -66,13 +66,13 @@ def losses(
     Source: Own.
     Unit: nats.
     """
-    words = following.split(_ROWS)
+    targets = following.split(_ROWS)
     return torch.stack(
         [
             sum(
                 (
                     functional.cross_entropy(part.float(), word, reduction="none").double().sum()
-                    for part, word in zip(row.split(_ROWS), words, strict=True)
+                    for part, word in zip(row.split(_ROWS), targets, strict=True)
                 ),
                 start=torch.zeros((), dtype=torch.float64, device=row.device),
             )

@@ -156,7 +156,7 @@ def close(run: MeasureContext) -> Iterator[Row]:
                 f"{found.tokens} tokens for a width of {width}: with fewer than {ENOUGH * width} "
                 "the shares of the variance read too high"
             )
-        points, words = _points(cloud, found)
+        points, owners = _points(cloud, found)
         shares = found.shares.tolist()
         run.picture["layers"].append(layer)
         run.picture["shares"].append([_short(share) for share in shares])
@@ -166,7 +166,7 @@ def close(run: MeasureContext) -> Iterator[Row]:
             "three": sum(shares),
             **dict(zip(("first", "second", "third"), shares, strict=True)),
             "variance": found.total,
-            "apart": float(apartness(points, words)) if len(points) else NAN,
+            "apart": float(apartness(points, owners)) if len(points) else NAN,
             "tokens": found.tokens,
             "width": width,
         }

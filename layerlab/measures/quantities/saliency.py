@@ -188,12 +188,12 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
     )
     positions = _keep(found, options["tokens"])
     every = token_strings(subject, asked.tokens)
-    words = [every[position] for position in positions]
-    run.picture.update(_picture(subject, found, positions, words, options["of"]))
+    tokens = [every[position] for position in positions]
+    run.picture.update(_picture(subject, found, positions, tokens, options["of"]))
     run.notes.update(_remarks(asked, len(positions)))
     recurring = set(earlier(asked))
     for layer, reading in found.layers.items():
-        for position, word in zip(positions, words, strict=True):
+        for position, word in zip(positions, tokens, strict=True):
             row = {name: float(score[position]) for name, score in reading.scores.items()}
             yield {
                 "layer": layer,
@@ -232,7 +232,7 @@ def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
 
 
 def _picture(
-    subject: LoadedModel, found: Saliency, positions: list[int], words: list[str], quantity: str
+    subject: LoadedModel, found: Saliency, positions: list[int], tokens: list[str], quantity: str
 ) -> dict[str, Any]:
     """Return the maps of token x bin, as bytes, with the question and the answer."""
     readings = list(found.layers.values())
@@ -256,7 +256,7 @@ def _picture(
         "length": len(asked.tokens),
         "position": asked.position,
         "positions": positions,
-        "tokens": words,
+        "tokens": tokens,
         "target": told[0],
         "foil": told[1],
         "prediction": predictions[0],

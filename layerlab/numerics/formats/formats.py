@@ -266,8 +266,8 @@ def parse_formats(given: str | Iterable[str]) -> list[str]:
     Raises:
         UserError: a name that is no format, or none at all.
     """
-    words = given.split(",") if isinstance(given, str) else list(map(str, given))
-    names = [name.strip() for name in words if name.strip()]
+    parts = given.split(",") if isinstance(given, str) else list(map(str, given))
+    names = [name.strip() for name in parts if name.strip()]
     if not names:
         raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
     spelled: dict[AnyFormat, str] = {}

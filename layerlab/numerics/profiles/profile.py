@@ -230,15 +230,15 @@ def _check_sums(operation: str, said: Any, holder: str) -> None:
     given = f"sums of {operation} of the profile {holder!r}"
     if operation not in SUMMED:
         raise UserError(f"{given}: no sum makes them; known: {', '.join(SUMMED)}")
-    for words in split_sums(said) if isinstance(said, str) and said else [[]]:
-        order = words[1] if len(words) > 1 else ""
-        if not STAGE.fullmatch(" ".join(words)):
+    for stages in split_sums(said) if isinstance(said, str) and said else [[]]:
+        order = stages[1] if len(stages) > 1 else ""
+        if not STAGE.fullmatch(" ".join(stages)):
             hint = "" if order in SUMMATIONS else suggest(order, SUMMATIONS)
             raise UserError(
                 f"{given} are {short_repr(said)}; {hint}expected a format, "
                 f"{' or '.join(SUMMATIONS)}, and a number of 1 and more: type 'bf16 split-k 4'"
             )
-        _check_accumulator(words[0], given)
+        _check_accumulator(stages[0], given)
 
 
 def _check_accumulator(format: str, holder: str) -> None:
@@ -354,10 +354,10 @@ def _check_keys(found: Mapping[str, Any], path: str) -> None:
                 f"{path!r} has the key {short_repr(name)}; {suggest(name, KINDS)}a profile knows "
                 f"{', '.join(KINDS)}"
             )
-        kind, words = KINDS[name]
+        kind, expected = KINDS[name]
         texts = () if name == "every" else _texts(value)
         if not isinstance(value, kind) or not all(isinstance(one, str) for one in texts):
-            raise UserError(f"{name} in {path!r} is {short_repr(value)}; expected {words}")
+            raise UserError(f"{name} in {path!r} is {short_repr(value)}; expected {expected}")
 
 
 def _texts(value: Any) -> Iterable[Any]:

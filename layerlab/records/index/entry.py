@@ -100,7 +100,7 @@ def one_line(text: str) -> str:
     return " ".join(text[: 4 * LONGEST].split())[:LONGEST]
 
 
-def count_verdicts(words: Iterable[str], labels: Mapping[str, tuple[str, str]]) -> str:
+def count_verdicts(verdicts: Iterable[str], labels: Mapping[str, tuple[str, str]]) -> str:
     """Return how many verdicts there are of each word.
 
     Args:
@@ -112,7 +112,7 @@ def count_verdicts(words: Iterable[str], labels: Mapping[str, tuple[str, str]]) 
     """
     return ", ".join(
         labels[word][count > 1].format(count=count) if word in labels else f"{word}: {count}"
-        for word, count in Counter(words).items()
+        for word, count in Counter(verdicts).items()
     )
 
 

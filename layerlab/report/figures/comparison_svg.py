@@ -109,9 +109,9 @@ def gradient_picture(content: Json) -> str:
     ends = [value for band in bands.values() for point in band for value in point[2:]]
     room = 0.04 * (max(ends) - min(ends) or 1.0)
     frame = _frame((1.0, last), (min(ends) - room, max(ends) + room), max(map(len, bands)))
-    words = "norm of the gradient by block in powers of ten, in the mean of a run's readings"
+    title = "norm of the gradient by block in powers of ten, in the mean of a run's readings"
     parts = [
-        *_heading(content, words),
+        *_heading(content, title),
         *_axes(frame, "block, the first one reads the embedding"),
         *_lines(frame, bands),
     ]
@@ -262,9 +262,9 @@ def _label(row: Json, base: str) -> str:
     return name if baseline in (arm, base) else f"{name} (to {text.prose(baseline, NAME)})"
 
 
-def _heading(content: Json, words: str) -> Iterator[str]:
+def _heading(content: Json, title: str) -> Iterator[str]:
     seeds = len(content.get("seeds") or ())
-    told = f"{words}; {seeds} {'seed' if seeds == 1 else 'seeds'} an arm" if seeds else words
+    told = f"{title}; {seeds} {'seed' if seeds == 1 else 'seeds'} an arm" if seeds else title
     if any(row.get("missing") for row in content.get("rows") or ()):
         told += ", not all of them finished"
     yield draw_words(12, 24, _name(content), size=16, weight="600")

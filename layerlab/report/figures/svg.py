@@ -57,13 +57,13 @@ class Frame:
 
     def axes(self, across: Ticks, up: Ticks, name: str, size: int = 11) -> Iterator[str]:
         """Yield the rules and words of both axes, the name below."""
-        for value, words in up.items():
+        for value, text in up.items():
             y = self.y(value)
             yield draw_stroke((self.left, y), (self.right, y), RULE, kind="rule")
-            yield draw_words(self.left - 7, y + 4, words, size, anchor="end", fill=MUTED)
-        for value, words in across.items():
+            yield draw_words(self.left - 7, y + 4, text, size, anchor="end", fill=MUTED)
+        for value, text in across.items():
             yield draw_words(
-                self.x(value), self.bottom + 17, words, size, anchor="middle", fill=MUTED
+                self.x(value), self.bottom + 17, text, size, anchor="middle", fill=MUTED
             )
         yield draw_stroke((self.left, self.bottom), (self.right, self.bottom), MUTED, kind="zero")
         middle = (self.left + self.right) / 2
@@ -97,11 +97,11 @@ def draw_stroke(start: Point, end: Point, colour: str, width: Number = 1.0, kind
     )
 
 
-def draw_words(x: Number, y: Number, words: str, size: int = 12, **style: str) -> str:
+def draw_words(x: Number, y: Number, text: str, size: int = 12, **style: str) -> str:
     """Return words in a line; style: anchor, weight, fill, kind (a class)."""
     named = {"anchor": "text-anchor", "weight": "font-weight", "fill": "fill", "kind": "class"}
     kept = "".join(f' {named[key]}="{value}"' for key, value in style.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{kept}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{kept}>{escape(text)}</text>'
 
 
 def draw_whole(parts: Iterable[str], height: Number, title: str) -> str:

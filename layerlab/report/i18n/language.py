@@ -31,9 +31,9 @@ class Label(str):
     """Words of the page; any other text of a table is data and stands as it is."""
 
 
-def label(words: str) -> Label:
+def label(text: str) -> Label:
     """Mark words, so that the catalogues hold them and the page says them in its language."""
-    return Label(words)
+    return Label(text)
 
 
 class Language:

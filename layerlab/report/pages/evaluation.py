@@ -284,8 +284,8 @@ def _subjects(content: Record) -> Iterable[Json]:
             for row in rows
         ]
         found = table(f"subjects-{number}", Label(f"Subjects of {title}"), head, cells)
-        words = f"{title}: 1 subject" if count == 1 else f"{title}: {count} subjects"
-        yield {**found, "folded": Label(words)}
+        heading = f"{title}: 1 subject" if count == 1 else f"{title}: {count} subjects"
+        yield {**found, "folded": Label(heading)}
 
 
 def _list_published(rows: Sequence[Record]) -> Iterable[Json]:

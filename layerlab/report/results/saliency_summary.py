@@ -37,7 +37,7 @@ def saliency_answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> l
         return []
     measure = next(one for one in content["measures"] if one["name"] == NAME)
     found = [row for name, one in asked.items() for row in _rows(name, one, _line(rows, name))]
-    table = tables.grid(HEADINGS, found, words=HEADINGS[:2] + HEADINGS[3:4])
+    table = tables.grid(HEADINGS, found, wrapped=HEADINGS[:2] + HEADINGS[3:4])
     return [
         Text(),
         tables.plain(measure["title"], "bold"),
@@ -76,9 +76,9 @@ def _rows(name: str, picture: Mapping[str, Any], line: pd.DataFrame) -> Iterator
     predictions = picture.get("predictions") or [picture["prediction"]]
     likely = [(_token(one), figure(one["probability"])) for one in predictions[:MOST]]
     total = float(line[SCORE].sum())
-    words = dict(zip(picture["positions"], picture["tokens"], strict=True))
+    tokens = dict(zip(picture["positions"], picture["tokens"], strict=True))
     looked = [
-        (_whole(words, position), str(position), percent(score / total) if total > 0 else "none")
+        (_whole(tokens, position), str(position), percent(score / total) if total > 0 else "none")
         for position, score in zip(line["position"][:MOST], line[SCORE][:MOST], strict=True)
     ]
     names = [text.prose(name, 80)]
@@ -90,11 +90,11 @@ def _pair(cells: Iterable[str] | None, size: int) -> tuple[str, ...]:
     return ("",) * size if cells is None else tuple(cells)
 
 
-def _whole(words: Mapping[int, str], position: int) -> str:
+def _whole(tokens: Mapping[int, str], position: int) -> str:
     """Return a token, completed where it is only a part of a character."""
-    word, following = str(words[position]), position + 1
-    while word and not word.replace(text.PART, "") and following in words:
-        ending = str(words[following])
+    word, following = str(tokens[position]), position + 1
+    while word and not word.replace(text.PART, "") and following in tokens:
+        ending = str(tokens[following])
         if ending.replace(text.PART, ""):
             word += ending
         following += 1

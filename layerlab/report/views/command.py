@@ -136,17 +136,17 @@ def _literal(value: Any) -> str:
 
 
 def _command(name: str, models: Any, given: Json, recipe: str | None = None) -> str:
-    words = ["layerlab", *name.split(), *([] if recipe is None else [recipe])]
-    words += [_quote(_full(str(model))) for model in models]
+    argv = ["layerlab", *name.split(), *([] if recipe is None else [recipe])]
+    argv += [_quote(_full(str(model))) for model in models]
     for key, written in given.items():
         option, value = f"--{key.replace('_', '-')}", _place(key, written)
         if value is True:
-            words.append(option)
+            argv.append(option)
         elif isinstance(value, list | tuple):
-            words += [word for one in value for word in (option, _quote(one))]
+            argv += [word for one in value for word in (option, _quote(one))]
         elif value is not None and value is not False and value != "":
-            words += [option, _quote(value)]
-    return " ".join(words)
+            argv += [option, _quote(value)]
+    return " ".join(argv)
 
 
 def _place(key: str, value: Any) -> Any:
@@ -154,8 +154,8 @@ def _place(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_place(key, one) for one in value]
     if key == "tasks" and isinstance(value, str):
-        words = [word.strip() for word in value.split(",")]
-        return ",".join(_full(word) if word.endswith(_TASK_FILES) else word for word in words)
+        parts = [word.strip() for word in value.split(",")]
+        return ",".join(_full(word) if word.endswith(_TASK_FILES) else word for word in parts)
     is_path = isinstance(value, str | PurePath) and key in _PLACES
     return _full(str(value)) if is_path else value
 

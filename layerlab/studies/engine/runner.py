@@ -110,20 +110,20 @@ class StudyRequest:
             return ""
         mode = self.study.fast if self.fast else {}
         usual = {"draws": self.study.draws, "seed": 0, **self.study.options, **mode}
-        words = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
+        argv = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
         for name, value in self.settings.items():
             if value != usual[name]:
                 own = name in ("draws", "seed")
-                words += [f"--{name}", f"{value}"] if own else ["--option", f"{name}={value}"]
+                argv += [f"--{name}", f"{value}"] if own else ["--option", f"{name}={value}"]
         for one in self.given.values():
-            words += ["--model", one.subject.source]
+            argv += ["--model", one.subject.source]
         for one in [*self.given.values()][:1]:
-            words += [] if one.text.source == sample().source else ["--text", one.text.source]
-            words += [] if one.device is None else ["--device", one.device]
-            words += [] if one.dtype is None else ["--dtype", one.dtype]
+            argv += [] if one.text.source == sample().source else ["--text", one.text.source]
+            argv += [] if one.device is None else ["--device", one.device]
+            argv += [] if one.dtype is None else ["--dtype", one.dtype]
         if self.study.inputs is not nothing and self.runs != RUNS:
-            words += ["--runs", str(self.runs)]
-        return shlex.join(words)
+            argv += ["--runs", str(self.runs)]
+        return shlex.join(argv)
 
     @property
     def sittings(self) -> Path | None:

@@ -63,7 +63,7 @@ class Suite:
         table = grid(
             ("study", "verdict", "claims", "seconds"),
             [_line(part) for part in self.parts],
-            words=("study", "verdict"),
+            wrapped=("study", "verdict"),
         )
         counts = count_words([_content(part) for part in self.parts])
         told = "".join(
@@ -150,10 +150,10 @@ def _make(parts: Sequence[SuiteStudy], settings: Mapping[str, Any]) -> dict[str,
     What was finished before had its own threads.
     """
     fast, threads = bool(settings.get("fast")), settings.get("threads")
-    words = ["layerlab", "study", "--all", *["--fast"] * fast]
+    argv = ["layerlab", "study", "--all", *["--fast"] * fast]
     for name, usual in (("seed", 0), ("runs", RUNS)):
         if (value := settings.get(name, usual)) != usual:
-            words += [f"--{name}", str(value)]
+            argv += [f"--{name}", str(value)]
     found = {one["threads"]: None for part in parts for one in _machines(part)}
     return {
         "fast": fast,
@@ -161,7 +161,7 @@ def _make(parts: Sequence[SuiteStudy], settings: Mapping[str, Any]) -> dict[str,
         "layerlab": VERSION,
         "system": platform.platform(),
         "threads": ", ".join(map(str, found)) or str(threads or cores()),
-        "command": shlex.join(words),
+        "command": shlex.join(argv),
     }
 
 

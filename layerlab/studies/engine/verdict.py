@@ -61,14 +61,14 @@ def decide(*, holds: bool | None = None, fails: bool | None = None) -> Word:
     return "holds" if fails is None or holds is None or holds else "not decided"
 
 
-def each(words: Iterable[Word]) -> Word:
+def each(verdicts: Iterable[Word]) -> Word:
     """Judge a claim on several numbers at once: one that fails is enough against it."""
-    found = set(words)
+    found = set(verdicts)
     order: tuple[Word, ...] = ("fails", "not decided", "smaller than asked")
     return next((word for word in order if word in found), "holds")
 
 
-def combine(words: Iterable[Word]) -> Word:
+def combine(verdicts: Iterable[Word]) -> Word:
     """Combine several readings of one claim, or repeats of one study: what all of them say."""
-    found = set(words)
+    found = set(verdicts)
     return found.pop() if len(found) == 1 else "not decided"

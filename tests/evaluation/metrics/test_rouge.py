@@ -49,7 +49,7 @@ def test_common_subsequence_is_the_tables(a: list[int], b: list[int]) -> None:
 @given(FILLED, FILLED, st.sampled_from(KINDS))
 def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: RougeN) -> None:
     # The constant in the oracle's denominator costs at most 1e-8 / (2 F) * F = 5e-9.
-    assert rouge(ours, theirs, kind=kind, words=SPACED) == pytest.approx(
+    assert rouge(ours, theirs, kind=kind, segment=SPACED) == pytest.approx(
         oracle(ours.split(), theirs.split(), kind), abs=6e-9
     )
 
@@ -57,16 +57,16 @@ def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: RougeN) ->
 @SOME
 @given(SENTENCES, SENTENCES, st.sampled_from(KINDS), st.sampled_from(["distinct", "every"]))
 def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: RougeN, counted: Any) -> None:
-    score = rouge(ours, theirs, kind=kind, words=SPACED, counted=counted)
+    score = rouge(ours, theirs, kind=kind, segment=SPACED, counted=counted)
     assert 0 <= score <= 1
-    assert score == rouge(theirs, ours, kind=kind, words=SPACED, counted=counted)
+    assert score == rouge(theirs, ours, kind=kind, segment=SPACED, counted=counted)
 
 
 @SOME
 @given(SENTENCES.filter(lambda text: len(text.split()) > 1), st.sampled_from(KINDS))
 def test_a_text_is_all_of_itself(text: str, kind: RougeN) -> None:
-    assert rouge(text, text, kind=kind, words=SPACED) == 1
-    assert rouge("", text, kind=kind, words=SPACED) == 0
+    assert rouge(text, text, kind=kind, segment=SPACED) == 1
+    assert rouge("", text, kind=kind, segment=SPACED) == 0
 
 
 @SOME
@@ -80,18 +80,22 @@ def test_every_counts_each_occurrence_once(ours: str, theirs: str, length: int) 
     shared = [gram for gram in a if gram in left and left.remove(gram) is None]
     literal_f = 2 * len(shared) / (len(a) + len(b)) if a and b else 0.0
     kind: RougeN = "1" if length == 1 else "2"
-    assert rouge(ours, theirs, kind=kind, words=LATIN, counted="every") == pytest.approx(literal_f)
+    assert rouge(ours, theirs, kind=kind, segment=LATIN, counted="every") == pytest.approx(
+        literal_f
+    )
 
 
 def test_distinct_and_every_differ_where_words_come_again() -> None:
-    assert rouge("a a a b", "a b", kind="1", words=SPACED) == 1
-    assert rouge("a a a b", "a b", kind="1", words=SPACED, counted="every") == pytest.approx(4 / 6)
+    assert rouge("a a a b", "a b", kind="1", segment=SPACED) == 1
+    assert rouge("a a a b", "a b", kind="1", segment=SPACED, counted="every") == pytest.approx(
+        4 / 6
+    )
 
 
 def test_the_segmentation_makes_the_figure() -> None:
     pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
     ours, theirs = "被告人应当赔偿原告的损失", "被告应当赔偿损失"
-    by_words, by_characters = (rouge(ours, theirs, words=way) for way in (JIEBA, CHARACTERS))
+    by_words, by_characters = (rouge(ours, theirs, segment=way) for way in (JIEBA, CHARACTERS))
     assert by_words == pytest.approx(oracle(JIEBA(ours), JIEBA(theirs), "L"), abs=6e-9)
     assert by_words != by_characters
 
@@ -107,7 +111,7 @@ def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours: str, theirs:
     cut = words._tokenizer().cut
     raw = (" ".join(cut(ours)), " ".join(cut(theirs)))
     (theirs_f,) = Rouge(metrics=["rouge-l"]).get_scores(*raw)
-    assert rouge(ours, theirs, words=JIEBA_LINES) == pytest.approx(
+    assert rouge(ours, theirs, segment=JIEBA_LINES) == pytest.approx(
         theirs_f["rouge-l"]["f"], abs=6e-9
     )
 
@@ -117,5 +121,5 @@ def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours: str, theirs:
 def test_words_of_one_character_are_the_chrf_of_sacrebleu(ours: str, theirs: str) -> None:
     """ROUGE-1 that counts every occurrence is chrF of order 1 with equal weights."""
     chrf = CHRF(char_order=1, word_order=0, beta=1)
-    score = rouge(ours, theirs, kind="1", words=CHARACTERS, counted="every")
+    score = rouge(ours, theirs, kind="1", segment=CHARACTERS, counted="every")
     assert 100 * score == pytest.approx(chrf.sentence_score(ours, [theirs]).score, abs=1e-9)

@@ -45,7 +45,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "words": LATIN,
     "words of jieba": JIEBA,
     "lines of jieba": JIEBA_LINES,
-    "rouge": partial(rouge, reference="判处 有期徒刑", words=JIEBA_LINES),
+    "rouge": partial(rouge, reference="判处 有期徒刑", segment=JIEBA_LINES),
 }
 PIECES = (
     *("1", "A", "a", " ", "\t", "\n", "\u3000", "(", "[", "{", "}", ")", "$", "=", "\\", ".", ","),

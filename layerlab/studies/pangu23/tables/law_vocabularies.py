@@ -96,13 +96,13 @@ def count_law() -> dict[str, Any]:
     wanted = sizes()
     cut = prune(borrowed, [*general, *learned], wanted[BASE])
     own = train_fallback_bpe(general, vocab=wanted[BASE])
-    words = grow(cut.words, wanted, learned, general)
+    tokenizers = grow(cut.tokenizer, wanted, learned, general)
     others = {OWN: own, OWN_EXTENDED: extend(own, learned, wanted[EXTENDED] - wanted[BASE])}
     texts = {QUESTIONS: questions(), STATUTES: held}
     return {
-        "entries": {kind: len(one) for kind, one in {**words, **others}.items()},
+        "entries": {kind: len(one) for kind, one in {**tokenizers, **others}.items()},
         "tokens": {
-            name: [_count(words[kind], some) for kind in KINDS] for name, some in texts.items()
+            name: [_count(tokenizers[kind], some) for kind in KINDS] for name, some in texts.items()
         },
         "characters": {name: list(map(len, some)) for name, some in texts.items()},
         "others": {
@@ -179,10 +179,12 @@ def _read(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _count(words: Any, texts: Sequence[str]) -> list[int]:
+def _count(tokenizer: Any, texts: Sequence[str]) -> list[int]:
     from layerlab.tokenization.load import engine
 
-    return [len(one) for one in engine(words).encode_batch_fast(texts, add_special_tokens=False)]
+    return [
+        len(one) for one in engine(tokenizer).encode_batch_fast(texts, add_special_tokens=False)
+    ]
 
 
 def _is_chinese(token: str) -> bool:

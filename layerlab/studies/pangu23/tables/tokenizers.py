@@ -96,9 +96,9 @@ def count_tokens(draw: Sampler, entries: int, characters: int) -> dict[str, Tens
     """Count tokens and characters of held-out files under each tokenizer."""
     from layerlab.tokenization.compression import compression
 
-    words = vocabularies(entries)
+    tokenizers = vocabularies(entries)
     texts = [code(name)[:characters] for name in READ[: draw.count]]
-    tokens = [[compression(words[kind], [text]).tokens for kind in KINDS] for text in texts]
+    tokens = [[compression(tokenizers[kind], [text]).tokens for kind in KINDS] for text in texts]
     return {
         "tokens": torch.tensor(tokens, dtype=torch.float64),
         "characters": torch.tensor([len(text) for text in texts], dtype=torch.float64),
@@ -202,8 +202,8 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
         texts = published_rates.questions()
     except UserError:
         return [], ["JEC-QA is not at hand: nothing was measured on it."]
-    words, left = published_rates.tokenizers_here()
-    found = published_rates.measure_rates(words, texts)
+    tokenizers, left = published_rates.tokenizers_here()
+    found = published_rates.measure_rates(tokenizers, texts)
     rows = [
         {"tokenizer": one.tokenizer, "entries": one.entries, "rate": one.rate, "of": "JEC-QA"}
         for one in found

@@ -354,11 +354,13 @@ def first(work: StudyContext) -> list[str]:
     subject = patient(work.models[0], work.given)
     draw = Sampler(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
-    words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
-    return [f"<b>{word}</b>" if position in places else word for position, word in enumerate(words)]
+    tokens = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
+    return [
+        f"<b>{word}</b>" if position in places else word for position, word in enumerate(tokens)
+    ]
 
 
-def plot_text(parts: Mapping[str, Arrays], words: list[str], title: str = PICTURED) -> Picture:
+def plot_text(parts: Mapping[str, Arrays], tokens: list[str], title: str = PICTURED) -> Picture:
     """Plot one text, token by token, in some models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):
@@ -374,7 +376,7 @@ def plot_text(parts: Mapping[str, Arrays], words: list[str], title: str = PICTUR
         y="share of the saliency, mean over layers",
         log="",
     )
-    ticks = {"tickvals": list(range(len(words))), "ticktext": words, "tickangle": -90}
+    ticks = {"tickvals": list(range(len(tokens))), "ticktext": tokens, "tickangle": -90}
     axis = {**found.layout["xaxis"], **ticks, "tickfont": {"size": 10}, "automargin": True}
     return replace(found, layout={**found.layout, "xaxis": axis})
 
