@@ -77,7 +77,7 @@ def write(words: Any, file: Path, some: list[str]) -> None:
     from layerlab.data.documents import TextCursor, spool_documents
     from layerlab.data.sources import open_source, to_source
 
-    cursor = TextCursor(open_source(to_source(str(file)), whole=False).pieces(), "it")
+    cursor = TextCursor(open_source(to_source(str(file)), full=False).pieces(), "it")
     with spool_documents(cursor.take(1 << 40), file.parent / "spool", "it", None) as spool:
         layout = TokenLayout(file.parent, "shard", "uint16", 0, False)
         write_tokens(spool, words, layout, lambda *news: None)

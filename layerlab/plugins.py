@@ -126,7 +126,7 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     if not folder.is_dir() and model not in builtin.NAMES:
         from layerlab.loading.folders import fetch  # late: most files come without a model
 
-        folder = fetch(model, whole=False)
+        folder = fetch(model, with_weights=False)
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
         with suppress(OSError, ValueError, AttributeError):
             saved = read_json(config).get("files")

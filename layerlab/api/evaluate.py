@@ -290,7 +290,7 @@ def _sum(
         *missing_metric_remarks(tasks),
         *question_remarks(records),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
-        *oddities(asked, question.data, whole=question.options.limit is None),
+        *oddities(asked, question.data, complete=question.options.limit is None),
     ]
     names = [arm["arm"] for arm in arms]
     content = {

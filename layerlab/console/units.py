@@ -35,8 +35,8 @@ def duration(seconds: int | float | None) -> str:
         return "?"
     if 0 < seconds < SHORT:
         return _in_seconds(seconds)
-    whole = max(0, round(seconds))
-    days, rest = divmod(whole, 86_400)
+    rounded = max(0, round(seconds))
+    days, rest = divmod(rounded, 86_400)
     hours, rest = divmod(rest, 3600)
     minutes, rest = divmod(rest, 60)
     clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"

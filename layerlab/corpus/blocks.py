@@ -43,13 +43,13 @@ def count_blocks(stream: TokenStream, block: int) -> int:
     Raises:
         UserError: it is shorter than one block.
     """
-    whole = (len(stream.tokens) - 1) // block
-    if whole < 1:
+    count = (len(stream.tokens) - 1) // block
+    if count < 1:
         raise UserError(
             f"{stream.name} gives {len(stream.tokens) - 1} tokens to train on, fewer than one "
             f"block of {block}; give a longer text, or write a smaller block_size"
         )
-    return whole
+    return count
 
 
 def shuffle(count: int, key: str) -> np.ndarray:

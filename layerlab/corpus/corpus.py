@@ -203,7 +203,7 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
 
 
 def _open(source: Source, data: DataSection) -> Text:
-    return open_source(source, whole=data.shard_bytes is None)
+    return open_source(source, full=data.shard_bytes is None)
 
 
 def extent(corpus: Corpus, block: int) -> CorpusSize:

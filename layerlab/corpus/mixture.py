@@ -50,18 +50,18 @@ def parts_of(weights: Sequence[float]) -> list[int]:
     """
     exact = [Fraction(str(weight)) for weight in weights]
     unit = lcm(*(weight.denominator for weight in exact))
-    whole = [int(weight * unit) for weight in exact]
-    total = sum(whole)
+    parts = [int(weight * unit) for weight in exact]
+    total = sum(parts)
     if total > LONGEST:
-        if min(whole) * LONGEST < total:
+        if min(parts) * LONGEST < total:
             raise UserError(
                 f"the weight {min(weights):g} is less than 1 / {LONGEST:,} of the sum of all, "
                 f"{sum(weights):g}; expected at least {sum(weights) / LONGEST:.2g}: write a larger "
                 "weight, or leave that source out"
             )
-        whole = [round(Fraction(one * LONGEST, total)) for one in whole]
-    common = np.gcd.reduce(whole)
-    return [int(one // common) for one in whole]
+        parts = [round(Fraction(one * LONGEST, total)) for one in parts]
+    common = np.gcd.reduce(parts)
+    return [int(one // common) for one in parts]
 
 
 def _pattern(parts: Sequence[int]) -> list[int]:

@@ -186,7 +186,7 @@ def plan_shards(data: DataSection, read: Sequence[int], **tokens: Any) -> dict[s
     sources = [
         {
             "source": source.model_dump(mode="json"),
-            "identity": open_source(source, whole=False).identity,
+            "identity": open_source(source, full=False).identity,
             "head": head,
         }
         for source, head in zip(data.sources, read, strict=True)

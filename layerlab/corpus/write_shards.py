@@ -120,7 +120,7 @@ class ShardWriter:
     def fill(self, folder: Path) -> None:
         """Read, tokenize and leave out what is held out; the first shard lies in the corpus."""
         if self.cursor is None:
-            text = open_source(self.source, whole=False)
+            text = open_source(self.source, full=False)
             self.cursor = TextCursor(text.pieces(), text.name, self.taken, self.source.limit)
             if self.before not in (None, self.cursor.hash.hexdigest()):
                 raise UserError(
@@ -174,7 +174,7 @@ class ShardWriter:
 
     def _check_unchanged(self) -> None:
         """Refuse a text that is not what was planned on."""
-        if open_source(self.source, whole=False).identity != self.identity:
+        if open_source(self.source, full=False).identity != self.identity:
             raise UserError(
                 f"the text {self.source.text} was changed since it was planned, and the shard that "
                 "was being made is not kept; put it back, or type the command that planned it again"

@@ -43,8 +43,10 @@ class BoundedLoader(yaml.SafeLoader):
         if len(node.value) > DIGITS:
             expectation = f"expected a number of at most {DIGITS} digits"
             raise ConstructorError(None, None, expectation, node.start_mark)
-        whole = node.tag == "tag:yaml.org,2002:int"
-        found: int | float = (self.construct_yaml_int if whole else self.construct_yaml_float)(node)
+        integral = node.tag == "tag:yaml.org,2002:int"
+        found: int | float = (self.construct_yaml_int if integral else self.construct_yaml_float)(
+            node
+        )
         return found
 
 

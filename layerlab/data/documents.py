@@ -206,8 +206,8 @@ def spool_documents(
         if starts[-1] != done:
             starts.append(done)
         stream.flush()
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-            yield DocumentStore(whole, starts)
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            yield DocumentStore(mapped, starts)
 
 
 def _encode(text: str, name: str) -> bytes:

@@ -12,11 +12,11 @@ from layerlab.system.files import check_regular
 LARGE = 1 << 30
 
 
-def fingerprint(path: Path, *, whole: bool = True) -> str:
+def fingerprint(path: Path, *, full: bool = True) -> str:
     """Return a hash of the content of a file.
 
     Args:
-        whole: read it; else it is known by its place, size and time.
+        full: read it; else it is known by its place, size and time.
 
     Raises:
         UserError: it cannot be read.
@@ -26,7 +26,7 @@ def fingerprint(path: Path, *, whole: bool = True) -> str:
         with path.open("rb") as stream:
             known = path.stat()
             stamp = f"{path.resolve()} {known.st_size} {known.st_mtime_ns}"
-            if not whole:
+            if not full:
                 return hashlib.blake2b(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
             if known.st_size < LARGE:
                 return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
@@ -38,17 +38,15 @@ def fingerprint(path: Path, *, whole: bool = True) -> str:
         raise unreadable(path, error) from None
 
 
-def hash_files(files: Iterable[tuple[Path, str]], *, whole: bool = True) -> str:
+def hash_files(files: Iterable[tuple[Path, str]], *, full: bool = True) -> str:
     """Return a hash of the content of files, each with what else counts of it.
 
     Args:
-        whole: read them, also where that takes long: they are large together.
+        full: read them, also where that takes long: they are large together.
     """
     every = list(files)
-    whole = whole or sum(path.stat().st_size for path, _ in every if path.is_file()) < LARGE
+    full = full or sum(path.stat().st_size for path, _ in every if path.is_file()) < LARGE
     content = hashlib.blake2b(digest_size=16)
     for path, what in every:
-        content.update(
-            f"{what}:{fingerprint(path, whole=whole)}\n".encode(errors="surrogateescape")
-        )
+        content.update(f"{what}:{fingerprint(path, full=full)}\n".encode(errors="surrogateescape"))
     return content.hexdigest()

@@ -70,11 +70,11 @@ def to_source(text: str, field: str = "text") -> Source:
     return validate_table(Source, {"text": text, "field": field}, "the text")
 
 
-def open_source(source: Source, *, whole: bool = True) -> Text:
+def open_source(source: Source, *, full: bool = True) -> Text:
     """Find a source; its documents are read when they are asked for.
 
     Args:
-        whole: read its files to tell it from others, however large; else large ones are known by
+        full: read its files to tell it from others, however large; else large ones are known by
             their sizes and times.
 
     Raises:
@@ -86,10 +86,10 @@ def open_source(source: Source, *, whole: bool = True) -> Text:
     if given in KEPT:
         return _keep(given)
     if given.startswith(HUB):
-        pieces = partial(_of_hub, source, whole)
-        return Text(name=given, identity=_identify(source, whole), pieces=pieces)
+        pieces = partial(_of_hub, source, full)
+        return Text(name=given, identity=_identify(source, full), pieces=pieces)
     files = _files(given)
-    content = hash_files(((path, _kind(path)) for path in files), whole=whole)
+    content = hash_files(((path, _kind(path)) for path in files), full=full)
     return Text(
         name=given,
         identity=f"{content} {source.field}",
@@ -109,7 +109,7 @@ def check_source(source: Source) -> None:
         _files(given)
 
 
-def _identify(source: Source, whole: bool) -> str:
+def _identify(source: Source, full: bool) -> str:
     """Return what tells a data set of the Hub from others: its commit, or a folder's files.
 
     Where no more is asked for than tells large files apart it is the name alone: shards are written
@@ -118,11 +118,11 @@ def _identify(source: Source, whole: bool) -> str:
     what = [source.subset, source.split, source.field]
     name = source.text.removeprefix(HUB)
     if not (folder := Path(name)).is_dir():
-        commit = find_commit(name) if whole else None
+        commit = find_commit(name) if full else None
         return f"{source.text} {what}" if commit is None else f"{source.text}@{commit} {what}"
     files = sorted(one for one in folder.rglob("*") if one.is_file())
     names = [(one, str(one.relative_to(folder))) for one in files]
-    return f"{hash_files(names, whole=whole)} {what}"
+    return f"{hash_files(names, full=full)} {what}"
 
 
 def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -353,10 +353,10 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
         yield TextChunk(text, True)
 
 
-def _of_hub(source: Source, whole: bool) -> Iterator[TextChunk]:
+def _of_hub(source: Source, full: bool) -> Iterator[TextChunk]:
     """Yield the documents of a data set of the Hub, row by row; only their tokens are kept."""
     name, why = source.text.removeprefix(HUB), ""
-    commit = None if Path(name).is_dir() or not whole else find_commit(name)
+    commit = None if Path(name).is_dir() or not full else find_commit(name)
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:
             rows = _stream(name, source, commit)

@@ -68,8 +68,8 @@ def find_stored(
         sizes = tuple(plan_ladder_again(read, records) if records else ())
         for one in sizes:
             check_comparable(read.compare, one.runs)
-        whole = tuple(run for one in sizes for run in one.runs)
-        return PreparedRecipe(recipe=read, runs=whole, out=folder, rungs=sizes)
+        all_runs = tuple(run for one in sizes for run in one.runs)
+        return PreparedRecipe(recipe=read, runs=all_runs, out=folder, rungs=sizes)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)
     return PreparedRecipe(recipe=read, runs=tuple(runs), out=folder)
@@ -117,10 +117,10 @@ def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
     if task.rungs:
-        whole = compare_ladder(task.recipe, [(size, own) for size, own, _ in counted if size])
+        comparison = compare_ladder(task.recipe, [(size, own) for size, own, _ in counted if size])
     else:
-        whole = compare_runs(task.recipe, found)
-    content = disclose_added_seeds(whole.content, *pages_in(task.out))
+        comparison = compare_runs(task.recipe, found)
+    content = disclose_added_seeds(comparison.content, *pages_in(task.out))
     if not content["runs"]:
         missing = [
             f"runs of {name!r} lie there, and the recipe has no arm {name!r}"

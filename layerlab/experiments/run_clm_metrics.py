@@ -73,8 +73,8 @@ def metrics(folder: Path) -> Metrical:
     manifest = current_manifest(read_json(folder / "manifest.json"))
     events = [one for one in read(folder) if one["update"] <= result["updates"]]
     # Of a text in shards nobody knows the length.
-    whole = manifest["data"]["train_tokens"]
-    epoch = {} if whole is None else {"epoch": result["tokens"] / whole}
+    total = manifest["data"]["train_tokens"]
+    epoch = {} if total is None else {"epoch": result["tokens"] / total}
     return Metrical(
         train={**epoch, **_train(result, manifest)},
         eval={**epoch, **_eval(result, manifest, events)} if result["nats"] else {},

@@ -110,8 +110,8 @@ def prepare(
     for one in plan_rungs(read, _extent(baseline_of(read), made)):
         with name_size(one):
             sizes.append(replace(one, runs=_plan(one.recipe, made, corpora)))
-    whole = tuple(run for one in sizes for run in one.runs)
-    return replace(task, runs=whole, rungs=tuple(sizes))
+    runs = tuple(run for one in sizes for run in one.runs)
+    return replace(task, runs=runs, rungs=tuple(sizes))
 
 
 def _plan(

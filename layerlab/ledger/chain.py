@@ -219,10 +219,10 @@ def _parse(piece: bytes) -> Line | None:
     try:
         line = json.loads(piece)
         written = {name: one for name, one in line.items() if name != "digest"}
-        whole = line["digest"] == _digest(written) and _spell(line) == piece
+        intact = line["digest"] == _digest(written) and _spell(line) == piece
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return line if whole and {"line", "before", "kind"} <= line.keys() else None
+    return line if intact and {"line", "before", "kind"} <= line.keys() else None
 
 
 def _digest(line: Mapping[str, Any]) -> str:

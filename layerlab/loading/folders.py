@@ -27,14 +27,14 @@ def check_found(models: Iterable[str]) -> None:
         UserError: as `find_folder`.
     """
     for name in expand_runs(list(models)):
-        find_folder(str(name), whole=False)
+        find_folder(str(name), with_weights=False)
 
 
-def find_folder(name: str, *, whole: bool) -> Path:
+def find_folder(name: str, *, with_weights: bool) -> Path:
     """Return the folder of a model: built in, as given, or of the Hub.
 
     Args:
-        whole: with its weights; a folder has them in any case.
+        with_weights: with its weights; a folder has them in any case.
 
     Raises:
         UserError: there is none, or it holds no model.
@@ -47,8 +47,8 @@ def find_folder(name: str, *, whole: bool) -> Path:
     elif not folder.is_dir():
         if folder.exists():
             raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
-        folder = fetch(name, whole=whole)
-        if not whole:
+        folder = fetch(name, with_weights=with_weights)
+        if not with_weights:
             check_single(folder)
             return folder
     check_weights(folder)
@@ -115,13 +115,13 @@ def check_weights(folder: Path) -> None:
     )
 
 
-def fetch(name: str, *, whole: bool) -> Path:
+def fetch(name: str, *, with_weights: bool) -> Path:
     """Return the folder of a model that the Hub knows, fetched where it is not in the cache.
 
     From there on it is a folder like any other, and every check of one is made of it.
 
     Args:
-        whole: with weights and tokenizer; else what the checks need.
+        with_weights: with weights and tokenizer; else what the checks need.
 
     Raises:
         UserError: the Hub knows none of that name, or does not answer.
@@ -131,7 +131,7 @@ def fetch(name: str, *, whole: bool) -> Path:
 
     # Without a network the Hub's client tries again for half a minute before it says so.
     local = bool(explain_no_answer(ENDPOINT))
-    wanted = WHOLE if whole else CHECKED
+    wanted = WHOLE if with_weights else CHECKED
     try:
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
     except (OSError, ValueError) as error:

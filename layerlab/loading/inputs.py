@@ -110,13 +110,13 @@ def tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     return [_ids(subject, text) for text in passage.texts]
 
 
-def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> list[Tensor]:
+def _pieces(passage: TextInput, subject: LoadedModel, texts: list[Tensor]) -> list[Tensor]:
     """Return the token vectors, cut into samples where that was asked for."""
     if passage.samples is None and passage.context is None:
-        return whole
+        return texts
     length = passage.context or reading_length(subject)
     most = None if passage.samples == AUTO else passage.samples
-    return [part for ids in whole for part in _cut(ids, length)][:most]
+    return [part for ids in texts for part in _cut(ids, length)][:most]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,17 +204,17 @@ def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
 
     Several of them may be joined to one weight, as those of experts are: each has its place in it.
     """
-    whole: dict[str, str] = {}
+    undivided: dict[str, str] = {}
     parts: dict[str, str] = {}
     joined: dict[str, str] = {}
     for name, target, part in find_targets(bare, stored):
-        taken, key = (whole, target) if part is None else (parts, part)
+        taken, key = (undivided, target) if part is None else (parts, part)
         if part is not None:
             joined.setdefault(target, name)
         if key in taken:
             yield taken[key], name
         taken.setdefault(key, name)
-    yield from ((joined[target], whole[target]) for target in joined.keys() & whole.keys())
+    yield from ((joined[target], undivided[target]) for target in joined.keys() & undivided.keys())
 
 
 def find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:

@@ -246,7 +246,7 @@ def check_named(models: Iterable[Any]) -> None:
     for model in models:
         if isinstance(model, str | PathLike):
             with MODELS, quiet_libraries():
-                folder = find_folder(str(model), whole=False)
+                folder = find_folder(str(model), with_weights=False)
                 check_causal(configuration(folder), str(model))
 
 
@@ -354,10 +354,10 @@ def _load_by_name(
     """Load a model by its name; whether it stays on disk may hang on whether there is room."""
     built_in = name in builtin.NAMES and not Path(name).is_dir()
     with MODELS, quiet_libraries():
-        folder = find_folder(name, whole=False)
+        folder = find_folder(name, with_weights=False)
         config = configuration(folder)
         check_causal(config, name)
-        folder = find_folder(name, whole=True)
+        folder = find_folder(name, with_weights=True)
         source, outlines = str(folder), read_outlines(folder)
         kind = precision(config, dtype)
         bare = empty(config, source, outlines)

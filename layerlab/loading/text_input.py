@@ -111,15 +111,15 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
         raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
     try:
         # What was cut may end inside a character.
-        whole = len(text) < most
+        complete = len(text) < most
         decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(
-            refuse_zeros(text), final=whole
+            refuse_zeros(text), final=complete
         )
     except UnicodeDecodeError as error:
         raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
     if not decoded.strip():
         raise UserError(f"--text {name}: the text is empty; expected some words to read")
-    return replace(asked, texts=(decoded,), raw=text, cut=not whole)
+    return replace(asked, texts=(decoded,), raw=text, cut=not complete)
 
 
 def _begin(name: str, most: int) -> bytes:

@@ -47,12 +47,12 @@ def join_bytes(contents: list[bytes]) -> list[str]:
         >>> join_bytes([b"a\xc3", b"\xa9", b"\xa9"])
         ['a◌', 'é', '⟨A9⟩']
     """
-    whole = b"".join(contents)
+    joined = b"".join(contents)
     owners = [number for number, content in enumerate(contents) for _ in content]
     found = ["" for _ in contents]
     start = 0
-    while start < len(whole):
-        character, size = _next(whole[start : start + _MOST])
+    while start < len(joined):
+        character, size = _next(joined[start : start + _MOST])
         last = owners[start + size - 1]
         for owner in sorted({*owners[start : start + size]} - {last}):
             found[owner] += PART

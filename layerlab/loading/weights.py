@@ -56,11 +56,11 @@ def configuration(folder: Path) -> Any:
     """
     source = str(folder)
     try:
-        whole = read_json(folder / "config.json")
-        _check_fields(whole, str(folder / "config.json"))
+        config = read_json(folder / "config.json")
+        _check_fields(config, str(folder / "config.json"))
         with _repeat_remarks(source):
             found = load_pretrained(AutoConfig, source, local_files_only=True)
-        _check_names(whole, found, source)
+        _check_names(config, found, source)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
                 f"config.json in {source!r} names other weights (transformers_weights) than the "
@@ -75,14 +75,14 @@ def configuration(folder: Path) -> Any:
         raise UserError(f"config.json in {source!r} cannot be read: {one_line(error)}") from error
 
 
-def _check_fields(whole: Any, file: str) -> None:
+def _check_fields(config: Any, file: str) -> None:
     """Refuse code on the Hub, other configurations, and numbers that no model has."""
-    if isinstance(whole, dict) and "configuration_files" in whole:
+    if isinstance(config, dict) and "configuration_files" in config:
         raise UserError(
             f"{file!r} names other configurations than itself (configuration_files); leave "
             "the field out, or put the one that is meant in its place"
         )
-    for path, value in _values(whole):
+    for path, value in _values(config):
         name = path[-1]
         if isinstance(value, str):
             for one in path:
@@ -97,24 +97,24 @@ def _check_fields(whole: Any, file: str) -> None:
                 check_number(path, value, file)
 
 
-def _check_names(whole: Any, found: Any, source: str) -> None:
+def _check_names(config: Any, found: Any, source: str) -> None:
     """Refuse a field that stands there under two names with two values: one of them is not used."""
     pairs = [(name, own) for name, own in found.attribute_map.items() if name != own]
     for name, own in [*pairs, ("torch_dtype", "dtype")]:
-        if name in whole and own in whole and whole[name] != whole[own]:
+        if name in config and own in config and config[name] != config[own]:
             raise UserError(
-                f"{name} is {short_repr(whole[name])} and {own} is {short_repr(whole[own])} in "
+                f"{name} is {short_repr(config[name])} and {own} is {short_repr(config[own])} in "
                 f"config.json in {source!r}, which are two names of one; leave one out"
             )
-    _check_rope(whole, getattr(found, "rope_parameters", None), source)
+    _check_rope(config, getattr(found, "rope_parameters", None), source)
     for name in found.sub_configs:
-        if isinstance(inner := whole.get(name), dict) and hasattr(found, name):
+        if isinstance(inner := config.get(name), dict) and hasattr(found, name):
             _check_names(inner, getattr(found, name), source)
 
 
-def _check_rope(whole: Mapping[str, Any], used: Any, source: str) -> None:
+def _check_rope(config: Mapping[str, Any], used: Any, source: str) -> None:
     """Refuse numbers of rotary positions that stand in two places and differ."""
-    given = [whole, whole.get("rope_scaling"), whole.get("rope_parameters"), used]
+    given = [config, config.get("rope_scaling"), config.get("rope_parameters"), used]
     # The kind is called otherwise where it is used.
     for name, places in (("rope_theta", given), ("factor", given), ("rope_type", given[1:3])):
         held = [one for one in places if isinstance(one, dict)]
@@ -138,9 +138,9 @@ def _repeat_remarks(source: str) -> Iterator[None]:
         _REMARKED.add((source, one))
 
 
-def _values(whole: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _values(config: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every text, number and truth value of a configuration, with the fields around it."""
-    waiting: list[tuple[tuple[str, ...], Any]] = [(("config.json",), whole)]
+    waiting: list[tuple[tuple[str, ...], Any]] = [(("config.json",), config)]
     while waiting:
         path, part = waiting.pop()
         if isinstance(part, dict) and part.keys() == {FLOAT} and part[FLOAT] in INFINITE:

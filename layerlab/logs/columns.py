@@ -283,5 +283,5 @@ def _word(value: Any) -> str:
     """Return a name as it is written; 3.0, as tables with gaps have it, is 3."""
     if isinstance(value, bytes):  # of a table that is not in UTF-8
         value = value.decode("latin-1")
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole else str(value).strip()
+    integral = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if integral else str(value).strip()

@@ -102,11 +102,11 @@ def split_direction(given: str, option: str) -> tuple[str, bool | None]:
 def _split(name: str) -> Iterator[str]:
     """Yield the words of a name, in lower case."""
     for chunk in _CHUNK.findall(name):
-        whole = chunk.lower()
-        if _look_up(whole) is None and len(parts := _CAMEL.findall(chunk)) > 1:
+        lowered = chunk.lower()
+        if _look_up(lowered) is None and len(parts := _CAMEL.findall(chunk)) > 1:
             yield from (one.lower() for one in parts)
         else:
-            yield whole
+            yield lowered
 
 
 def _find(words: list[str]) -> Iterator[tuple[int, str]]:

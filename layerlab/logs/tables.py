@@ -166,9 +166,9 @@ def _gather(
 ) -> Iterator[tuple[str, tuple[Sequence[int], list[Any]]]]:
     """Yield each name with the rows that have a value of it, and those values."""
     if set(map(len, rows)) <= {len(names)}:
-        whole = {name: [row[name] for row in rows] for name in names}
-        if all(None not in values for values in whole.values()):
-            yield from ((name, (range(len(rows)), values)) for name, values in whole.items())
+        columns = {name: [row[name] for row in rows] for name in names}
+        if all(None not in values for values in columns.values()):
+            yield from ((name, (range(len(rows)), values)) for name, values in columns.items())
             return
     # A row has few of many names: what it has is gathered, and nothing else looked at.
     told: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}

@@ -122,13 +122,13 @@ def _check_records(path: Path) -> bool:
                 return True
             length, told = HEAD.unpack(head)
             left -= HEAD.size + length + SUM.size
-            whole = told == masked_crc32c(head[:8])
-            if whole and left < 0:
+            intact = told == masked_crc32c(head[:8])
+            if intact and left < 0:
                 return True
-            if whole:
+            if intact:
                 data = file.read(length)
-                whole = file.read(SUM.size) == SUM.pack(masked_crc32c(data))
-            if not whole:
+                intact = file.read(SUM.size) == SUM.pack(masked_crc32c(data))
+            if not intact:
                 raise UserError(
                     f"{path} is damaged behind its first {number} records; copy it anew, or leave "
                     "it out"

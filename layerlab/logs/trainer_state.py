@@ -59,11 +59,11 @@ def list_latest(files: list[Path]) -> list[Path]:
 
 
 def _check_last(states: Mapping[float, Path]) -> None:
-    whole, checkpoint = (states[one] for one in sorted(states, reverse=True)[:2])
-    last, further = (_find_last(_read_history(one)) for one in (whole, checkpoint))
+    final, checkpoint = (states[one] for one in sorted(states, reverse=True)[:2])
+    last, further = (_find_last(_read_history(one)) for one in (final, checkpoint))
     if last < further:
         raise UserError(
-            f"{whole} ends at step {last:g}, and {checkpoint.parent.name} beside it at step "
+            f"{final} ends at step {last:g}, and {checkpoint.parent.name} beside it at step "
             f"{further:g}: two runs, or one that went on; delete the state that is not of the run"
         )
 

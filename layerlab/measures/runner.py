@@ -154,7 +154,7 @@ class _Reader:
         name = self.subject.name
         if not self.runners:
             return
-        whole = ModelContext(
+        context = ModelContext(
             subject=self.subject,
             sequences=self.sequences,
             begin=lambda runs: self.progress.begin(name, runs),
@@ -165,7 +165,7 @@ class _Reader:
             for measure in self.runners:
                 self.found.rows[measure.name] = []
                 try:
-                    self.take(measure, measure.read, whole)
+                    self.take(measure, measure.read, context)
                     self._settle(measure, Trace())
                 except UserError as reason:  # a kernel that cannot be looked into, for example
                     self.refuse(measure, str(reason))

@@ -59,11 +59,11 @@ def draw(
         if parameter.is_meta or getattr(parameter, "_is_hf_initialized", False):
             continue
         start = _start(module, prefix, name)
-        whole = f"{prefix}.{name}".lstrip(".")
-        factors = scales.get(whole, PLAIN)
+        path = f"{prefix}.{name}".lstrip(".")
+        factors = scales.get(path, PLAIN)
         std = config.initializer_range * factors.std
         numbers = Draw(
-            generator=stream(config.seed, whole),
+            generator=stream(config.seed, path),
             std=std,
             residual_std=std / depth**0.5 if depth_scaled else std,
         )

@@ -164,10 +164,10 @@ class AdaptationRecipe(Section):
         return {one.name: self._vary(one) for one in self.arm}
 
     def _vary(self, arm: ArmSection) -> "AdaptationRecipe":
-        whole = sorted({"name", "arm", "run"} & {path.partition(".")[0] for path in arm.set})
-        if whole:
+        shared = sorted({"name", "arm", "run"} & {path.partition(".")[0] for path in arm.set})
+        if shared:
             raise UserError(
-                f"the arm {arm.name!r} sets {whole[0]}, which is the same for all arms; "
+                f"the arm {arm.name!r} sets {shared[0]}, which is the same for all arms; "
                 "set it in the recipe"
             )
         return self.change(arm.set) if arm.set else self

@@ -54,16 +54,16 @@ def describe_expected(
         >>> describe_expected(TrainingRecipe, ["train", "parametrization"], "muP")[-1]
         'mup'
     """
-    whole = _schema(kind)
+    root = _schema(kind)
     # A list is set whole; within a table of a list, a setting is known by its own name.
     last = max((index for index, part in enumerate(path) if not part.isdigit()), default=-1)
     setting = path[: last + 1]
-    taken, written = _at(whole, path), _at(whole, setting)
+    taken, written = _at(root, path), _at(root, setting)
     if not setting or taken is None or written is None:
         return None
     name = setting[-1] if any(map(str.isdigit, setting)) else ".".join(setting)
     near = difflib.get_close_matches(str(given).lower(), written.get("enum", ()), n=1)
-    return _words(whole, taken), name, near[0] if near else _example(whole, written)
+    return _words(root, taken), name, near[0] if near else _example(root, written)
 
 
 @cache
@@ -71,11 +71,11 @@ def _schema(kind: type[BaseModel]) -> Schema:
     return kind.model_json_schema()
 
 
-def _at(whole: Schema, path: Sequence[str]) -> Schema | None:
+def _at(root: Schema, path: Sequence[str]) -> Schema | None:
     """Return the schema at a path."""
-    found: Schema | None = whole
+    found: Schema | None = root
     for part in path:
-        inside = (_inside(one, part) for one in _branches(whole, found or {}))
+        inside = (_inside(one, part) for one in _branches(root, found or {}))
         found = next((one for one in inside if one is not None), None)
     return found
 
@@ -86,28 +86,28 @@ def _inside(schema: Schema, part: str) -> Schema | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _branches(whole: Schema, schema: Schema) -> list[Schema]:
+def _branches(root: Schema, schema: Schema) -> list[Schema]:
     """Return the types that a schema allows, null left out."""
     if "$ref" in schema:
-        return [{**whole["$defs"][schema["$ref"].rpartition("/")[2]], "type": "object"}]
+        return [{**root["$defs"][schema["$ref"].rpartition("/")[2]], "type": "object"}]
     if "anyOf" not in schema:
         return [schema]
-    return [kind for one in schema["anyOf"] for kind in _branches(whole, one) if kind != _NONE]
+    return [kind for one in schema["anyOf"] for kind in _branches(root, one) if kind != _NONE]
 
 
-def _words(whole: Schema, schema: Schema) -> str:
-    kinds = (_kind(whole, one) for one in _branches(whole, schema))
+def _words(root: Schema, schema: Schema) -> str:
+    kinds = (_kind(root, one) for one in _branches(root, schema))
     return " or ".join(dict.fromkeys(kinds))
 
 
-def _kind(whole: Schema, schema: Schema) -> str:
+def _kind(root: Schema, schema: Schema) -> str:
     if "enum" in schema or "const" in schema:
         *others, last = map(repr, schema.get("enum") or [schema["const"]])
         return f"{', '.join(others)} or {last}" if others else last
     if schema.get("type") == "array":
         least, most = schema.get("minItems"), schema.get("maxItems")
         size = f" of {least}{'' if least == most else ' or more'}" if least else ""
-        return f"a list{size}, each {_words(whole, schema['items'])}"
+        return f"a list{size}, each {_words(root, schema['items'])}"
     if "pattern" in schema:
         return str(schema["description"])
     if schema.get("minLength"):
@@ -116,15 +116,15 @@ def _kind(whole: Schema, schema: Schema) -> str:
     return " ".join([_KINDS.get(str(schema.get("type")), "a value"), *limits])
 
 
-def _example(whole: Schema, schema: Schema) -> Any:
+def _example(root: Schema, schema: Schema) -> Any:
     """Return the schema's example, else its default, else a value of its type."""
     if "examples" in schema:
         return schema["examples"][0]
-    first = _branches(whole, schema)[0]
+    first = _branches(root, schema)[0]
     if schema.get("default") not in (None, "", []) and "$ref" not in schema:
         return schema["default"]
     if "enum" in first:
         return first["enum"][0]
     if first.get("type") == "array":
-        return [_example(whole, first["items"])]
+        return [_example(root, first["items"])]
     return _EXAMPLES.get(str(first.get("type")), "NAME")

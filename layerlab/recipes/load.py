@@ -51,7 +51,7 @@ def validate_table(
 
 
 def with_settings(
-    whole: Settings, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
+    recipe: Settings, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
 ) -> Settings:
     """Return the same with settings by their paths, as `{"train.batch_size": 8}`.
 
@@ -62,8 +62,8 @@ def with_settings(
         UserError: there is no such setting, or it takes no such value.
     """
     settings = current_changes(settings)
-    content = merge_settings(type(whole), whole.model_dump(mode="json"), settings, exclusive)
-    return validate_table(type(whole), content, ", ".join(settings), settings)
+    content = merge_settings(type(recipe), recipe.model_dump(mode="json"), settings, exclusive)
+    return validate_table(type(recipe), content, ", ".join(settings), settings)
 
 
 def merge_settings(
@@ -82,9 +82,9 @@ def merge_settings(
     Raises:
         UserError: there is no such setting.
     """
-    whole: dict[str, Any] = copy.deepcopy(dict(content))
+    merged: dict[str, Any] = copy.deepcopy(dict(content))
     for path, value in settings.items():
-        table = whole
+        table = merged
         head, options, option = path.partition(".options.")
         *tables, last = [*head.split("."), *(["options", option] if options else [])]
         for depth, name in enumerate(tables):
@@ -103,7 +103,7 @@ def merge_settings(
         others = exclusive.get(tables[-1], ()) if tables else ()
         if last in others:
             table.update({name: None for name in others if name != last})
-    return whole
+    return merged
 
 
 def rename_settings(content: Mapping[str, Any], source: str) -> dict[str, Any]:

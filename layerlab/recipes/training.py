@@ -212,8 +212,8 @@ def make_recipe(
         3
     """
     settings = current_changes(settings or {})
-    whole = merge_settings(TrainingRecipe, _whole(content, source, ()), settings, EXCLUSIVE)
-    return validate_table(TrainingRecipe, whole, source, settings)
+    merged = merge_settings(TrainingRecipe, _whole(content, source, ()), settings, EXCLUSIVE)
+    return validate_table(TrainingRecipe, merged, source, settings)
 
 
 def _whole(content: Mapping[str, Any], source: str, seen: tuple[Path, ...]) -> dict[str, Any]:

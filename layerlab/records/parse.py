@@ -200,10 +200,10 @@ def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
         beside: SHA-256 of each file.
     """
     own = {name: value for name, value in content.items() if name != DIGEST}
-    whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    hasher = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
     for one in beside:
-        whole.update(one)
-    return whole.hexdigest()
+        hasher.update(one)
+    return hasher.hexdigest()
 
 
 def _sha256(content: bytes) -> bytes:

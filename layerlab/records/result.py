@@ -85,8 +85,8 @@ class Result(BaseModel):
 
 def seal(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result with its schema and its digest over manifest and journal."""
-    whole = {"schema": SCHEMA, **result}
-    return {**whole, "digest": _digest(folder, whole)}
+    record = {"schema": SCHEMA, **result}
+    return {**record, "digest": _digest(folder, record)}
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -201,10 +201,10 @@ def _hash(path: Path) -> bytes:
     found, end = hashlib.sha256(), b""
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
-            whole = end + piece
+            joined = end + piece
             # A line that ends where the piece does may have its other half in the next.
-            end = b"\r" if whole.endswith(b"\r") else b""
-            found.update(whole.removesuffix(b"\r").replace(b"\r\n", b"\n"))
+            end = b"\r" if joined.endswith(b"\r") else b""
+            found.update(joined.removesuffix(b"\r").replace(b"\r\n", b"\n"))
     found.update(end)
     return found.digest()
 

@@ -83,14 +83,14 @@ class RunRecord:
 
         Where the run did not keep its blocks each half is said to have brought the same.
         """
-        whole = self.value(name)
-        if whole is None:
+        total = self.value(name)
+        if total is None:
             return None
         if self.blocks is None or not self.blocks.any():
-            return whole / 2, whole / 2
+            return total / 2, total / 2
         nats = self.blocks * np.array((self.result or {})["blocks"]["tokens"], float)
         share = float(nats[::2].sum() / nats.sum())
-        return whole * share, whole * (1 - share)
+        return total * share, total * (1 - share)
 
     def count(self, name: str) -> float | None:
         """Count a number of the model's account in the manifest."""

@@ -187,8 +187,8 @@ def _lines(spool: DocumentStore) -> Iterator[str]:
     """Yield the lines of a text, each with its end and the empty ones behind it."""
     rest = ""
     for text in _texts(spool):
-        *whole, rest = _LINE.findall(rest + text) or [""]
-        yield from whole
+        *lines, rest = _LINE.findall(rest + text) or [""]
+        yield from lines
     if rest:
         yield rest
 

@@ -39,11 +39,11 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
 def _convert_older(path: Path) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer in older files, or None if there are none that need a conversion."""
     files = sorted(path.glob(f"*{MODEL}")) if path.is_dir() else [path]
-    whole = path.is_dir() and (path / "tokenizer.json").exists()
-    bare = not (whole or (path / "tokenizer_config.json").exists())
+    complete = path.is_dir() and (path / "tokenizer.json").exists()
+    bare = not (complete or (path / "tokenizer_config.json").exists())
     if bare and (path / "merges.txt").exists() and (path / "vocab.json").exists():
         return _bytewise(path)
-    if len(files) == 1 and not whole and files[0].suffix == MODEL and files[0].is_file():
+    if len(files) == 1 and not complete and files[0].suffix == MODEL and files[0].is_file():
         return convert_sentencepiece(files[0])
     return None
 

@@ -94,8 +94,8 @@ def keep_manifest(
     changed = _change(sittings[-1], own) if sittings else []
     if changed or not sittings:
         sittings.append(own)
-    whole = {**content, "sittings": sittings} if len(sittings) > 1 else content
-    write_file(folder / FILE, json.dumps(whole, indent=1) + "\n")
+    kept = {**content, "sittings": sittings} if len(sittings) > 1 else content
+    write_file(folder / FILE, json.dumps(kept, indent=1) + "\n")
     return sittings, (
         f"from update {update} on {'; '.join(changed)}: the run is of several makes, and a "
         "comparison refuses it unless compare.allowed_differences declares that"

@@ -195,9 +195,9 @@ def _part(value: Any, like: Tensor) -> Any:
     """Return this process's part of a whole tensor; step counts stay whole."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
-    whole = value.to(like.device)
+    full = value.to(like.device)
     # Every process has read the whole: none has to send it to another.
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def full_tensor(value: Tensor) -> Tensor:

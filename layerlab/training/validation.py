@@ -75,13 +75,13 @@ def evaluate(
             if number < len(every):
                 sums[number * batch : number * batch + len(found)] = found
     failed = torch.tensor([short.found], dtype=torch.float64)
-    whole = reduce(torch.cat([sums.flatten(), failed])).cpu()
-    if whole[-1]:
+    reduced = reduce(torch.cat([sums.flatten(), failed])).cpu()
+    if reduced[-1]:
         raise TooLarge(
             f"held-out text does not fit into memory {batch} blocks at a time; write a smaller "
             "evaluate.batch_size, data.block_size, model.width or model.layers"
         )
-    table = whole[:-1].view(-1, 3)
+    table = reduced[:-1].view(-1, 3)
     nats, right, count = table.sum(0).tolist()
     means = (table[:, 0] / table[:, 2]).tolist()
     return ValidationResult(

@@ -372,7 +372,7 @@ def test_a_data_set_of_the_hub_is_known_and_read_by_its_commit(
     assert [[one.text for one in text.pieces()] for text in found] == [["one"]] * 3
     assert read == [("own/rows", "a" * 40), ("own/others", "b" * 40), ("own/none", None)]
     # Shards, which are written over days, name their runs by it.
-    assert open_source(to_source("hf:own/rows"), whole=False).identity.startswith("hf:own/rows [")
+    assert open_source(to_source("hf:own/rows"), full=False).identity.startswith("hf:own/rows [")
 
 
 @pytest.mark.parametrize("name", ["text", "pandas", "json"])

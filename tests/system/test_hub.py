@@ -78,5 +78,5 @@ def test_a_model_is_looked_for_in_the_cache_alone_where_an_address_resolves_and_
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(UserError, match="nor could it be fetched from the Hub"):
-        fetch("nobody/nothing", whole=False)
+        fetch("nobody/nothing", with_weights=False)
     assert asked["local_files_only"] is True

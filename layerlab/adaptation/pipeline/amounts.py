@@ -156,9 +156,9 @@ def _measure_rows(recipe: AdaptationRecipe, section: SftSection, block: int) -> 
         return None
     held = [round(section.validation_fraction * one.count) for one in every]
     learned = [one.count - apart for one, apart in zip(every, held, strict=True)]
-    whole = [count * one.mean for count, one in zip(learned, every, strict=True)]
-    tokens = section.tokens or section.num_train_epochs * sum(whole)
-    weights = [one.weight or size for one, size in zip(section.sources, whole, strict=True)]
+    totals = [count * one.mean for count, one in zip(learned, every, strict=True)]
+    tokens = section.tokens or section.num_train_epochs * sum(totals)
+    weights = [one.weight or size for one, size in zip(section.sources, totals, strict=True)]
     drawn = [tokens * one / sum(weights) for one in weights]
     counts = [ceil(part / one.mean) for part, one in zip(drawn, every, strict=True)]
     share = min(1.0, PACKED / sum(counts))
@@ -235,7 +235,7 @@ def _sample_text(source: Source, machine: Tokenizer | None) -> tuple[float, floa
     if machine is None or size == inf:
         return size / PER_TOKEN, 0.0
     texts, done = list[str](), 0
-    for piece in open_source(source, whole=False).pieces():
+    for piece in open_source(source, full=False).pieces():
         texts.append(piece.text[: TEXT - done])
         done += len(texts[-1])
         if done >= TEXT:
@@ -254,7 +254,7 @@ def find_words(recipe: AdaptationRecipe) -> PreTrainedTokenizerFast:
     """
     if recipe.base.model is None:
         raise UserError("the tokenizer of a base that is trained is not there before")
-    return load_or_convert(str(find_folder(recipe.base.model, whole=False)))
+    return load_or_convert(str(find_folder(recipe.base.model, with_weights=False)))
 
 
 def _count_bytes(section: RowsSection) -> int | None:

@@ -329,8 +329,8 @@ class _Teller:
             return needed + self.libraries
         # Gradients that are summed are copied twice. First and last each has, and the first puts
         # together, the whole.
-        whole = dry.weights + (dry.weights + dry.moments) // run.num_processes
-        return max(needed + 2 * dry.learned_edge, whole) + self.libraries + JOINED
+        loading = dry.weights + (dry.weights + dry.moments) // run.num_processes
+        return max(needed + 2 * dry.learned_edge, loading) + self.libraries + JOINED
 
     def peak(self, precision: str) -> float:
         """Return FLOPs per second of the fastest matrix product; assumed where no device is."""

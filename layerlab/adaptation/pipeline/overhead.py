@@ -104,18 +104,20 @@ def stage_seconds(
     Each checkpoint has the weights that learn and two moments of each, and is hashed; the model is
     saved once, hashed, and hashed again by what reads it.
     """
-    whole = dry.weights
+    weight_bytes = dry.weights
     seconds = FIXED + amount.encoding + dry.build
-    seconds += files.weights * rates.load + whole * rates.seal
+    seconds += files.weights * rates.load + weight_bytes * rates.seal
     if isinstance(section, SftSection):
         passes = PACKED * section.packing + BATCHED * bool(amount.held)
         seconds += files.known * rates.know + passes * taken.short
     if section.lora is not None:  # they are taken out again at the end
-        seconds += dry.build + whole * rates.load
+        seconds += dry.build + weight_bytes * rates.load
     every = section.save_steps or step_counts(amount.updates)["save_steps"]
     kept = dry.learned * rates.save + dry.moments * rates.pack
     kept += (dry.learned + dry.moments) * rates.seal
-    return seconds + ceil(amount.updates / every) * kept + whole * (rates.save + 2 * rates.seal)
+    return (
+        seconds + ceil(amount.updates / every) * kept + weight_bytes * (rates.save + 2 * rates.seal)
+    )
 
 
 def _load(file: Path) -> None:

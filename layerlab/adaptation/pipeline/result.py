@@ -49,7 +49,7 @@ class AdaptationResult:
             raise UserError(
                 f"there is no arm {short_repr(name)}; expected {', '.join(self.models)}"
             )
-        return load_saved(find_folder(self.models[name], whole=True))
+        return load_saved(find_folder(self.models[name], with_weights=True))
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
         """Return one table of the result.

@@ -97,6 +97,6 @@ def base_configuration(recipe: AdaptationRecipe) -> Any:
         return configuration(found.variant.name, found.spec, found.shape)
     try:
         with quiet_libraries():
-            return read_configuration(find_folder(name, whole=False))
+            return read_configuration(find_folder(name, with_weights=False))
     except UserError:  # no such name, no network, a strange configuration
         return None

@@ -247,8 +247,8 @@ def _placeless(value: Any) -> Any:
     if isinstance(value, str):
         folder = str(data_folder())
         known = rf"(?<![\w./-]){re.escape(folder)}(?![\w-]|\.\w)"
-        whole = data_folder().is_absolute() and folder != data_folder().anchor
-        return re.sub(known, "LAYERLAB_DATA", value) if whole else value
+        absolute = data_folder().is_absolute() and folder != data_folder().anchor
+        return re.sub(known, "LAYERLAB_DATA", value) if absolute else value
     if isinstance(value, Mapping):
         return {name: _placeless(one) for name, one in value.items()}
     return [_placeless(one) for one in value] if isinstance(value, list | tuple) else value

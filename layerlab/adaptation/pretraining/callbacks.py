@@ -78,9 +78,9 @@ def shares(blocks: BlockDataset, kinds: tuple[str, ...], rows: int) -> list[Sour
             kind=kind,
             blocks=read,
             tokens=read * order.block,
-            passes=read / whole,
+            passes=read / total,
         )
-        for stream, kind, read, whole in zip(
+        for stream, kind, read, total in zip(
             order.corpus.train, kinds, blocks.read(rows), order.blocks, strict=True
         )
     ]

@@ -101,11 +101,11 @@ class ChatTemplate:
 
     def _compare_with_prompt(self) -> None:
         """Find what stands between the rendering for generation and what the assistant says."""
-        whole, spans = self._render(TRIED, "", tracked=self.marked)
+        text, spans = self._render(TRIED, "", tracked=self.marked)
         asked = self._render(TRIED[:1], "", prompt=True)[0]
         start = spans[0][0] if spans else len(self._around(TRIED, 1, "")[0])
-        if whole.startswith(asked):
-            self._gap = whole[len(asked) : start]
+        if text.startswith(asked):
+            self._gap = text[len(asked) : start]
         elif self.marked:
             self.notes = (
                 "the chat template asks for an answer by another text than it writes before one, "
@@ -150,7 +150,7 @@ class ChatTemplate:
         return Rendered(text, tuple(found))
 
     def _derive(self, turns: Sequence[Turn], location: str) -> Rendered:
-        whole = self._render(turns, location)[0]
+        text = self._render(turns, location)[0]
         spans = []
         for number, turn in enumerate(turns):
             if turn.role != ASSISTANT:
@@ -163,7 +163,7 @@ class ChatTemplate:
                 after.startswith(before)
                 and after.startswith(head[:start])
                 and after[start:].endswith(foot)
-                and whole.startswith(after)
+                and text.startswith(after)
             ):
                 raise UserError(
                     "the chat template has no {% generation %} marks, and what the assistant says "
@@ -173,7 +173,7 @@ class ChatTemplate:
             # The blanks after the mark of its end belong to nobody.
             blanks = len(foot) - len(foot.rstrip()) if foot.strip() else 0
             spans.append((start, len(after) - blanks))
-        return Rendered(whole, tuple(spans))
+        return Rendered(text, tuple(spans))
 
     def _around(self, turns: Sequence[Turn], number: int, location: str) -> tuple[str, str]:
         """Return the text before and after the content of a turn."""

@@ -105,12 +105,12 @@ def prepare_dataset(
         options["held"] = section.validation_fraction
         drawn = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
         sources = leave_out_copies(drawn)
-    whole = sum(sum(one.lengths) for one in sources)
+    tokens = sum(sum(one.lengths) for one in sources)
     rows = list(
         blocks(
             sources,
             weights,
-            section.tokens or section.num_train_epochs * whole,
+            section.tokens or section.num_train_epochs * tokens,
             block=block,
             pack=section.packing,
             seed=section.seed,

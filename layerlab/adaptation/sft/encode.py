@@ -128,19 +128,19 @@ class Encoder:
 
     def _encode(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
         """Return the tokens, and the number of the span that each is in, or -1."""
-        whole, plain = _show(rendered, marks)
-        cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}
+        shown, plain = _show(rendered, marks)
+        cuts = {0, len(shown.text), *(edge for span in (*shown.spans, *plain) for edge in span)}
         ids, sides = list[int](), list[int]()
         for start, end in pairwise(sorted(cuts)):
             literal = _number(start, plain) >= 0
-            found = _tokens(self._bare if literal else self._engine, whole.text, start, end)
+            found = _tokens(self._bare if literal else self._engine, shown.text, start, end)
             if literal and (made := {*found} & {*self._control.values()}):
                 raise UserError(
                     f"the tokenizer makes the token {made.pop()} of plain text, so that a text "
                     "could end a turn; use another tokenizer"
                 )
             ids += found
-            sides += [_number(start, whole.spans)] * len(found)
+            sides += [_number(start, shown.spans)] * len(found)
         if ids:
             sides[0] = -1  # nothing stands before it that could predict it
         return ids, np.array(sides, np.int64)

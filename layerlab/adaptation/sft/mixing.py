@@ -80,13 +80,13 @@ def draw_source(
     tally, kept, given = SourceStats(), list[Example](), list(rows)
     encoder.check(given)
     for row in given:
-        whole = encoder.example(row)
-        found = whole.cut(block)
+        encoded = encoder.example(row)
+        found = encoded.cut(block)
         if not found.answer.any():
-            why = LONG if len(whole.ids) > block else NONE
+            why = LONG if len(encoded.ids) > block else NONE
             tally.dropped[why] = tally.dropped.get(why, 0) + 1
             continue
-        tally.cut += len(found.ends) < len(whole.ends) or len(found.ids) < len(whole.ids)
+        tally.cut += len(found.ends) < len(encoded.ends) or len(found.ids) < len(encoded.ids)
         kept.append(found)
     alike: dict[bytes, list[int]] = {}
     for number, example in enumerate(kept):
@@ -170,11 +170,11 @@ def blocks(
         amount: tokens of the stage; the row that reaches it is the last.
     """
     totals = [sum(one.lengths) for one in sources]
-    whole = sum(totals)
+    total = sum(totals)
     streams = [_endless(one, seed) for one in sources]
     had, due = [0] * len(sources), [0.0] * len(sources)
-    for number in range(math.ceil(amount / whole)):
-        part = min(whole, amount - number * whole)
+    for number in range(math.ceil(amount / total)):
+        part = min(total, amount - number * total)
         for index, share in enumerate(_shares(sources, weights, totals)):
             due[index] += part * share
         rows = list[tuple[int, int]]()

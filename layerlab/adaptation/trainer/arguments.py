@@ -194,8 +194,8 @@ def check_trained(model: Any, weights: Iterable[tuple[str, Tensor]] | None = Non
 
 def context_of(model: Any) -> int | None:
     """Return the longest input in tokens of a model that PEFT may have wrapped."""
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return LoadedModel(name="", source="memory", model=whole, tokenizer=None).context
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return LoadedModel(name="", source="memory", model=base_model, tokenizer=None).context
 
 
 def block_of(model: Any, section: StepSection) -> int:

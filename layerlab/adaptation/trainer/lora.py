@@ -55,10 +55,10 @@ def check_mergeable(model: Any, lora: LoraSection) -> None:
             holders[id(one)].append(path)
     ends = {model.get_input_embeddings(), model.get_output_embeddings()}
     for paths in (paths for paths in holders.values() if len(paths) > 1):
-        whole = ends >= {modules[path] for path in paths}
+        all_ends = ends >= {modules[path] for path in paths}
         for path in paths:
             if _is_adapted(modules[path], path, lora, model.get_output_embeddings()) or (
-                not whole and _is_within(path, lora.modules_to_save)
+                not all_ends and _is_within(path, lora.modules_to_save)
             ):
                 others = len(paths) - 2
                 raise UserError(

@@ -48,8 +48,8 @@ def check_same_plan(
     plan = json.loads(json.dumps({**plan, "arguments": told}))
     file = out / PLAN
     if not file.is_file():
-        whole = {**plan, BEGINNING: beginning}
-        write_file(file, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+        content = {**plan, BEGINNING: beginning}
+        write_file(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return
     kept = _read_plan(out)
     if BEGINNING in kept:  # as in every run but those of earlier versions

@@ -25,8 +25,8 @@ def weigh_router_loss(model: Any, outputs: Any, share: Tensor | float) -> Tensor
     found = getattr(outputs, "aux_loss", None)
     if found is None:
         return 0.0
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    holders = (whole, text_config(whole))
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    holders = (base_model, text_config(base_model))
     named = (getattr(holder, name, None) for holder in holders for name in WEIGHTS)
     weight = next((one for one in named if one is not None), 0.0)
     return weight * found * share

@@ -125,13 +125,13 @@ class Cleaner:
 
     def clean(self, pieces: Iterable[TextChunk]) -> Iterator[str]:
         """Yield the documents that are left, in their order."""
-        for text, whole in _documents(pieces, self.rules.max_chars):
+        for text, complete in _documents(pieces, self.rules.max_chars):
             self.documents += 1
             size = len(text.encode(errors="replace"))
             self.bytes += size
             form: Any = self.rules.unicode_form
             normal = text if form == "none" else normal_form(form, text)
-            why = self._reason(normal, whole)
+            why = self._reason(normal, complete)
             if why is not None:
                 self._remove(*why, text, size)
                 continue
@@ -155,10 +155,10 @@ class Cleaner:
             file=file,
         )
 
-    def _reason(self, text: str, whole: bool) -> tuple[str, str] | None:
+    def _reason(self, text: str, complete: bool) -> tuple[str, str] | None:
         rules = self.rules
         length = sum(map(len, text.split()))
-        if not whole:
+        if not complete:
             return "too long", f"more than {rules.max_chars:,} characters"
         if length < rules.min_chars or not length:
             return "too short", f"{length} characters < {max(1, rules.min_chars)}"

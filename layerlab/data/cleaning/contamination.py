@@ -293,8 +293,8 @@ def contamination(
             index.read(np.concatenate([tail, keys(units(rest))]), documents)
             documents += 1
             rest, tail = "", tail[:0]
-        whole, rest = _cut(rest + text)
-        found = np.concatenate([tail, keys(units(whole))])
+        lines, rest = _cut(rest + text)
+        found = np.concatenate([tail, keys(units(lines))])
         index.read(found, documents)
         tail = found[max(0, len(found) - size + 1) :]
     index.read(np.concatenate([tail, keys(units(rest))]), documents)

@@ -162,8 +162,8 @@ class ResultCache:
         if self.folder is None:
             return
         lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
-        whole = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
-        kept = seal(record, whole.read_bytes())
+        written = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
+        kept = seal(record, written.read_bytes())
         write_file(self.place(name), json.dumps(kept, ensure_ascii=False))
 
     def samples(self, name: str) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Ite
         How many examples each prompt has, in the order in which they are made.
     """
     used: list[int] = []
-    whole, draws = task.fewshot_context, _Draws(task)
+    write_examples, draws = task.fewshot_context, _Draws(task)
 
     def prompt(doc: Any, num_fewshot: int = 0, **options: Any) -> Any:
         template = {name: options.get(name) for name in ("apply_chat_template", "chat_template")}
@@ -111,7 +111,7 @@ def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Ite
 
         def build(number: int) -> Any:
             with draws.repeat():
-                return whole(doc, number, **options)
+                return write_examples(doc, number, **options)
 
         def all_fit(text: Any) -> bool:
             named = (task.task_name, 0, 1)

@@ -35,8 +35,8 @@ class LeafTask:
 
     def questions(self, limit: int | None) -> int:
         """Return how many questions will be asked."""
-        whole = len(self.task.eval_docs)
-        return whole if limit is None else min(whole, limit)
+        count = len(self.task.eval_docs)
+        return count if limit is None else min(count, limit)
 
     @property
     def generates(self) -> bool:
@@ -82,7 +82,7 @@ class BenchmarkTask(LeafTask):
 
     def record(self, found: TaskResult, scoring: str, options: Options) -> dict[str, Any]:
         """Return what it came to, as results keep it."""
-        whole = score_task(found)
+        mean = score_task(found)
         record = {
             "task": self.task.task_name,
             "benchmark": self.benchmark.name,
@@ -90,7 +90,7 @@ class BenchmarkTask(LeafTask):
             "english": self.subject.english,
             "called": full_name(self.subject.name, self.subject.english),
             "category": self.subject.category,
-            **_score(whole),
+            **_score(mean),
             **_about(found),
             "metrics": dict(found.metrics),
         }
@@ -147,12 +147,12 @@ class LmEvalTask(LeafTask):
         blank = {"score": told, "error": None, "low": None, "high": None, "effective_n": None}
         # A perplexity of all questions is no mean of what each of them is worth.
         means = [row["metric"] for row in rows if "share" in row]
-        whole = mark_accuracy(list(found.scores.values())) if found.worth in means else None
+        mean = mark_accuracy(list(found.scores.values())) if found.worth in means else None
         return {
             "task": self.name,
             "groups": list(self.groups),
             "kind": self._kind,
-            **({**blank, "n": len(found.samples)} if whole is None else _score(whole)),
+            **({**blank, "n": len(found.samples)} if mean is None else _score(mean)),
             **_about(found),
             "measured": rows,
             "metrics": dict(found.metrics),
@@ -172,8 +172,8 @@ def score_task(found: TaskResult) -> Mean:
     return corpus_mean(counts) if counts else mark_accuracy(list(found.scores.values()))
 
 
-def _score(whole: Mean) -> dict[str, Any]:
-    return {"score": whole.value, "error": whole.error, **with_interval(whole), "n": whole.n}
+def _score(mean: Mean) -> dict[str, Any]:
+    return {"score": mean.value, "error": mean.error, **with_interval(mean), "n": mean.n}
 
 
 def _about(found: TaskResult) -> Mapping[str, Any]:

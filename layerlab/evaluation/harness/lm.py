@@ -212,12 +212,12 @@ class HarnessModel(HFLM):
         return [*before, *after][-(self.max_length + 1) :][:-1]
 
     def _means(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        whole = [(one.args, *self._whole(one.args)) for one in requests]
-        totals = self._loglikelihood_tokens(whole)
+        documents = [(one.args, *self._whole(one.args)) for one in requests]
+        totals = self._loglikelihood_tokens(documents)
         # By all tokens, the first included, as OpenCompass does.
         return [
             (total / (len(first) + len(rest)), greedy)
-            for (_, first, rest), (total, greedy) in zip(whole, totals, strict=True)
+            for (_, first, rest), (total, greedy) in zip(documents, totals, strict=True)
         ]
 
     def loglikelihood_rolling(

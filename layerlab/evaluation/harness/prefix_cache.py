@@ -71,11 +71,11 @@ class Forward:
             if found is not None and self._proven:
                 self.passed += prefix + rows * (length - prefix)
                 return found
-            whole = self._run(ids, length - first)
+            full = self._run(ids, length - first)
             self.passed += rows * length
         if found is not None:
-            self._prove(found, whole)
-        return whole
+            self._prove(found, full)
+        return full
 
     def _run(self, ids: Tensor, keep: int, **options: Any) -> Tensor:
         if self._narrows:
@@ -114,10 +114,10 @@ class Forward:
         )
         return cache if plain and cache.get_seq_length() == ids.shape[1] else None
 
-    def _prove(self, found: Tensor, whole: Tensor) -> None:
+    def _prove(self, found: Tensor, full: Tensor) -> None:
         """Keep sharing prefixes only if one comparison gave the same logits."""
-        limit = SLACK.get(whole.dtype, 0.0) * whole.abs().max()
-        self._proven = bool((found - whole).abs().max() <= limit)
+        limit = SLACK.get(full.dtype, 0.0) * full.abs().max()
+        self._proven = bool((found - full).abs().max() <= limit)
         self.share = self._proven
 
 

@@ -82,9 +82,9 @@ def merge_filters(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for one in samples:
         named = {f"{name},{one['filter']}" if several else name: name for name in one["metrics"]}
         values = {new: _plain(one[name]) for new, name in named.items()}
-        whole = found.setdefault(one["doc_id"], {**one, "metrics": []})
-        whole.update(values)
-        whole["metrics"] += list(values)
+        merged = found.setdefault(one["doc_id"], {**one, "metrics": []})
+        merged.update(values)
+        merged["metrics"] += list(values)
     return [found[index] for index in sorted(found)]
 
 
@@ -152,10 +152,10 @@ def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str,
         row |= dict.fromkeys(("error", "low", "high", "effective_n"))
         if is_mean(found.samples, name, value):
             worth = [one[name] for one in found.samples]
-            whole = mark_accuracy(worth)
-            row |= {"error": whole.error, **with_interval(whole)}
+            mean = mark_accuracy(worth)
+            row |= {"error": mean.error, **with_interval(mean)}
             row["share"] = all(0 <= one <= 1 for one in worth)
-            row |= _count_ties(found, name, whole.value)
+            row |= _count_ties(found, name, mean.value)
         rows.append(row)
     return rows
 

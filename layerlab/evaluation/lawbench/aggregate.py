@@ -38,7 +38,7 @@ def corpus_mean(counts: Sequence[Sequence[int]]) -> Mean:
         >>> corpus_mean([[1, 1, 0], [1, 0, 0]]).n
         2
     """
-    n, whole, square = len(counts), corpus_f(counts), BETA**2
+    n, score, square = len(counts), corpus_f(counts), BETA**2
     above = [(1 + square) * right for right, _, _ in counts]
     below = [
         a + needless + square * missed
@@ -46,6 +46,6 @@ def corpus_mean(counts: Sequence[Sequence[int]]) -> Mean:
     ]
     total = sum(below)
     if n < 2 or not total:
-        return Mean(whole, None, n)
-    residues = sum((a - whole * b) ** 2 for a, b in zip(above, below, strict=True))
-    return Mean(whole, math.sqrt(n / (n - 1) * residues) / total, n)
+        return Mean(score, None, n)
+    residues = sum((a - score * b) ** 2 for a, b in zip(above, below, strict=True))
+    return Mean(score, math.sqrt(n / (n - 1) * residues) / total, n)

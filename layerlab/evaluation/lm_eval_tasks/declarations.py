@@ -24,8 +24,8 @@ def find_declaring_files(names: frozenset[str]) -> set[Path]:
     found = {path for name in names for path in known.get(name, ())}
     for name in names - known.keys():  # a tag in brackets
         word = rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])"
-        whole = re.compile(rb"^[ \t]*(?:task|group|tag)[ \t]*:[ \t]*\[[^\]]*" + word, re.M)
-        found |= {path for path, text in _texts().items() if whole.search(text)}
+        pattern = re.compile(rb"^[ \t]*(?:task|group|tag)[ \t]*:[ \t]*\[[^\]]*" + word, re.M)
+        found |= {path for path, text in _texts().items() if pattern.search(text)}
     return {Path(path) for path in found}
 
 

@@ -226,8 +226,8 @@ def _refuse_read_as_places(found: Sequence[_Question]) -> None:
 def _is_next(one: _Question) -> bool:
     """Return whether an answer is the place behind the last option."""
     written = one.answer
-    whole = isinstance(written, int | float) or WHOLE.fullmatch(str(written)) is not None
-    return whole and float(written) == one.options
+    integral = isinstance(written, int | float) or WHOLE.fullmatch(str(written)) is not None
+    return integral and float(written) == one.options
 
 
 def _read_places(task: Any) -> None:

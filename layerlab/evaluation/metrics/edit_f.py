@@ -73,5 +73,5 @@ def edit_f(count: EditCount, *, beta: float = BETA) -> float:
     """
     square = beta**2
     weighed = (1 + square) * count.right
-    whole = weighed + square * count.missed + count.needless
-    return weighed / whole if whole else 1.0
+    total = weighed + square * count.missed + count.needless
+    return weighed / total if total else 1.0

@@ -63,11 +63,11 @@ def guessing_p(parts: Sequence[Guesses]) -> float:
         return 1.0
     shares = [one.weight / total / one.n for one in parts]
     if max(shares) - min(shares) < 1e-12 * max(shares):
-        whole = np.array([1.0])
+        distribution = np.array([1.0])
         for one in parts:
-            whole = np.convolve(whole, _counts(one))
+            distribution = np.convolve(distribution, _counts(one))
         # Part of a right answer is none: rounded down, so that p is never too small.
-        return _tail(whole, math.floor(math.fsum(one.right for one in parts) + 1e-6))
+        return _tail(distribution, math.floor(math.fsum(one.right for one in parts) + 1e-6))
     return _weighted_tail(parts, shares)
 
 
@@ -96,6 +96,6 @@ def _weighted_tail(parts: Sequence[Guesses], shares: Sequence[float]) -> float:
         places = np.ceil(np.arange(one.n + 1) * share * STEPS - 1e-6).astype(int)
         np.add.at(placed, places, _counts(one))
         product *= np.fft.rfft(placed)
-    whole = np.clip(np.fft.irfft(product, size), 0.0, None)
+    distribution = np.clip(np.fft.irfft(product, size), 0.0, None)
     scored = sum(one.right * share for one, share in zip(parts, shares, strict=True))
-    return _tail(whole, math.floor(scored * STEPS - 1e-6))
+    return _tail(distribution, math.floor(scored * STEPS - 1e-6))

@@ -62,11 +62,11 @@ def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     places: dict[Hashable, int] = {}
     for index, element in enumerate(a):
         places[element] = places.get(element, 0) | 1 << index
-    whole = (1 << len(a)) - 1
-    unmatched = whole
+    mask = (1 << len(a)) - 1
+    unmatched = mask
     for element in b:
         hit = unmatched & places.get(element, 0)
-        unmatched = ((unmatched + hit) | (unmatched - hit)) & whole
+        unmatched = ((unmatched + hit) | (unmatched - hit)) & mask
     return len(a) - unmatched.bit_count()
 
 

@@ -203,8 +203,8 @@ def _requests(row: Record) -> tuple[str, list[str], Any]:
     if "prompt" in row:
         return str(row["prompt"]), [str(one) for one in row.get("options") or ()], ""
     given = row.get("arguments")
-    whole = list(given.values()) if isinstance(given, dict) else given or [[""]]
-    each = [list(one.values()) if isinstance(one, dict) else list(one) for one in whole]
+    requests = list(given.values()) if isinstance(given, dict) else given or [[""]]
+    each = [list(one.values()) if isinstance(one, dict) else list(one) for one in requests]
     prompt = str(each[0][0]) if each[0] else ""
     if len(each) > 1:
         return prompt, [str(one[-1]) for one in each], ""

@@ -130,16 +130,16 @@ def sign_test(sums: Sequence[int]) -> float:
     from scipy.stats import binom
 
     counts = np.bincount(np.abs(np.asarray(sums, dtype=int)))
-    whole = np.ones(1)  # probability of each number of steps from the lowest sum
+    distribution = np.ones(1)  # probability of each number of steps from the lowest sum
     for size, count in enumerate(counts.tolist()):
         if size and count:
             part = np.zeros(size * count + 1)
             part[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
-            whole = np.convolve(whole, part)
-    most = len(whole) - 1  # sums run from -most to most in steps of 2
+            distribution = np.convolve(distribution, part)
+    most = len(distribution) - 1  # sums run from -most to most in steps of 2
     far = abs(sum(sums))
-    places = np.abs(2 * np.arange(len(whole)) - most)
-    return min(1.0, float(whole[places >= far].sum()))
+    places = np.abs(2 * np.arange(len(distribution)) - most)
+    return min(1.0, float(distribution[places >= far].sum()))
 
 
 def adjusted_difference(gained: int, lost: int, n: int, level: Level) -> Difference:

@@ -61,8 +61,8 @@ class PairedEvaluations:
         Raises:
             UserError: it cannot be written.
         """
-        whole = json.dumps(self.content, ensure_ascii=False, indent=1)
-        return write_file(folder / PAIRED, whole + "\n")
+        text = json.dumps(self.content, ensure_ascii=False, indent=1)
+        return write_file(folder / PAIRED, text + "\n")
 
 
 def check_paired_folder(folder: Path) -> None:

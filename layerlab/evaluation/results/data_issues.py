@@ -11,7 +11,7 @@ from layerlab.evaluation.lawbench.rows import read_scored_rows
 
 
 def remarks(
-    benchmarks: Iterable[Benchmark], folder: Path | None = None, *, whole: bool = True
+    benchmarks: Iterable[Benchmark], folder: Path | None = None, *, complete: bool = True
 ) -> list[str]:
     """Return a line for each benchmark and each way in which its questions are odd.
 
@@ -19,13 +19,13 @@ def remarks(
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.
-        whole: whether all questions were asked, so that their number matters.
+        complete: whether all questions were asked, so that their number matters.
     """
     return [
         line
         for one in benchmarks
         for line in (
-            *(_compare_count(one, folder) if whole else ()),
+            *(_compare_count(one, folder) if complete else ()),
             *(_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder)),
         )
     ]

@@ -71,13 +71,13 @@ def _own(
     sections: Sequence[Record],
 ) -> dict[str, float | None]:
     """Return our cells in the columns of a table, with an average only where no column is empty."""
-    whole = {
+    own = {
         str(row["benchmark"]): _sound(row)
         for row in benchmarks
         if row["arm"] == arm and not row.get("without")
     }
     if not table.benchmark:
-        cells = {part: _percent(whole.get(part)) for part in table.parts}
+        cells = {part: _percent(own.get(part)) for part in table.parts}
         values = [value for value in cells.values() if value is not None]
         full = len(values) == len(cells)
         return {**cells, AVERAGE: sum(values) / len(values) if full else None}
@@ -88,7 +88,7 @@ def _own(
     ]
     scores = {str(row.get("subject", row.get("section"))): _sound(row) for row in inside}
     cells = {part: _percent(scores.get(part)) for part in table.parts}
-    return {**cells, AVERAGE: _percent(whole.get(table.benchmark))}
+    return {**cells, AVERAGE: _percent(own.get(table.benchmark))}
 
 
 def _sound(row: Record) -> float | None:

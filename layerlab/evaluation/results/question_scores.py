@@ -53,14 +53,14 @@ def _weigh(content: Mapping[str, Any]) -> Iterator[tuple[Record, float]]:
     for record in content["subjects"]:
         groups.setdefault(record["benchmark"], []).append(record)
     tasks: Sequence[Record] = content.get("tasks", ())
-    whole = len(groups) + len(tasks)
+    parts = len(groups) + len(tasks)
     for name, records in groups.items():
         by_questions = BENCHMARKS[name].average == "weighted"
         counts = [record["n"] if by_questions else 1 for record in records]
         for record, count in zip(records, counts, strict=True):
-            yield record, count / sum(counts) / whole
+            yield record, count / sum(counts) / parts
     for record in tasks:
-        yield record, 1 / whole
+        yield record, 1 / parts
 
 
 def _score(record: Record) -> float:

@@ -173,8 +173,8 @@ class EvaluationResult:
         for kind in set(list_earlier_tables(folder)) - set(tables):
             (folder / TABLES / f"{kind}.csv").unlink(missing_ok=True)
         # Before the tables: a folder that is cut off here is known by it.
-        whole = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
-        write_file(folder / RESULTS, whole + "\n")
+        text = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
+        write_file(folder / RESULTS, text + "\n")
         for kind in tables:
             write_file(folder / TABLES / f"{kind}.csv", self.frame(kind).to_csv(index=False))
         return EvaluationResult(self.content, folder)

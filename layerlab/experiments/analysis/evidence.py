@@ -192,8 +192,8 @@ def look_at_runs(
         )
 
     if not section.looks:
-        whole = at(section)
-        return [whole], Family(asked, [(1.0, whole)], level.alpha, others.tests)
+        family = at(section)
+        return [family], Family(asked, [(1.0, family)], level.alpha, others.tests)
     stages = [at(section.at(look)) for look in section.looks]
     taken = [
         (part, stage)

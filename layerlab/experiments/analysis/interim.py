@@ -83,8 +83,8 @@ class Look:
         """
         sides = [self.sides[name] for name in test.arms]
         if test.less is not None:
-            whole = not any(side.diverged for side in sides)
-            found = self.interaction(test) if whole else Difference(kind="paired", n=0)
+            complete = not any(side.diverged for side in sides)
+            found = self.interaction(test) if complete else Difference(kind="paired", n=0)
             ended = [side.ended for side in sides]
             return Evidence(found=found, ended=(min(ended[:2]), min(ended[2:])))
         arm, baseline = sides

@@ -64,9 +64,9 @@ def table(content: Mapping[str, Any], width: int) -> Group:
     for title, names in (("Details", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
         left = [one for one in _columns(names) if one[0] in told and one[0] not in shown]
         if left:
-            whole = [_ARM, *left]
-            rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
-            below = grids([name for name, _ in whole], rows, {"arm"}, width)
+            columns = [_ARM, *left]
+            rows = [[cell for _, cell in _cells(row, columns, content)] for row in content["rows"]]
+            below = grids([name for name, _ in columns], rows, {"arm"}, width)
             drawn += [Text(), plain(title, "bold"), below]
     return Group(
         *_above(content),
@@ -183,10 +183,10 @@ def _cells(
 
 def _widths(content: Mapping[str, Any], columns: Sequence[ArmColumn]) -> dict[str, int]:
     """Return the width that each column asks for, the arm and its verdict included."""
-    whole = [_ARM, *columns, _VERDICT]
-    found = {name: len(name) for name, _ in whole}
+    shown = [_ARM, *columns, _VERDICT]
+    found = {name: len(name) for name, _ in shown}
     for row in content["rows"]:
-        for name, cell in _cells(row, whole, content):
+        for name, cell in _cells(row, shown, content):
             found[name] = max(found[name], plain(cell).cell_len)
     return found
 

@@ -78,7 +78,7 @@ def _is_apart(path: Path) -> bool:
 
 def _hash_folder(folder: Path) -> str:
     inside = ((file, file.relative_to(folder).as_posix()) for file in list_shown(folder))
-    return hash_files((one for one in inside if "__pycache__" not in one[1]), whole=False)
+    return hash_files((one for one in inside if "__pycache__" not in one[1]), full=False)
 
 
 def check_program(name: str, command: Command) -> None:

@@ -133,8 +133,8 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
     ]
     unit = name_unit(alone[-1].metric)
     rows = [
-        _row(arm, sizes, found, whole, level, unit, tested.count)
-        for arm, whole in zip(tested.arms, tested.corrected, strict=True)
+        _row(arm, sizes, found, corrected, level, unit, tested.count)
+        for arm, corrected in zip(tested.arms, tested.corrected, strict=True)
     ]
     rates = [rates_by_size(name, sizes, alone, level) for name in alone[-1].baselines]
     main = next((one for one in reversed(found) if one["runs"]), found[-1])
@@ -231,8 +231,8 @@ def _row(
     ]
     trend = judge_trend(arm, gains, corrected[0], level)
     beyond = [
-        judge_beyond(arm, target, whole, at[-1]["verdict"], level)
-        for target, whole in zip(arm.targets, corrected[1:], strict=True)
+        judge_beyond(arm, target, p_value, at[-1]["verdict"], level)
+        for target, p_value in zip(arm.targets, corrected[1:], strict=True)
     ]
     parts = [
         *describe_sizes(name, baseline, gains),

@@ -91,10 +91,10 @@ def check_same_eval_text(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus])
         arm: _hold(run, corpora[arm], run.recipe.evaluate.max_eval_blocks)
         for arm, run in leads.items()
     }
-    whole = {arm: len(_hold(run, corpora[arm])) for arm, run in leads.items()}
-    cut = [arm for arm in leads if len(part[arm]) < whole[arm]]
+    full = {arm: len(_hold(run, corpora[arm])) for arm, run in leads.items()}
+    cut = [arm for arm in leads if len(part[arm]) < full[arm]]
     if cut and len({held.digest for held in part.values()}) > 1:
-        limit, most = leads[cut[0]].recipe.evaluate.max_eval_blocks, max(whole.values())
+        limit, most = leads[cut[0]].recipe.evaluate.max_eval_blocks, max(full.values())
         raise UserError(
             f"arms cut the held-out text into other blocks, and evaluate.max_eval_blocks = {limit} "
             "would judge each on another part of it; leave it out, or write as many as there are: "

@@ -76,16 +76,16 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     base = base.change({"model.vocab": base.model.vocab or extent.vocab})
     design = design_model(base)
     base = base.change(_head_width(base, design.shape))
-    whole = account(design.spec, design.shape).parameters
+    full_size = account(design.spec, design.shape).parameters
     length = _length(base, design.shape, extent)
-    sizes = _sizes(ladder, whole)
+    sizes = _sizes(ladder, full_size)
     found = [_fit(base, design, size, ladder) for size in sizes]
     _check_apart(sizes, [parameters for _, parameters in found])
     _check_beyond(ladder, found[-1][1])
     tokens = [
         ladder.tokens[index]
         if ladder.tokens
-        else (ladder.tokens_per_parameter or length / whole) * parameters
+        else (ladder.tokens_per_parameter or length / full_size) * parameters
         for index, (_, parameters) in enumerate(found)
     ]
     _check_equal(ladder, tokens, [parameters for _, parameters in found])
@@ -124,11 +124,11 @@ def baseline_of(recipe: TrainingRecipe) -> TrainingRecipe:
     return found[named or next(iter(found))]
 
 
-def _sizes(ladder: LadderSection, whole: int) -> list[float]:
+def _sizes(ladder: LadderSection, parameters: int) -> list[float]:
     """Return the parameters that are asked for; without a list, they end at the recipe's own."""
     if ladder.sizes is not None:
         return list(ladder.sizes)
-    return [whole / ladder.ratio**back for back in reversed(range(ladder.steps))]
+    return [parameters / ladder.ratio**back for back in reversed(range(ladder.steps))]
 
 
 def _length(base: TrainingRecipe, shape: Shape, extent: CorpusSize) -> float:

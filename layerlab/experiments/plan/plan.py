@@ -83,8 +83,8 @@ def plan(
 def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[RunSpec]:
     if recipe.compare is None:
         ((arm, extent),) = extents.items()
-        whole = resolve_recipe(recipe, extent)
-        return [RunSpec(arm=arm, recipe=whole, digest=extent.digest, code=own_code(whole))]
+        resolved = resolve_recipe(recipe, extent)
+        return [RunSpec(arm=arm, recipe=resolved, digest=extent.digest, code=own_code(resolved))]
     comparison = recipe.compare
     matched = dict(_match(recipe, comparison, extents))
     code = {name: own_code(side) for name, (side, _) in matched.items()}

@@ -168,8 +168,8 @@ class Family:
         corrected = holm([*(raw for raw, _ in seen), *self._beside])
         for test, (raw, side), after in zip(self.tests, seen, corrected, strict=False):
             if self._found[test].corrected >= self.alpha:
-                whole = min(1.0, after / share)
-                self._found[test] = PValue(raw=raw, corrected=whole, side=side, look=look)
+                adjusted = min(1.0, after / share)
+                self._found[test] = PValue(raw=raw, corrected=adjusted, side=side, look=look)
 
 
 def spent_alpha(alpha: float, part: float) -> float:

@@ -22,7 +22,7 @@ def sampling_error(parts: Sequence[tuple[float, np.ndarray]]) -> Range:
         >>> sampling_error([(1.0, np.array([[1.0, 3.0], [1.0, 3.0]]))])
         (1.0, 1)
     """
-    whole, between = 0.0, []
+    variance, between = 0.0, []
     for weight, table in parts:
         n, count = table.shape
         means = table.mean(0)
@@ -31,9 +31,9 @@ def sampling_error(parts: Sequence[tuple[float, np.ndarray]]) -> Range:
         if n > 1:
             left = table - means - table.mean(1, keepdims=True) + table.mean()
             rest = float((left**2).sum()) / ((n - 1) * (count - 1))
-        whole += weight**2 * (items - rest) / (n * count)
+        variance += weight**2 * (items - rest) / (n * count)
         between.append((weight**2 * items / (n * count), count - 1))
     if len(between) == 1:
-        return float(np.sqrt(max(0.0, whole))), between[0][1]
+        return float(np.sqrt(max(0.0, variance))), between[0][1]
     most = sum(freedom for _, freedom in between)
-    return float(np.sqrt(max(0.0, whole))), min(satterthwaite(between)[1], most)
+    return float(np.sqrt(max(0.0, variance))), min(satterthwaite(between)[1], most)

@@ -82,17 +82,17 @@ def losses(
     )
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row for every head and sublayer.
 
     Source: michel19, section 3.2; wang22 (means in place of zeros).
     """
-    model, stack = whole.subject.model, whole.subject.stack
-    texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
-    blocks = _find(whole, texts[0], run)
-    _note_rest(whole, run)
-    whole.begin(len(texts) * len(blocks))
-    means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
+    model, stack = context.subject.model, context.subject.stack
+    texts = [tokens[: run.options["tokens"]] for tokens in context.sequences]
+    blocks = _find(context, texts[0], run)
+    _note_rest(context, run)
+    context.begin(len(texts) * len(blocks))
+    means = _means(context, blocks, texts) if run.options["replace"] == MEAN else None
     room = Room()
     changes: dict[tuple[int, Removal], list[float]] = {}
     handing = set[int]()
@@ -103,22 +103,22 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
             given = answer(model, stack, tokens, places)
         own = losses(given.logits[None], given.tokens[given.places + 1])
         for parts in blocks:
-            whole.step(f"text {number}: layer {parts.block}")
+            context.step(f"text {number}: layer {parts.block}")
             rows = _removals(parts)
-            if number == 0 and not _repeats(whole, given, parts, heads.get(parts.block)):
+            if number == 0 and not _repeats(context, given, parts, heads.get(parts.block)):
                 # Its attention may hand on more than its output, such as values to later layers.
                 handing.add(parts.block)
-                _check(whole, given, parts)
+                _check(context, given, parts)
             kept = None if parts.block in handing else heads.get(parts.block)
-            found = _without(whole, given, parts, rows, means, kept, room)
+            found = _without(context, given, parts, rows, means, kept, room)
             for one, loss in zip(rows, found, strict=True):
                 changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
     return [_row(block, one, values) for (block, one), values in changes.items()]
 
 
-def _note_rest(whole: ModelContext, run: MeasureContext) -> None:
+def _note_rest(context: ModelContext, run: MeasureContext) -> None:
     """Say that texts go on behind what is read of them."""
-    longest, read = max(len(one) for one in whole.sequences), run.options["tokens"]
+    longest, read = max(len(one) for one in context.sequences), run.options["tokens"]
     if longest > read:
         run.notes["tokens"] = (
             f"the first {read} tokens of each text are read; all of them: "
@@ -126,20 +126,20 @@ def _note_rest(whole: ModelContext, run: MeasureContext) -> None:
         )
 
 
-def _find(whole: ModelContext, tokens: Tokens, run: MeasureContext) -> list[BlockParts]:
+def _find(context: ModelContext, tokens: Tokens, run: MeasureContext) -> list[BlockParts]:
     """Return what every block has that can be taken out."""
     found: dict[int, BlockParts] = {}
 
     def keep(layer: Layer) -> None:
         if layer.layer == EMBEDDING:
             return
-        parts = find_parts(whole.subject.stack, layer)
+        parts = find_parts(context.subject.stack, layer)
         if parts.heads or parts.sublayers:
             found[parts.block] = parts
         for name, reason in parts.refused.items():
             run.note_layer(name, f"{name} of {{layers}}: none, because {reason}", parts.block)
 
-    whole.trace(tokens[:PROBED], keep)
+    context.trace(tokens[:PROBED], keep)
     if not found:
         raise NotApplicable("its blocks expose neither heads nor sublayers to take out")
     return list(found.values())
@@ -151,16 +151,16 @@ def _removals(parts: BlockParts) -> list[Removal]:
 
 
 @torch.no_grad()
-def _means(whole: ModelContext, blocks: Sequence[BlockParts], texts: Sequence[Tokens]) -> Means:
+def _means(context: ModelContext, blocks: Sequence[BlockParts], texts: Sequence[Tokens]) -> Means:
     means = Means()
-    with touching(whole.subject.stack, blocks, ("head", *SUBLAYERS), means.add):
+    with touching(context.subject.stack, blocks, ("head", *SUBLAYERS), means.add):
         for tokens in texts:
-            whole.subject.model(input_ids=tokens[None], use_cache=False)
+            context.subject.model(input_ids=tokens[None], use_cache=False)
     return means
 
 
 def _without(
-    whole: ModelContext,
+    context: ModelContext,
     given: Answer,
     parts: BlockParts,
     removals: Sequence[Removal],
@@ -169,7 +169,7 @@ def _without(
     room: Room,
 ) -> Iterator[Tensor]:
     """Yield the loss without each of the removals, as many at once as there is room for."""
-    model, stack = whole.subject.model, whole.subject.stack
+    model, stack = context.subject.model, context.subject.stack
     most = _most_rows(given)
     following = given.tokens[given.places + 1]
     for start in range(0, len(removals), most):
@@ -186,13 +186,13 @@ def _most_rows(given: Answer) -> int:
     return max(1, most)
 
 
-def _check(whole: ModelContext, given: Answer, parts: BlockParts) -> None:
+def _check(context: ModelContext, given: Answer, parts: BlockParts) -> None:
     """Refuse a model that more than the stream leads on from block to block.
 
     Raises:
         NotApplicable: with nothing taken out, the later blocks do not give the model's own logits.
     """
-    if not _repeats(whole, given, parts, None):
+    if not _repeats(context, given, parts, None):
         raise NotApplicable(
             f"with nothing taken out, layer {parts.block} and those behind it do not give its own "
             "logits again: more than the stream reaches them"
@@ -200,10 +200,10 @@ def _check(whole: ModelContext, given: Answer, parts: BlockParts) -> None:
 
 
 def _repeats(
-    whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None
+    context: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None
 ) -> bool:
     """Return whether the later blocks give the model's own logits with nothing taken out."""
-    model, stack = whole.subject.model, whole.subject.stack
+    model, stack = context.subject.model, context.subject.stack
     rows = min(2, _most_rows(given))  # what is not repeated is seen where there are several
     with removing(stack, parts, [None] * rows, heads=heads):
         again = resume(model, stack, given, parts.block, rows)

@@ -150,35 +150,35 @@ def _dot(one: Tensor, other: Tensor, scratch: Tensor | None = None) -> Tensor:
     return torch.mul(one, other, out=scratch).sum(-1)
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row per sequence and layer, the embedding first.
 
     Source: Own.
     """
-    model, stack = whole.subject.model, whole.subject.stack
-    texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
+    model, stack = context.subject.model, context.subject.stack
+    texts = [tokens[: run.options["tokens"]] for tokens in context.sequences]
     tuned = run.options["tuned"] and len(texts) > 1
     if run.options["tuned"] and not tuned:
         run.notes["tuned"] = (
             "a tuned lens is fitted to other texts than it is read on: give at least two"
         )
-    whole.begin(len(texts) * (2 if tuned else 1))
+    context.begin(len(texts) * (2 if tuned else 1))
     rows, answers = list[Row](), list[Answer]()
     for number, tokens in enumerate(texts):
-        whole.step(f"text {number}: logit lens")
+        context.step(f"text {number}: logit lens")
         given = answer(
             model, stack, tokens, spread(len(tokens), run.options["samples"]).to(tokens.device)
         )
-        rows += _rows(whole, number, given)
+        rows += _rows(context, number, given)
         if tuned:
             answers.append(given)
     folds = [_translators(answers[fold::2]) for fold in range(2)] if tuned else []
     for number, given in enumerate(answers):
-        whole.step(f"text {number}: tuned lens")
+        context.step(f"text {number}: tuned lens")
         maps = folds[1 - number % 2]
         width = len(given.streams)
         for row, again in zip(
-            rows[number * width :], _rows(whole, number, given, maps), strict=False
+            rows[number * width :], _rows(context, number, given, maps), strict=False
         ):
             row |= {f"tuned_{name}": again[name] for name in TUNED}
     return rows
@@ -192,11 +192,11 @@ def _translators(answers: Sequence[Answer]) -> list[Translator]:
 
 @torch.no_grad()
 def _rows(
-    whole: ModelContext, number: int, given: Answer, maps: Sequence[Translator] = ()
+    context: ModelContext, number: int, given: Answer, maps: Sequence[Translator] = ()
 ) -> Iterator[Row]:
     """Yield one row per layer, of the stream itself or through a map."""
     judge = Judge(given)
-    with reading_out(whole.subject.model, whole.subject.stack, given) as readout:
+    with reading_out(context.subject.model, context.subject.stack, given) as readout:
         for index, stream in enumerate(given.streams):
             last = index == len(given.streams) - 1
             mapped = maps[index](stream) if maps and not last else stream

@@ -166,7 +166,7 @@ def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> LayerSa
     )
 
 
-def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
+def read(context: ModelContext, run: MeasureContext) -> Iterator[Row]:
     """Read one row per layer and token; the picture goes to the run.
 
     Source: Own.
@@ -175,10 +175,10 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
         NotApplicable: the model has no gradient, or the question does not fit it.
         UserError: a token or a position that is not there.
     """
-    subject, options = whole.subject, run.options
-    asked = prompt(subject, options, whole.sequences)
-    whole.begin(1)
-    whole.step("one forward, one backward")
+    subject, options = context.subject, run.options
+    asked = prompt(subject, options, context.sequences)
+    context.begin(1)
+    context.step("one forward, one backward")
     found = saliency(
         subject,
         asked,
@@ -271,7 +271,7 @@ def _picture(
 
 
 def _token(
-    subject: LoadedModel, logits: Tensor, token: int | None, whole: str | None = None
+    subject: LoadedModel, logits: Tensor, token: int | None, text: str | None = None
 ) -> dict[str, Any] | None:
     """Return a token with what the model predicts of it, and the word that it begins."""
     if token is None:
@@ -280,7 +280,7 @@ def _token(
     return {
         "id": token,
         "token": word,
-        **({} if whole is None else {"word": whole}),
+        **({} if text is None else {"word": text}),
         "probability": float(logits.double().softmax(0)[token]),
         "logit": float(logits[token]),
         "rank": int((logits > logits[token]).sum()) + 1,

@@ -229,15 +229,15 @@ def _read_layer(layer: Layer, found: _TheoremRows) -> None:
         "shortcut": lambda: find_shortcut(layer),
         "ffn": lambda: feedforward_constants(layer, layer.sublayers["ffn"]),
     }
-    whole = True
+    complete = True
     for name, find in tried.items():
         try:
             kept[name] = find()
         except KeyError:
-            whole = False
+            complete = False
             found.refuse(name, "the block does not expose it as a module of its own", layer.layer)
         except NotApplicable as reason:
-            whole = False
+            complete = False
             found.refuse(name, reason, layer.layer)
     attention, shortcut, feedforward = kept.values()
     if "attention" in layer.sublayers and layer.entered is not None:
@@ -250,16 +250,16 @@ def _read_layer(layer: Layer, found: _TheoremRows) -> None:
             _add_augmented(layer, attention, shortcut, found)
         if series:
             _add_series(layer, feedforward, found)
-        if whole:
+        if complete:
             _add_stacks(layer, attention, feedforward, shortcut, found)
     except NotApplicable as reason:
-        whole = False
+        complete = False
         found.refuse("other features", reason, layer.layer)
-    if not whole:
+    if not complete:
         found.stacks.clear()
 
 
-def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
+def read(context: ModelContext, run: MeasureContext) -> Iterator[Row]:
     """Read the rows of all layers on the beginning of the first text.
 
     Source: pangu23, Theorems 4 and 6 to 9.
@@ -267,15 +267,15 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
     Raises:
         NotApplicable: no block has such a module, or there are not two tokens.
     """
-    tokens = whole.sequences[0][: run.options["tokens"]]
+    tokens = context.sequences[0][: run.options["tokens"]]
     if len(tokens) < 2:
         raise NotApplicable("one token has no diversity")
     found = _TheoremRows(run=run)
-    blocks = whole.subject.stack.blocks
-    whole.begin(len(blocks) + 1)
+    blocks = context.subject.stack.blocks
+    context.begin(len(blocks) + 1)
 
     def keep(layer: Layer) -> None:
-        whole.step(f"layer {layer.layer}: theorems")
+        context.step(f"layer {layer.layer}: theorems")
         if layer.layer == EMBEDDING:
             start = float(diversity(layer.stream))
             if start > 0:
@@ -284,7 +284,7 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
             return
         _read_layer(layer, found)
 
-    whole.trace(tokens, keep)
+    context.trace(tokens, keep)
     if not found.found:
         raise NotApplicable(NEITHER)
     if found.rows:

@@ -78,13 +78,13 @@ def forward(model: Any, tokens: Tensor) -> Any:
     return model(input_ids=tokens[None], use_cache=False)
 
 
-def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
+def reruns(context: ModelContext, tokens: Tensor) -> Reruns:
     """Return the reference run of one sequence, ready for others beside it.
 
     Raises:
         NotApplicable: what its blocks pass on is not one vector per token.
     """
-    model, stack = whole.subject.model, whole.subject.stack
+    model, stack = context.subject.model, context.subject.stack
     run = Emulation(model, exact(model.dtype))
     with _giving(model, stack.blocks[0]) as given:
         found = outputs(run, lambda: forward(model, tokens), stack.blocks)

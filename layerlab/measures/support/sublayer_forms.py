@@ -310,9 +310,9 @@ def feedforward_maps(block: nn.Module) -> dict[str, Linear]:
     }
 
 
-def _cut(whole: Linear, number: int) -> Linear:
-    bias = whole.bias if isinstance(whole.bias, float) else whole.bias.chunk(2)[number]
-    return Linear(weight=whole.weight.chunk(2, dim=1)[number], bias=bias)
+def _cut(fused: Linear, number: int) -> Linear:
+    bias = fused.bias if isinstance(fused.bias, float) else fused.bias.chunk(2)[number]
+    return Linear(weight=fused.weight.chunk(2, dim=1)[number], bias=bias)
 
 
 def is_routed(block: nn.Module) -> bool:

@@ -75,8 +75,8 @@ def find_kept(model: nn.Module, policy: Policy) -> Kept:
     _look_up(named, model)
     names = [name for name, _ in model.named_modules() if name]
     inner = [entry.removesuffix(ATTENTION) for entry in named if entry.endswith(ATTENTION)]
-    whole = [entry for entry in named if not entry.endswith(ATTENTION)]
-    modules = {name for name in names if _within(name, whole)}
+    entries = [entry for entry in named if not entry.endswith(ATTENTION)]
+    modules = {name for name in names if _within(name, entries)}
     if residual:
         modules |= {name for name, module in model.named_modules() if _scales(module)}
     hearing = [name for name in names if attends(model.get_submodule(name))]

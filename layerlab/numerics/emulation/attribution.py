@@ -96,7 +96,7 @@ class Attribution:
         return closure(self.layers, self.whole)
 
 
-def closure(parts: Iterable[Contribution], whole: Error) -> float:
+def closure(parts: Iterable[Contribution], total_error: Error) -> float:
     """Return the sum of the parts' squared errors of the logits over that of all at once.
 
     It is 1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
@@ -104,7 +104,7 @@ def closure(parts: Iterable[Contribution], whole: Error) -> float:
     Unit: none.
     """
     total = sum(part.error.logits for part in parts)
-    return total / whole.logits if whole.logits > 0 else nan
+    return total / total_error.logits if total_error.logits > 0 else nan
 
 
 def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Tensor]:
@@ -167,9 +167,9 @@ def error(seen: Tensor, true: Tensor) -> float:
     """
     # A slice at a time: logits of a large vocabulary in float64 are the largest tensor here.
     missed = total = 0.0
-    for part, whole in zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True):
-        missed += float((part.double() - whole.double()).square().sum())
-        total += float(whole.double().square().sum())
+    for part, reference in zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True):
+        missed += float((part.double() - reference.double()).square().sum())
+        total += float(reference.double().square().sum())
     return missed / total if total > 0 else nan
 
 
@@ -237,7 +237,7 @@ def attribution(
         step("reference")
         true = outputs(Emulation(model, exact(run.regime.low)), call, modules)
     trial = _Trials(run, call, modules, true, step)
-    whole = trial("all places", None)
+    total = trial("all places", None)
     places = SiteIndex(model, run.roundings)
     kinds, floors = places.group(places.kind), places.group(places.floor)
     components = _rank(
@@ -253,11 +253,11 @@ def attribution(
         )
         for number, group in sorted(floors.items())
     )
-    found = Attribution(whole=whole, components=components, layers=layers)
+    found = Attribution(whole=total, components=components, layers=layers)
     table = tuple(_cross(trial, components, floors)) if cross else ()
     pairs = tuple(_pair(trial, components)) if _open(found.closure) else ()
     return Attribution(
-        whole=whole, components=components, layers=layers, cross=table, pairs=pairs, runs=trial.runs
+        whole=total, components=components, layers=layers, cross=table, pairs=pairs, runs=trial.runs
     )
 
 

@@ -116,8 +116,8 @@ class CarriedWeights(EmulationMode):
     @contextmanager
     def carrying(self, backward: bool, by_layer: bool) -> Iterator[None]:
         """Give the model carriers until the block ends."""
-        whole = backward or self.regime.rounding == "stochastic"
-        by_layer = not whole and (by_layer or is_offloaded(self.model))
+        at_once = backward or self.regime.rounding == "stochastic"
+        by_layer = not at_once and (by_layer or is_offloaded(self.model))
         values = LayerValues()
         with self._swap(backward, values if by_layer else None):
             with leave_weights_away(self.model):

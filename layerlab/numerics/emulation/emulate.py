@@ -159,9 +159,9 @@ class Emulation(CarriedWeights):
         name, args = func._opname, self.read_numbers(func, args)
         if name == "_to_copy" and relabels(args, kwargs):
             return args[0].held  # `settle` copies it, rounded or not
-        if name == "histc" and (whole := getattr(args[0], "whole", None)) is not None:
+        if name == "histc" and (integers := getattr(args[0], "whole", None)) is not None:
             # What is counted, such as the tokens of each expert, is no rounded number.
-            args = (whole.to(self.wide), *args[1:])
+            args = (integers.to(self.wide), *args[1:])
         if name not in PRODUCTS:
             return func(*self.inner(args), **self.inner(kwargs))
         factors = self.inner(self._factors(args))

@@ -64,8 +64,8 @@ def _two_level(peaks: Tensor, format: Block) -> Tensor:
     """Return a scale in eight bits for each block, under one of the whole tensor in float32."""
     eight = FLOATS["fp8_e4m3"]
     largest = format.element.largest
-    whole = (peaks.amax() / (largest * eight.largest)).float().double()
+    outer_scale = (peaks.amax() / (largest * eight.largest)).float().double()
     limits = torch.finfo(torch.float32)
-    whole = whole.clamp(limits.tiny, limits.max)
-    part = Rounding(eight)(peaks / largest / whole)
-    return part * whole
+    outer_scale = outer_scale.clamp(limits.tiny, limits.max)
+    part = Rounding(eight)(peaks / largest / outer_scale)
+    return part * outer_scale

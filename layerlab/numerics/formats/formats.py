@@ -66,8 +66,8 @@ class Format:
         if number not in NUMBER or self.highest is None:
             return self.highest is None and number == math.inf
         significand, exponent = math.frexp(number)
-        whole = math.ldexp(significand, self.digits).is_integer()
-        return number > 0 and whole and exponent - 1 == self.highest
+        integral = math.ldexp(significand, self.digits).is_integer()
+        return number > 0 and integral and exponent - 1 == self.highest
 
     @property
     def unit(self) -> float:

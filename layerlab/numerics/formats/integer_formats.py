@@ -50,12 +50,12 @@ def to_integers(
         # Each divided first: their difference may be more than the carrier holds.
         scale = _positive(high / last - low / last)
         zero = torch.round(-low / scale)
-    whole = (_whole(grouped / scale, mode, generator) + zero).clamp(first, last) - zero
+    integers = (_whole(grouped / scale, mode, generator) + zero).clamp(first, last) - zero
     limit = torch.finfo(x.dtype).max
     if out is not None and (target := _group(out, format)[0]).numel() == x.numel():
-        torch.mul(whole, scale, out=target).clamp_(-limit, limit)
+        torch.mul(integers, scale, out=target).clamp_(-limit, limit)
         return out
-    found = restore((whole * scale).clamp_(-limit, limit))
+    found = restore((integers * scale).clamp_(-limit, limit))
     return found if out is None else out.copy_(found)  # where zeros pad the last group
 
 

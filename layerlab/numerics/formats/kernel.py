@@ -208,8 +208,8 @@ def _load(path: Path) -> Any:
     library = ctypes.CDLL(str(path))
     for entry in ENTRIES.values():
         call = getattr(library, entry)
-        pointer, whole = ctypes.c_void_p, ctypes.c_int
-        call.argtypes = [pointer, pointer, pointer, ctypes.c_int64, pointer, whole, whole]
+        pointer, integer = ctypes.c_void_p, ctypes.c_int
+        call.argtypes = [pointer, pointer, pointer, ctypes.c_int64, pointer, integer, integer]
         call.restype = None
     _try(library)
     return library

@@ -80,10 +80,10 @@ class Rounding:
             if not self._try_kernel(launch, x, out):
                 self._in_torch(x, out)
         else:
-            whole = x.contiguous()
-            fresh = torch.empty_like(whole)
-            if not self._try_kernel(launch, whole, fresh):
-                self._in_torch(whole, fresh)
+            contiguous = x.contiguous()
+            fresh = torch.empty_like(contiguous)
+            if not self._try_kernel(launch, contiguous, fresh):
+                self._in_torch(contiguous, fresh)
             out.copy_(fresh)
         return out
 

@@ -62,13 +62,13 @@ def _power(peaks, HIGHEST: tl.constexpr, WIDE: tl.constexpr):
 def _two_level(peaks, peak, LARGEST: tl.constexpr, EIGHT: tl.constexpr):
     """Return the scale of NVFP4 for each block, under that of the whole tensor."""
     largest = tl.full([1, 1], LARGEST, tl.float64)
-    whole = (_wide(peak) / (largest * 448.0)).to(tl.float32).to(tl.float64)
-    whole = tl.minimum(tl.maximum(whole, 2.0**-126), 3.4028234663852886e38)
+    outer_scale = (_wide(peak) / (largest * 448.0)).to(tl.float32).to(tl.float64)
+    outer_scale = tl.minimum(tl.maximum(outer_scale, 2.0**-126), 3.4028234663852886e38)
     if EIGHT.stored == 52:
-        quotient = (_wide(peaks) / largest / whole).to(tl.int64, bitcast=True)
+        quotient = (_wide(peaks) / largest / outer_scale).to(tl.int64, bitcast=True)
     else:
-        quotient = _stick(_wide(peaks) * (1.0 / (largest * whole)))
-    return _wide(round_words(quotient, 0, EIGHT, "nearest")) * whole
+        quotient = _stick(_wide(peaks) * (1.0 / (largest * outer_scale)))
+    return _wide(round_words(quotient, 0, EIGHT, "nearest")) * outer_scale
 
 
 @triton.jit
@@ -196,17 +196,17 @@ def round_blocks(
         words: random words of the quotients, as many as the blocks have places, drawn from the
             generator if left out; int64, or int32 for the narrow way.
     """
-    whole = torch.atleast_1d(x).contiguous()
+    contiguous = torch.atleast_1d(x).contiguous()
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if whole.numel() == 0:
+    if contiguous.numel() == 0:
         return out
-    bits, two_level = whole.view(WORDS[x.dtype]), format.scale == "fp8_e4m3"
+    bits, two_level = contiguous.view(WORDS[x.dtype]), format.scale == "fp8_e4m3"
     carrier = torch.float64 if _is_wide(x, format, mode, words) else torch.float32
     own = grid(EIGHT, "nearest", x.dtype)  # for what it says of the carrier
-    columns = whole.shape[-1]
+    columns = contiguous.shape[-1]
     per_row = -(-columns // format.size)
-    blocks = whole.numel() // columns * per_row
+    blocks = contiguous.numel() // columns * per_row
     span = triton.next_power_of_2(format.size)
     rows = max(1, fit_block(blocks * span) // span)
     seed = seed_on(x.device, generator) if mode == "stochastic" and words is None else None

@@ -134,17 +134,17 @@ def _round_integers(
         bits = tl.load(x + offsets, mask=inside, other=0)
         quotient = _divide(_real(bits), scale + _real(bits & 0))
         if MODE == "stochastic":
-            whole = _round_quotient(quotient, bits, GRID, "down")
+            integers = _round_quotient(quotient, bits, GRID, "down")
             word = ((outer * inner + column) * parts + part) * size + lane
             if DRAWN == "words":
                 uniform = tl.load(draws + word, mask=inside, other=0.0)
             else:
                 uniform = _draw_uniform(seed, word, bits)
-            whole = tl.where(uniform < quotient - whole, whole + 1.0, whole)
+            integers = tl.where(uniform < quotient - integers, integers + 1.0, integers)
         else:
-            whole = _round_quotient(quotient, bits, GRID, MODE)
-        whole = tl.minimum(tl.maximum(whole + zero, FIRST), LAST) - zero
-        found = tl.minimum(tl.maximum(whole * scale, -LIMIT), LIMIT).to(bits.dtype, bitcast=True)
+            integers = _round_quotient(quotient, bits, GRID, MODE)
+        integers = tl.minimum(tl.maximum(integers + zero, FIRST), LAST) - zero
+        found = tl.minimum(tl.maximum(integers * scale, -LIMIT), LIMIT).to(bits.dtype, bitcast=True)
         # What a device makes of a NaN in arithmetic is its own affair.
         size_bits = bits & (GRID.infinity | ((1 << GRID.stored) - 1))
         found = tl.where(size_bits > GRID.infinity, bits | (1 << (GRID.stored - 1)), found)
@@ -166,8 +166,11 @@ def round_integers(
         draws: uniform numbers from 0 up to 1 for stochastic rounding, of the carrier's dtype, one
             for each number of each unit; drawn from the generator if left out.
     """
-    whole = x.contiguous()
-    out, bits = torch.empty_like(whole) if out is None else out, whole.view(WORDS[x.dtype])
+    contiguous = x.contiguous()
+    out, bits = (
+        torch.empty_like(contiguous) if out is None else out,
+        contiguous.view(WORDS[x.dtype]),
+    )
     # Along the axis; how many share a scale there; how far apart they lie.
     length, inner = x.numel(), 1
     if format.per != "tensor" and x.dim() > 0:

@@ -36,11 +36,11 @@ def losses(seen: Tensor, true: Tensor) -> Tensor:
     """
     # A token at a time: logits of a large vocabulary in float64 are the largest tensor here.
     rows = zip(seen.flatten(0, -2), true.flatten(0, -2), strict=True)
-    found = [(row.double() - whole.double()).square().sum() for row, whole in rows]
+    found = [(row.double() - full.double()).square().sum() for row, full in rows]
     return torch.stack(found).cpu()
 
 
-def deviation(missed: Tensor, whole: Tensor) -> float:
+def deviation(missed: Tensor, full: Tensor) -> float:
     """Return the standard error of a share of squared errors by the jackknife.
 
     One piece of the text at a time is left out.
@@ -52,13 +52,13 @@ def deviation(missed: Tensor, whole: Tensor) -> float:
 
     Args:
         missed: squared error of each token, in the order of the text.
-        whole: the same with nothing kept.
+        full: the same with nothing kept.
     """
     pieces = [
         (float(part.sum()), float(base.sum()))
         for part, base in zip(
             missed.tensor_split(min(PIECES, len(missed))),
-            whole.tensor_split(min(PIECES, len(whole))),
+            full.tensor_split(min(PIECES, len(full))),
             strict=True,
         )
     ]
@@ -249,13 +249,13 @@ class PolicyRuns:
 
     def real_deviation(self, keep: Iterable[str]) -> float:
         """Return the standard error of the share that real runs leave; 0 where there is none."""
-        kept, whole = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
-        return 0.0 if kept is None or whole is None else deviation(kept, whole)
+        kept, full = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
+        return 0.0 if kept is None or full is None else deviation(kept, full)
 
     def real_share(self, keep: Iterable[str]) -> float | None:
         """Return the share that is left under a policy in real runs."""
-        whole, kept = self.real(()), self.real(keep)
-        return None if whole is None or kept is None or whole == inf else kept / whole
+        full, kept = self.real(()), self.real(keep)
+        return None if full is None or kept is None or full == inf else kept / full
 
     def within(self, keep: Iterable[str], budget: float) -> bool:
         """Return whether a policy keeps within a budget.

@@ -115,8 +115,8 @@ class Correlation:
         centred = centred.clamp_min(0).reshape(p.shape)
         rest = (torch.where(p == 0, 0.0, spread) - shared.reshape(p.shape)).clamp_min(0)
         square = p.square()
-        whole = _finite(square * rest).sum(-1, keepdim=True)
-        through = _finite(square * (rest * (1 - 2 * p) + whole + centred))
+        total = _finite(square * rest).sum(-1, keepdim=True)
+        through = _finite(square * (rest * (1 - 2 * p) + total + centred))
         tied = torch.minimum(through, p * (1 - p)).clamp_min(0)
         # Where a weight cannot move as far as its slope says, neither can the sum.
         held = torch.where(through > 0, tied / through, 0.0).nan_to_num(nan=0.0)

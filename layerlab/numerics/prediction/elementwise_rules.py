@@ -87,9 +87,9 @@ def _elementwise(
     through = None if spread is None else algebra.through(x, y, spread, value, entry)
 
     def size() -> Tensor:
-        whole = x.abs() if entry.outer else y.abs()
+        total = x.abs() if entry.outer else y.abs()
         reach = spread if entry.outer else through
-        return whole if reach is None else whole + reach
+        return total if reach is None else total + reach
 
     return add_variances(through, algebra.slack(entry.units, size) if entry.units else None)
 

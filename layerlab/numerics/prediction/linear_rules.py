@@ -131,8 +131,8 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
 
     def size() -> Tensor:
         extra = None if addend is None else call.value(addend)
-        whole = None if extra is None else _magnitude(extra)
-        total = of(_magnitude(x), _magnitude(y), whole)
+        added = None if extra is None else _magnitude(extra)
+        total = of(_magnitude(x), _magnitude(y), added)
         return total if through is None else total + through
 
     return add_variances(through, algebra.slack(terms, size))
@@ -280,8 +280,8 @@ def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode:
         if terms == 1:
             own = algebra.round(value, own, format, mode)
         total = value if total is None else total + value
-        whole = total
-        spread = add_variances(spread, own, algebra.slack(1, lambda t=whole: t.abs()))  # type: ignore[misc]
+        current = total
+        spread = add_variances(spread, own, algebra.slack(1, lambda t=current: t.abs()))  # type: ignore[misc]
         spread = algebra.round(total, spread, format, mode)
     if addend is not None:
         result = call.results[0]

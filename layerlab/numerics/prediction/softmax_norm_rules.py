@@ -26,8 +26,8 @@ def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
     if spread is not None and algebra.power == 2:
         # What counts for nothing does so however little is known of it.
         spread = torch.where(p == 0, 0.0, spread)
-        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
-        through = p.square() * (spread * (1 - 2 * p) + whole)
+        total = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
+        through = p.square() * (spread * (1 - 2 * p) + total)
         through = torch.minimum(through.nan_to_num(math.inf, math.inf), p * (1 - p)).clamp_min(0)
     elif spread is not None:
         through = _simplex(s, p, spread, int(dim))
@@ -63,8 +63,8 @@ def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
     through: ErrorState = None
     if spread is not None and algebra.power == 2:
         p = y.exp()
-        whole = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
-        through = spread * (1 - 2 * p) + whole
+        total = (p.square() * spread).nan_to_num(math.inf, math.inf).sum(dim, keepdim=True)
+        through = spread * (1 - 2 * p) + total
         through = through.nan_to_num(math.inf, math.inf).clamp_min(0)
     elif spread is not None:
         through = spread + _shift(s, spread, dim, keep=True)
@@ -122,8 +122,8 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     if spread is not None and algebra.power == 2:
         d = math.prod(shape)
         sums = [(spread * n**k).sum(dims, keepdim=True) for k in range(3)]
-        whole = (sums[0] + 2 * n * sums[1] + n.square() * sums[2]) / d**2
-        through = (spread * (1 - 2 * (1 + n.square()) / d) + whole).clamp_min(0) / sigma.square()
+        total = (sums[0] + 2 * n * sums[1] + n.square() * sums[2]) / d**2
+        through = (spread * (1 - 2 * (1 + n.square()) / d) + total).clamp_min(0) / sigma.square()
     elif spread is not None:
         apart = spread + spread.mean(dims, keepdim=True)
         through = _divide(apart, n, sigma, epsilon, dims)
@@ -148,8 +148,8 @@ def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     through: ErrorState = None
     if spread is not None and algebra.power == 2:
         d = math.prod(shape)
-        whole = n.square() * (spread * n.square()).sum(dims, keepdim=True) / d**2
-        through = (spread * (1 - 2 * n.square() / d) + whole).clamp_min(0) / sigma.square()
+        total = n.square() * (spread * n.square()).sum(dims, keepdim=True) / d**2
+        through = (spread * (1 - 2 * n.square() / d) + total).clamp_min(0) / sigma.square()
     elif spread is not None:
         through = _divide(spread, n, sigma, epsilon, dims)
     flat = algebra.slack(math.prod(shape) + 16, lambda: n.abs())
@@ -204,15 +204,15 @@ def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
     x, y, spread = call.value(0), call.results[0], call.spread(0)
     order, dims = float(call.option(1, 2)), call.option(2, None)
     keep = bool(call.option(3, False))
-    whole = list(range(x.dim())) if dims is None else list(dims)
+    axes = list(range(x.dim())) if dims is None else list(dims)
     through: ErrorState = None
     if spread is not None and algebra.power == 1:
         through = call.again(spread, *call.args[1:])
     elif spread is not None:
-        long = torch.linalg.vector_norm(x, order, whole, keepdim=True)
+        long = torch.linalg.vector_norm(x, order, axes, keepdim=True)
         slope = (x.abs() / long) ** (order - 1)
         slope = torch.where(long > 0, slope, 1.0).nan_to_num(nan=0.0)
-        through = (slope.square() * spread).sum(whole, keepdim=keep).reshape(y.shape)
+        through = (slope.square() * spread).sum(axes, keepdim=keep).reshape(y.shape)
     terms = x.numel() / max(y.numel(), 1) + 16
     return add_variances(through, algebra.slack(terms, lambda: reach(y, through)))
 
@@ -221,23 +221,23 @@ def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """Return the spread of sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c)."""
     x, spread = call.value(0), call.spread(0)
     dims = call.option(1, None)
-    whole = list(range(x.dim())) if dims is None else list(dims)
-    count = math.prod(x.shape[dim] for dim in whole)
+    axes = list(range(x.dim())) if dims is None else list(dims)
+    count = math.prod(x.shape[dim] for dim in axes)
     correction = call.kwargs.get("correction", 1)
     rest = count - (1 if correction is None else correction)
     keep = bool(call.kwargs.get("keepdim", False))
-    centred = _centre(x, whole)[1]
+    centred = _centre(x, axes)[1]
     y = call.results[0]
     through: ErrorState = None
     if spread is not None and algebra.power == 2:
-        through = (centred.square() * spread).sum(whole, keepdim=keep) * 4 / rest**2
+        through = (centred.square() * spread).sum(axes, keepdim=keep) * 4 / rest**2
     elif spread is not None:
-        apart = spread + spread.mean(whole, keepdim=True)
+        apart = spread + spread.mean(axes, keepdim=True)
         twice = 2 * centred.abs() * apart + apart.square()
-        through = twice.sum(whole, keepdim=keep) / rest
+        through = twice.sum(axes, keepdim=keep) / rest
     spoiled = algebra.slack(
         2 * count + 16,
-        lambda: y.abs() + (x.square().sum(whole, keepdim=keep) / rest * y.abs()).sqrt(),
+        lambda: y.abs() + (x.square().sum(axes, keepdim=keep) / rest * y.abs()).sqrt(),
     )
     found = add_variances(through, spoiled)
     if len(call.results) == 1:
@@ -245,6 +245,6 @@ def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     # `var_mean`: the second result is the mean.
     through = None
     if spread is not None:
-        through = spread.sum(whole, keepdim=keep) / algebra.factor(count)
-    size = algebra.slack(count + 1, lambda: x.abs().mean(whole, keepdim=keep))
+        through = spread.sum(axes, keepdim=keep) / algebra.factor(count)
+    size = algebra.slack(count + 1, lambda: x.abs().mean(axes, keepdim=keep))
     return [found, add_variances(through, size)]

@@ -89,11 +89,11 @@ class ExchangedErrors:
         """Return the shares by layer, in the order in which they run."""
         zones = self.add_up("zone", ())
         blocks = [_share(name, one, self.whole) for name, one in self.layers.items()]
-        before, whole, behind = (
+        before, inside, behind = (
             [replace(one, name=called) for one in zones if one.name == name]
             for name, called in ((BEFORE, BEFORE), (BLOCKS, self.blocks), (BEHIND, BEHIND))
         )
-        return [*before, *(blocks or whole), *behind]
+        return [*before, *(blocks or inside), *behind]
 
 
 def find_gap(
@@ -146,26 +146,26 @@ def find_gap(
         choices=scores.choices,
         forwards=scores.forwards,
     )
-    whole = theirs - mine
-    if not bool(whole.any()):
+    difference = theirs - mine
+    if not bool(difference.any()):
         return found
     changed = scores.choices.changed
-    square = whole.square().cpu()
+    square = difference.square().cpu()
     share = float(square[scores.rerouted].sum() / square.sum())
     found = replace(found, choices=replace(scores.choices, share=share))
     made = [one - mine for one in read]
     exchanged = ExchangedErrors(
-        whole=whole,
+        whole=difference,
         parts=dict(zip(parts, made, strict=False)),
         layers=dict(zip(spans, made[len(parts) :], strict=False)),
         blocks=next(iter(spans), BLOCKS),
-        rows=(_share(EXPERTS, theirs - pinned, whole),) if changed else (),
+        rows=(_share(EXPERTS, theirs - pinned, difference),) if changed else (),
     )
     found = _attribute(found, exchanged)
     remedies, alone = _take_back(scores, found, mine)
     found = replace(found, remedies=remedies, alone=alone)
     if abs(found.closure - 1) > CLOSED:
-        found = replace(found, pairs=_pair(scores, found, mine, whole))
+        found = replace(found, pairs=_pair(scores, found, mine, difference))
     return replace(found, forwards=scores.forwards)
 
 
@@ -217,7 +217,7 @@ def _count_groups(spent: float, apart: int, chooses: bool) -> int:
 
 
 def _pair(
-    scores: TokenScores, found: RunGap, mine: Tensor, whole: Tensor
+    scores: TokenScores, found: RunGap, mine: Tensor, difference: Tensor
 ) -> tuple[JointShare, ...]:
     """Exchange the errors of the largest operations two by two, in the passes that are left."""
     largest = [one for one in found.operations if one.name in OPERATIONS][:PAIRED]
@@ -229,7 +229,7 @@ def _pair(
         JointShare(
             first=one.name,
             second=two.name,
-            excess=_share("", part - mine, whole).share - one.share - two.share,
+            excess=_share("", part - mine, difference).share - one.share - two.share,
         )
         for (one, two), part in zip(pairs, read, strict=True)
     )
@@ -266,8 +266,8 @@ def _replace(found: RunGap, names: Iterable[str]) -> NumericsProfile:
     return profile
 
 
-def _share(name: str, part: Tensor, whole: Tensor, differs: bool = False) -> DifferenceShare:
-    share = float((part * whole).sum() / whole.square().sum())
+def _share(name: str, part: Tensor, difference: Tensor, differs: bool = False) -> DifferenceShare:
+    share = float((part * difference).sum() / difference.square().sum())
     return DifferenceShare(name=name, share=share, rms=rms(part), differs=differs)
 
 

@@ -74,9 +74,9 @@ class TokenScores:
         parts = [one for one in model.modules() if one is not model]
         handles = [one.register_forward_hook(self._note_features) for one in parts]
         with temporary_hooks(handles), probe.running():
-            (whole,) = set(probe.values(call(model, short)))
-        self._entries = whole.shape[-1]
-        if self._base is not None and not self._ends_with_head(probe, short, whole):
+            (logits,) = set(probe.values(call(model, short)))
+        self._entries = logits.shape[-1]
+        if self._base is not None and not self._ends_with_head(probe, short, logits):
             self._base = None
 
     def _note_features(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -84,7 +84,7 @@ class TokenScores:
         if isinstance(getattr(output, "last_hidden_state", None), Tensor):
             self._base = module
 
-    def _ends_with_head(self, probe: SideBySide, ids: Tensor, whole: Tensor) -> bool:
+    def _ends_with_head(self, probe: SideBySide, ids: Tensor, logits: Tensor) -> bool:
         """Return whether what follows the blocks is done token by token."""
         try:
             output, streams = self._read_blocks(probe, ids)
@@ -96,8 +96,8 @@ class TokenScores:
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return False
         found = torch.cat(read, dim=1)
-        most = SAME * whole.abs().max()
-        return found.shape == whole.shape and bool((found - whole).abs().max() <= most)
+        most = SAME * logits.abs().max()
+        return found.shape == logits.shape and bool((found - logits).abs().max() <= most)
 
     def take_texts(self, pieces: Sequence[Tensor]) -> Self:
         """Return what reads other texts with the same model, which is not looked into again."""

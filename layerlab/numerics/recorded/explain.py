@@ -102,21 +102,21 @@ def explain_record(
         outliers = outliers & ~made
         held = replace(held, whole=given.masked_fill(outliers, nan))
         rows = held.fit(emulated, starts)
-    whole, error = held.whole, held.error
+    values, error = held.whole, held.error
     difference = compare_tokens(mine[every], given[every])
     far = _list_outliers(records, recorded, exact, outliers)
-    recorded = list(whole.split(list(map(len, recorded))))
+    recorded = list(values.split(list(map(len, recorded))))
     rows.sort(key=lambda one: (not _may_be(one, rms(error), limits.floor), -one.share))
     best = max(one.share for one in rows)
     is_beyond = limits.are_passed(error) and best < FITTING
     known = held.known
     read = [one[known] for one in (*emulated, usual)]
-    temperature = fit_temperature(whole[known], exact[known], read, slopes.select(known))
+    temperature = fit_temperature(values[known], exact[known], read, slopes.select(known))
     if temperature and (best > SAME or limits.is_passed(temperature.left, temperature.bias)):
         temperature = None
     causes = _tell_temperature(temperature)
     if is_beyond and not causes:
-        causes += try_logits(sample.select(whole))
+        causes += try_logits(sample.select(values))
         causes += _try_mistakes(scores, recorded, exact)
     elif best < FITTING and not causes and rms(error) > limits.floor:
         causes += held.try_rounded(max(best, 0.0), [*emulated, usual], starts)

@@ -58,9 +58,9 @@ class HeldRecord:
 
     def explain(self, read: Tensor) -> float:
         """Return the share of the recorded difference that a run explains; all of none."""
-        whole = float(self.error.square().sum())
+        total = float(self.error.square().sum())
         left = float((self.whole - read)[self.known].square().sum())
-        return 1 - left / whole if whole else float(not left)
+        return 1 - left / total if total else float(not left)
 
     def fit(self, emulated: Sequence[Tensor], starts: Sequence[int]) -> list[ProfileFit]:
         """Return what each profile explains, emulated and run for real.

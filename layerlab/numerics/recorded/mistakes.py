@@ -54,8 +54,8 @@ class RecordedTexts:
         known = ~(values - other).isnan()
         if not known.any():
             return Cause(name=name, left=inf, whole=0.0)
-        whole = values - torch.cat(list(self.exact))
-        return Cause(name=name, left=rms((values - other)[known]), whole=rms(whole[known]))
+        error = values - torch.cat(list(self.exact))
+        return Cause(name=name, left=rms((values - other)[known]), whole=rms(error[known]))
 
 
 def try_shifts(recorded: RecordedTexts) -> list[Cause]:
@@ -235,8 +235,8 @@ def try_context(recorded: RecordedTexts, padding: int | None, most: int) -> list
         tried.append(("the texts before each attended to", before))
     found = []
     for name, ahead in tried:
-        whole = recorded.read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
-        rows = [one[1 - len(ids) :] for one, ids in zip(whole, pieces, strict=True)]
+        longer = recorded.read([torch.cat(both) for both in zip(ahead, pieces, strict=True)])
+        rows = [one[1 - len(ids) :] for one, ids in zip(longer, pieces, strict=True)]
         found.append(recorded.judge(name, rows))
     return found
 

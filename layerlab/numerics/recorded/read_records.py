@@ -63,11 +63,11 @@ def _divide(row: Any) -> Iterator[tuple[str, Any]]:
 
 def _parse(text: str, path: Path) -> list[Any]:
     try:
-        whole = json_of(text) if text.strip() else []
+        content = json_of(text) if text.strip() else []
     except ValueError:
         pass
     else:
-        return whole if isinstance(whole, list) else [whole]
+        return content if isinstance(content, list) else [content]
     rows = []
     # Not by splitlines, since texts in JSON may hold what separates lines elsewhere.
     for number, line in enumerate(text.split("\n"), 1):

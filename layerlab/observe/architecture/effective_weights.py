@@ -195,11 +195,11 @@ def _names(module: nn.Module) -> Iterator[str]:
     yield from module._modules.get(PARAMETRIZED) or ()  # type: ignore[misc]
     built = set()
     for name, value in module._parameters.items():
-        whole = next((name.removesuffix(end) for end in KEPT if name.endswith(end)), name)
-        if value is None or whole in built:
+        base_name = next((name.removesuffix(end) for end in KEPT if name.endswith(end)), name)
+        if value is None or base_name in built:
             continue
-        if whole != name and isinstance(module.__dict__.get(whole), Tensor):
-            built.add(whole)
-            yield whole
+        if base_name != name and isinstance(module.__dict__.get(base_name), Tensor):
+            built.add(base_name)
+            yield base_name
         else:
             yield name

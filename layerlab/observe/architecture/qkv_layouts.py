@@ -255,18 +255,18 @@ def _fused_layout(
     kind = type(attention)
     family = kind.__module__.split(".")[-2] if "." in kind.__module__ else ""
     cut = LAYOUTS.get(kind.__name__, LAYOUTS.get(f"{family}.{kind.__name__}"))
-    whole = affine(module)
-    if cut is None or whole is None or not kind.__module__.startswith("transformers."):
+    fused = affine(module)
+    if cut is None or fused is None or not kind.__module__.startswith("transformers."):
         return _none(f"the layout of the fused query, key and value of {kind.__name__} is unknown")
     output = affine(output_projection(block, attention))
     heads = int(config.num_attention_heads)
-    kv_heads = (len(whole.weight) // width - heads) // 2
+    kv_heads = (len(fused.weight) // width - heads) // 2
     rows = cut(heads, kv_heads, width, attention)
-    if sum(map(len, rows)) != len(whole.weight):
+    if sum(map(len, rows)) != len(fused.weight):
         return _none(
-            f"{kind.__name__} has {len(whole.weight)} fused rows, not {sum(map(len, rows))}"
+            f"{kind.__name__} has {len(fused.weight)} fused rows, not {sum(map(len, rows))}"
         )
-    query, key, value = (whole.take(part) for part in rows)
+    query, key, value = (fused.take(part) for part in rows)
     return _finish(attention, Layout(
         query=query, key=key, value=value, output=output, head_width=width
     ))  # fmt: skip

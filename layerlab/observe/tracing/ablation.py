@@ -177,13 +177,13 @@ def _touch_sublayer(
     output: Any,
 ) -> Any:
     """Change what a sublayer adds; a residual that it adds inside stays."""
-    whole = first_tensor(output)
+    result = first_tensor(output)
     residual = residual_of(module, args, options)
-    added = _copy(whole if residual is None else whole - residual)
+    added = _copy(result if residual is None else result - residual)
     touched = list(touch(block, name, _rows(added, rows)))
     if not touched:
         return None
-    changed = _copy(whole)
+    changed = _copy(result)
     given = added if residual is None else residual + added
     _rows(changed, rows)[touched] = _rows(given, rows)[touched]
     return with_first(output, changed)

@@ -138,11 +138,11 @@ def _batches(
         raise large
     left, rows = LARGEST, min(ROWS, LARGEST // stored)
     for batch in file.iter_batches(rows, columns=texts.names):
-        whole = batch.select(texts.names).cast(texts)
-        left -= whole.nbytes
+        selected = batch.select(texts.names).cast(texts)
+        left -= selected.nbytes
         if left < 0:
             raise large
-        yield whole
+        yield selected
 
 
 def _read(path: Path) -> "pyarrow.Table":

@@ -53,21 +53,21 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
             page in this language.
     """
-    whole, known = _check(content), language(lang)
-    recipe = current_settings(whole["recipe"])
+    checked, known = _check(content), language(lang)
+    recipe = current_settings(checked["recipe"])
     script = join_scripts((DRAWING, "study.js"))
-    pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
+    pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, known))]
     return (
         environment(lang)
         .get_template("curriculum.html")
         .render(
-            content=whole,
-            facts=list(_facts(whole)),
-            said=list(_describe(whole)),
-            open=sum(not one.get("finished") for one in whole["stages"]),
-            sections=adaptation_tables.sections(whole, len(pictures)),
-            samples=_samples(whole),
-            stages=[adaptation_tables.stages(whole)],
+            content=checked,
+            facts=list(_facts(checked)),
+            said=list(_describe(checked)),
+            open=sum(not one.get("finished") for one in checked["stages"]),
+            sections=adaptation_tables.sections(checked, len(pictures)),
+            samples=_samples(checked),
+            stages=[adaptation_tables.stages(checked)],
             pictures=pictures,
             recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
             command=command.run_recipe("adapt", recipe),
@@ -125,18 +125,18 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     Raises:
         UserError: the content cannot be read, or the folder cannot be written or holds other files.
     """
-    whole = _check(content)
-    written = render(whole, lang)
+    checked = _check(content)
+    written = render(checked, lang)
     check_curriculum(folder)
     # First: it tells that what lies beside it was written here.
     sealed = seal(json_values(content))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, indent=1)
     files.write_file(folder / DATA, data + "\n")
     for name in _KEPT:
-        table = pd.DataFrame(whole[name]).to_csv(index=False)
+        table = pd.DataFrame(checked[name]).to_csv(index=False)
         files.write_file(folder / TABLES / f"{name}.csv", table)
     for kind in KINDS:
-        drawing = comparison_svg.curve_picture(_race(whole, kind))
+        drawing = comparison_svg.curve_picture(_race(checked, kind))
         if drawing:
             files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
     return files.write_file(folder / PAGE, written)
@@ -148,32 +148,32 @@ def _check(content: Mapping[str, Any]) -> Json:
     Raises:
         UserError: a part is of another kind.
     """
-    whole: Json = json_values(dict(content))
+    checked: Json = json_values(dict(content))
     for name, kind in _KINDS.items():
-        found = kind() if whole.get(name) is None else whole[name]
+        found = kind() if checked.get(name) is None else checked[name]
         if not isinstance(found, kind):
             raise UserError(
                 f"this is no content of an adaptation: {name!r} is damaged; "
                 "type layerlab adapt RECIPE.toml to make it anew"
             )
-        whole[name] = found
-    return whole
+        checked[name] = found
+    return checked
 
 
-def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
-    for one in whole["base"][:1]:
+def _facts(content: Json) -> Iterable[tuple[str, Any]]:
+    for one in content["base"][:1]:
         yield label("Parameters of the base"), one.get("parameters")
-    for one in whole["vocabulary"][:1]:
+    for one in content["vocabulary"][:1]:
         yield label("Vocabulary before"), one.get("entries_base")
         yield label("Vocabulary after"), one.get("entries")
-    yield label("Arms"), len(whole["arms"])
-    seconds = [one.get("seconds") or 0 for one in whole["stages"]]
+    yield label("Arms"), len(content["arms"])
+    seconds = [one.get("seconds") or 0 for one in content["stages"]]
     yield label("Minutes of all stages"), round(sum(seconds) / 60, 1)
 
 
-def _describe(whole: Json) -> Iterable[str]:
+def _describe(content: Json) -> Iterable[str]:
     """Describe what was learned and forgotten, in sentences."""
-    for one in whole["changes"]:
+    for one in content["changes"]:
         baseline = one.get("against")
         more = "" if baseline == "before" else f", against {baseline}"
         if one.get("low") is not None:
@@ -187,9 +187,9 @@ def _describe(whole: Json) -> Iterable[str]:
             yield f"{arm}: {size} bits per byte on text of the domain{more}"
 
 
-def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
+def _samples(content: Json) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
-    for one in whole["samples"]:
+    for one in content["samples"]:
         answer = (Label(adaptation_tables.place(one)), str(one.get("answer")))
         found.setdefault(str(one.get("prompt")), []).append(answer)
     return found
@@ -240,14 +240,14 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
     return {"name": kind, "title": title, "data": traces, "layout": layout}
 
 
-def _race(whole: Json, kind: str) -> Json:
+def _race(content: Json, kind: str) -> Json:
     """Return the curves of a kind in the form that a comparison has."""
-    runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
+    runs = [run for run in content["pretrain"] if (run.get("curves") or {}).get(kind)]
     names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]
     return {
-        "name": f"{whole['name']}: {kind} text",
+        "name": f"{content['name']}: {kind} text",
         "metric": "bits_per_byte",
-        "arms": whole["arms"],
+        "arms": content["arms"],
         "seeds": sorted({run.get("seed") or 0 for run in runs}),
         "runs": [{"run": name, "finished": True} for name in names],
         "curves": [

@@ -38,20 +38,25 @@ def incomplete(row: Mapping[str, Any]) -> Label | None:
     return Label(f"incomplete ({row.get('parts')} of {row.get('whole')})")
 
 
-def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
+def sections(content: Mapping[str, Any], pictures: int) -> list[Json]:
     """Return the parts of the page in their order; empty ones are left out.
 
     Args:
         pictures: that there are of the curves.
     """
     found = [
-        ("scores", label("Before and after"), [_scores(whole), *_differences(whole)], []),
-        ("curves", label("Curves and forgetting"), [_changes(whole)], list(range(pictures))),
-        ("vocabulary", label("The vocabulary"), [*vocabularies(whole), *_embeddings(whole)], []),
+        ("scores", label("Before and after"), [_scores(content), *_differences(content)], []),
+        ("curves", label("Curves and forgetting"), [_changes(content)], list(range(pictures))),
+        (
+            "vocabulary",
+            label("The vocabulary"),
+            [*vocabularies(content), *_embeddings(content)],
+            [],
+        ),
         (
             "read",
             label("Data"),
-            [_texts(whole), _read(whole), _tune(whole), *_searches(whole)],
+            [_texts(content), _read(content), _tune(content), *_searches(content)],
             [],
         ),
     ]
@@ -72,10 +77,10 @@ def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "")
     return {"id": f"table-{name}", "title": title, "head": head, "rows": list(rows), "hint": hint}
 
 
-def _scores(whole: Mapping[str, Any]) -> Json:
+def _scores(content: Mapping[str, Any]) -> Json:
     """Return the table of scores: a row for each model, then the rows that explain them."""
-    columns = whole["table"].get("columns") or []
-    tests = whole["table"].get("rows") or ()
+    columns = content["table"].get("columns") or []
+    tests = content["table"].get("rows") or ()
     head = ["", *(Label(f"{one.get('title')} ({_unit(one)})") for one in tests)]
     cells = [[*(one.get("cells") or ()), *[None] * len(columns)] for one in tests]
     rows: list[list[Any]] = [
@@ -147,10 +152,10 @@ def _cell(cell: Any, unit: Any) -> str | None:
     return f"{score} ± {scale * error:.{digits}f}" if error else score
 
 
-def _differences(whole: Mapping[str, Any]) -> list[Json]:
+def _differences(content: Mapping[str, Any]) -> list[Json]:
     """Return the table of what changed, and a folded one of what stayed as in the base."""
     rows: dict[bool, list[Any]] = {True: [], False: []}
-    for one in whole["differences"]:
+    for one in content["differences"]:
         same = one.get("difference") == 0 and not one.get("error")
         rows[same].append(
             [
@@ -176,7 +181,7 @@ def _percent(value: Any) -> float | None:
     return 100 * value if isinstance(value, int | float) else None
 
 
-def _changes(whole: Mapping[str, Any]) -> Json:
+def _changes(content: Mapping[str, Any]) -> Json:
     rows = [
         [
             Label(f"{one.get('arm')}, {one.get('kind')} text"),
@@ -188,7 +193,7 @@ def _changes(whole: Mapping[str, Any]) -> Json:
             format_signed(one.get("high")),
             Label(f"{one.get('n')} {one.get('over')}"),
         ]
-        for one in whole["changes"]
+        for one in content["changes"]
     ]
     head = (
         *("", label("against"), label("before"), label("after"), label("change")),
@@ -198,9 +203,9 @@ def _changes(whole: Mapping[str, Any]) -> Json:
     return table("changes", label("What was learned and forgotten"), head, rows, hint)
 
 
-def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
+def vocabularies(content: Mapping[str, Any]) -> Iterable[Json]:
     """Yield a table of what each proof found in each set of texts."""
-    for number, one in enumerate(whole["vocabulary"]):
+    for number, one in enumerate(content["vocabulary"]):
         rows = [
             [
                 Label(each.get("name") or ""),
@@ -229,8 +234,8 @@ def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
         yield table(f"proof-{number}", label("Proof of the vocabulary"), head, rows, f"{hint}.")
 
 
-def _embeddings(whole: Mapping[str, Any]) -> Iterable[Json]:
-    for number, one in enumerate(whole["embedding"]):
+def _embeddings(content: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(content["embedding"]):
         names = list(one.get("before") or {})
         rows = [[label("base tokenizer"), None, *(_bits(one["before"], name) for name in names)]]
         rows += [
@@ -251,7 +256,7 @@ def _of(given: Mapping[str, Any], name: str, inner: str) -> Any:
     return found.get(inner) if isinstance(found, Mapping) else None
 
 
-def _texts(whole: Mapping[str, Any]) -> Json:
+def _texts(content: Mapping[str, Any]) -> Json:
     rows = [
         [
             Label(f"{one.get('name')} ({one.get('kind')})"),
@@ -266,7 +271,7 @@ def _texts(whole: Mapping[str, Any]) -> Json:
                 )
             ),
         ]
-        for one in whole["texts"]
+        for one in content["texts"]
     ]
     head = (
         *(label("text"), label("documents"), label("bytes"), label("kept"), label("bytes kept")),
@@ -275,7 +280,7 @@ def _texts(whole: Mapping[str, Any]) -> Json:
     return table("texts", label("Texts"), head, rows)
 
 
-def _read(whole: Mapping[str, Any]) -> Json:
+def _read(content: Mapping[str, Any]) -> Json:
     rows = [
         [
             Label(
@@ -284,14 +289,14 @@ def _read(whole: Mapping[str, Any]) -> Json:
             one.get("tokens"),
             one.get("passes"),
         ]
-        for run in whole["pretrain"]
+        for run in content["pretrain"]
         for one in run.get("sources") or ()
     ]
     head = (label("source"), label("tokens"), label("passes"))
     return table("read", label("Read in continued pretraining"), head, rows)
 
 
-def _tune(whole: Mapping[str, Any]) -> Json:
+def _tune(content: Mapping[str, Any]) -> Json:
     rows = [
         [
             f"{', '.join(map(str, run.get('arms') or ()))}: {name}",
@@ -299,7 +304,7 @@ def _tune(whole: Mapping[str, Any]) -> Json:
             (run.get("before") or {}).get(name),
             (run.get("after") or {}).get(name),
         ]
-        for run in whole["tune"]
+        for run in content["tune"]
         for name, one in (run.get("sources") or {}).items()
     ]
     head = (
@@ -310,8 +315,8 @@ def _tune(whole: Mapping[str, Any]) -> Json:
     return table("tuned", label("Read in instruction tuning"), head, rows, hint)
 
 
-def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
-    for number, one in enumerate(whole["contamination"]):
+def _searches(content: Mapping[str, Any]) -> Iterable[Json]:
+    for number, one in enumerate(content["contamination"]):
         rows = [
             [name, *(count.get(key) for key in ("questions", "short", "common", "touched", "held"))]
             for name, count in (one.get("benchmarks") or {}).items()
@@ -328,7 +333,7 @@ def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
         yield table(f"search-{number}", label("Contamination"), head, rows, hint)
 
 
-def stages(whole: Mapping[str, Any]) -> Json:
+def stages(content: Mapping[str, Any]) -> Json:
     """List every stage with its folder and duration."""
     rows = [
         [
@@ -337,7 +342,7 @@ def stages(whole: Mapping[str, Any]) -> Json:
             None if one.get("seconds") is None else round(one["seconds"], 1),
             one.get("key"),
         ]
-        for one in whole["stages"]
+        for one in content["stages"]
     ]
     head = (label("stage"), "", label("seconds"), label("folder"))
     return table("stages", label("Stages"), head, rows)

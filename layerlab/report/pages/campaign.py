@@ -67,10 +67,10 @@ def save_campaign(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH)
     """
     check_own_files(folder, COMMAND, (PAGE, NUMBERS, *PICTURES), "the page of a campaign")
     page = render(content, lang)
-    whole = json.dumps(content, ensure_ascii=False, indent=1)
+    text = json.dumps(content, ensure_ascii=False, indent=1)
     # First: it tells that what lies beside it was written here.
     written = files.write_file(folder / PAGE, page)
-    files.write_file(folder / NUMBERS, whole + "\n")
+    files.write_file(folder / NUMBERS, text + "\n")
     for name, drawn in campaign_pictures(content).items():
         files.write_file(folder / name, drawn)
     return written

@@ -116,15 +116,15 @@ def save_comparison(
     Raises:
         UserError: the content cannot be read, or the folder cannot be written.
     """
-    whole = _check(run_files.gather_run_files(content, shared or folder))
-    written = _render(whole, lang, single=False)
+    checked = _check(run_files.gather_run_files(content, shared or folder))
+    written = _render(checked, lang, single=False)
     # First: it tells that what lies beside it was written here.
     kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
     sealed = seal(json_values(kept))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
-    _write_tables(whole, folder, [*_HEADS, *(one for one in _IF_ANY if whole[one])])
-    drawn = {**comparison_svg.pictures(whole), **ladder_pictures(whole)}
+    _write_tables(checked, folder, [*_HEADS, *(one for one in _IF_ANY if checked[one])])
+    drawn = {**comparison_svg.pictures(checked), **ladder_pictures(checked)}
     for name, drawing in drawn.items():
         if drawing:
             files.write_file(folder / PICTURES / name, drawing)
@@ -160,9 +160,9 @@ def save_run(folder: Path, lang: str = ENGLISH) -> Path:
         UserError: no run has begun there, or the folder cannot be written or has another page.
     """
     check_run_page(folder)
-    whole = _check(run_files.describe_single(folder))
-    _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
-    return files.write_file(folder / PAGE, _render(whole, lang, single=True))
+    checked = _check(run_files.describe_single(folder))
+    _write_tables(checked, folder, [*_CURVES, *(["monitor"] if checked["monitor"] else [])])
+    return files.write_file(folder / PAGE, _render(checked, lang, single=True))
 
 
 def view(content: Mapping[str, Any]) -> Json:
@@ -193,32 +193,32 @@ def view(content: Mapping[str, Any]) -> Json:
     }
 
 
-def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown, known, rows = view(whole), language(lang), whole["rows"]
+def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
+    shown, known, rows = view(content), language(lang), content["rows"]
     script = join_scripts(_SCRIPTS)
-    recipe = current_settings(whole["recipe"])
+    recipe = current_settings(content["recipe"])
     section = _of(recipe, "compare")
     declared = [str(one) for one in section.get("allowed_differences") or ()]
     return (
         environment(lang)
         .get_template("comparison.html")
         .render(
-            content=whole,
+            content=content,
             single=single,
-            ladder=whole["ladder"],
-            pictures=ladder_pictures(whole, known.label),
-            names=_arms(whole),
-            confidence=f"{100 * _confidence(whole):g} %",
+            ladder=content["ladder"],
+            pictures=ladder_pictures(content, known.label),
+            names=_arms(content),
+            confidence=f"{100 * _confidence(content):g} %",
             forest=forest_plot.forest(
                 rows,
-                whole["baseline"],
-                _arms(whole),
-                higher=whole["higher_is_better"],
+                content["baseline"],
+                _arms(content),
+                higher=content["higher_is_better"],
             ),
-            equality=equal_terms.equality(whole["manifests"], declared),
+            equality=equal_terms.equality(content["manifests"], declared),
             declared=declared,
-            mixed=any(row["against"] not in ("", row["arm"], whole["baseline"]) for row in rows),
-            differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
+            mixed=any(row["against"] not in ("", row["arm"], content["baseline"]) for row in rows),
+            differed=[one for one in content["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
             recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
             command=command.run_recipe("train" if single else "compare", recipe),
@@ -276,27 +276,27 @@ def _check(content: Mapping[str, Any]) -> Json:
     Raises:
         UserError: a part is of another kind.
     """
-    whole: Json = dict(json_values({k: v for k, v in content.items() if k not in _BULK}))
-    whole |= {name: content[name] for name in _BULK if name in content}
+    checked: Json = dict(json_values({k: v for k, v in content.items() if k not in _BULK}))
+    checked |= {name: content[name] for name in _BULK if name in content}
     for name, kind in _KINDS.items():
-        found = kind() if whole.get(name) is None else whole[name]
+        found = kind() if checked.get(name) is None else checked[name]
         if not isinstance(found, kind) or (name in _ROWS and not _mappings(found)):
             raise UserError(
                 f"this is no content of a comparison: {name!r} is damaged; "
                 "type layerlab compare RECIPE.toml to make it anew"
             )
-        whole[name] = found
-    whole["ladder"] = check_ladder(whole.get("ladder"))
-    whole["metric"] = whole["metric"] or "nats"
-    whole["higher_is_better"] = whole.get("higher_is_better") is True
-    whole["arms"] = [str(name) for name in whole["arms"]]
+        checked[name] = found
+    checked["ladder"] = check_ladder(checked.get("ladder"))
+    checked["metric"] = checked["metric"] or "nats"
+    checked["higher_is_better"] = checked.get("higher_is_better") is True
+    checked["arms"] = [str(name) for name in checked["arms"]]
     for part, keys in _NAMED.items():
-        for row in whole[part]:
+        for row in checked[part]:
             row.update({key: str(row.get(key, "")) for key in keys})
-    for row in whole["measures"]:
+    for row in checked["measures"]:
         seeds = row.get("seeds")
         row["seeds"] = seeds if isinstance(seeds, list) and _mappings(seeds) else []
-    return whole
+    return checked
 
 
 def _mappings(rows: Any) -> bool:

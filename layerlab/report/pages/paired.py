@@ -82,12 +82,14 @@ def _arms(content: Record) -> Iterator[Json]:
     for number, arm in enumerate(dict.fromkeys(row["arm"] for row in content["rows"])):
         rows = [row for row in content["rows"] if row["arm"] == arm]
         flips = [one for one in content["flipped"] if one["arm"] == arm]
-        whole = [row for row in rows if row["scope"] != "task" or len(rows) == 1]
-        moved = [row for row in rows if row["verdict"] in ("better", "worse") and row not in whole]
+        rows_shown = [row for row in rows if row["scope"] != "task" or len(rows) == 1]
+        moved = [
+            row for row in rows if row["verdict"] in ("better", "worse") and row not in rows_shown
+        ]
         yield {
             "id": f"model-{number}",
             "title": arm,
-            "said": [row["said"] for row in (*whole, *moved)],
+            "said": [row["said"] for row in (*rows_shown, *moved)],
             "tests": _tests(number, content, rows),
             "flips": _flips(number, flips),
         }

@@ -36,24 +36,24 @@ def renumber(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renumber(content: Mapping[str, Any]) -> dict[str, Any]:
-    whole = check_schema({name: part for name, part in content.items() if name != "frames"})
+    checked = check_schema({name: part for name, part in content.items() if name != "frames"})
     frames = {
         str(name): _shift(str(name), decode_table(str(name), table))
         for name, table in content.get("frames", {}).items()
     }
-    whole["models"] = [
-        {**card, "faults": [_fault(one) for one in card["faults"]]} for card in whole["models"]
+    checked["models"] = [
+        {**card, "faults": [_fault(one) for one in card["faults"]]} for card in checked["models"]
     ]
-    mixed = [str(c["name"]) for c in whole["models"] if c["attention_layers"] != c["layers"]]
-    whole["measures"] = [{**one, "notes": _notes(one, mixed)} for one in whole["measures"]]
-    whole["pictures"] = {
+    mixed = [str(c["name"]) for c in checked["models"] if c["attention_layers"] != c["layers"]]
+    checked["measures"] = [{**one, "notes": _notes(one, mixed)} for one in checked["measures"]]
+    checked["pictures"] = {
         name: {model: _picture(one) for model, one in models.items()}
-        for name, models in whole["pictures"].items()
+        for name, models in checked["pictures"].items()
     }
-    whole["details"] = dict(_detail(*entry) for entry in whole["details"].items())
-    whole["findings"] = [finding.to_dict() for finding in find(whole, frames)]
+    checked["details"] = dict(_detail(*entry) for entry in checked["details"].items())
+    checked["findings"] = [finding.to_dict() for finding in find(checked, frames)]
     tables = {name: encode_table(table) for name, table in frames.items()}
-    return {**whole, "schema": SCHEMA, "frames": tables}
+    return {**checked, "schema": SCHEMA, "frames": tables}
 
 
 def _shift(name: str, table: pd.DataFrame) -> pd.DataFrame:

@@ -60,20 +60,22 @@ def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a part is of another kind, or a model, a measure or a finding cannot be read.
     """
-    whole = _fill(content, _PARTS, "")
-    whole["text"] = _fill(whole["text"], _TEXT, " of its text")
-    whole["models"] = [_fill(card, _CARD, " of a model") for card in _check_names(whole, "models")]
-    labels = [card["name"] for card in whole["models"]]
+    checked = _fill(content, _PARTS, "")
+    checked["text"] = _fill(checked["text"], _TEXT, " of its text")
+    checked["models"] = [
+        _fill(card, _CARD, " of a model") for card in _check_names(checked, "models")
+    ]
+    labels = [card["name"] for card in checked["models"]]
     if twice := [name for name in dict.fromkeys(labels) if labels.count(name) > 1]:
         raise UserError(f"two models of the report are called {twice[0]!r}; give each its own name")
-    whole["measures"] = [
-        _fill(one, _MEASURE, " of a measure") for one in _check_names(whole, "measures")
+    checked["measures"] = [
+        _fill(one, _MEASURE, " of a measure") for one in _check_names(checked, "measures")
     ]
     try:
-        whole["findings"] = [Finding.from_dict(entry).to_dict() for entry in whole["findings"]]
+        checked["findings"] = [Finding.from_dict(entry).to_dict() for entry in checked["findings"]]
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError("this is not a layerlab report: a finding is damaged") from error
-    return whole
+    return checked
 
 
 @contextmanager
@@ -105,8 +107,8 @@ def _fill(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> 
     return {**absent, **given}
 
 
-def _check_names(whole: Mapping[str, Any], part: str) -> list[Any]:
-    for entry in whole[part]:
+def _check_names(content: Mapping[str, Any], part: str) -> list[Any]:
+    for entry in content[part]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             raise UserError(f"this is not a layerlab report: one of {part!r} has no name")
-    return list(whole[part])
+    return list(content[part])

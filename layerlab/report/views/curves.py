@@ -122,11 +122,11 @@ def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
     given = columns if isinstance(columns, Mapping) else {}
     updates = given.get("update") or []
     names = ("update", *PLACES, *values)
-    whole = {
+    cells = {
         name: column if len(column := given.get(name) or []) == len(updates) else math.nan
         for name in names
     }
-    table = pd.DataFrame(whole, index=range(len(updates)))
+    table = pd.DataFrame(cells, index=range(len(updates)))
     table = table.assign(**{name: finite(table[name]) for name in names})
     table = table.dropna(subset=["update"])
     return table.drop_duplicates("update", keep="last").sort_values("update")

@@ -33,14 +33,14 @@ _AXES = ("model", "sequence", "layer", "head", "position", "token")
 def compact(report: Mapping[str, Any]) -> Json:
     """Return what the page draws of a whole report."""
     steps = _steps(report["models"])
-    whole = [str(model["name"]) for model in report["models"]]
+    full_names = [str(model["name"]) for model in report["models"]]
     models = [
         {"name": name, "step": step, "layers": model["layers"]}
         for name, step, model in zip(
-            text.tell_apart(whole, NAME), steps, report["models"], strict=True
+            text.tell_apart(full_names, NAME), steps, report["models"], strict=True
         )
     ]
-    opened = details(report["findings"], report["details"], whole)
+    opened = details(report["findings"], report["details"], full_names)
     kinds = len(report.get("pictures") or ()) or 1
     room = (PICTURE_BYTES - len(json.dumps(opened))) // kinds
     return {

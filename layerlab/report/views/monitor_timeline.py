@@ -49,13 +49,13 @@ def monitor_timeline(
 
 
 def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFrame:
-    whole = pd.DataFrame(list(rows))
-    if whole.empty or not {"run", "value", *_KEYS} <= set(whole.columns):
+    table = pd.DataFrame(list(rows))
+    if table.empty or not {"run", "value", *_KEYS} <= set(table.columns):
         return pd.DataFrame()
-    whole = whole[whole["run"].isin(runs)]
-    known = {name: finite(whole[name]) for name in ("update", "layer")}
-    known["value"] = numbers(whole["value"])
-    return whole.assign(**known).dropna(subset=list(known))
+    table = table[table["run"].isin(runs)]
+    known = {name: finite(table[name]) for name in ("update", "layer")}
+    known["value"] = numbers(table["value"])
+    return table.assign(**known).dropna(subset=list(known))
 
 
 def _thin(table: pd.DataFrame) -> pd.DataFrame:

@@ -29,9 +29,9 @@ def tidy(frame: pd.DataFrame) -> pd.DataFrame:
 
 def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
     """Return the table of a measure without any row; its columns are there."""
-    whole = {"sequence", "layer", "head"}
+    integers = {"sequence", "layer", "head"}
     names = {"model": "str"}
-    names |= {name: "int64" if name in whole else "str" for name in per}
+    names |= {name: "int64" if name in integers else "str" for name in per}
     names |= {name: "float64" for name in columns}
     return pd.DataFrame({name: pd.Series([], dtype=dtype) for name, dtype in names.items()})
 

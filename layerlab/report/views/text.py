@@ -44,11 +44,11 @@ def tell_apart(names: Iterable[str], limit: int) -> list[str]:
         >>> tell_apart(["/runs/one", "/runs/two", "llama"], 6)
         ['…s/one', '…s/two', 'llama']
     """
-    whole = [prose(name, LONGEST) for name in names]
-    cut = [prose(name, limit) for name in whole]
+    full_names = [prose(name, LONGEST) for name in names]
+    cut = [prose(name, limit) for name in full_names]
     return [
         short if cut.count(short) == 1 or len(name) <= limit else f"…{name[1 - limit :]}"
-        for short, name in zip(cut, whole, strict=True)
+        for short, name in zip(cut, full_names, strict=True)
     ]
 
 

@@ -253,7 +253,7 @@ def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
     told = []
     for part, rows in PARTS.items():
         read = np.isfinite(every[:, :, [ROWS.index(row) for row in rows], FORM]).any(2).all(0)
-        gone = [name for name, whole in zip(work.models, read, strict=True) if not whole]
+        gone = [name for name, complete in zip(work.models, read, strict=True) if not complete]
         if gone:
             told.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
     return told

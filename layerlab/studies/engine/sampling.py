@@ -215,8 +215,8 @@ def _read(file: Path, count: int) -> Arrays | None:
     """
     try:
         check_regular(file)
-        whole = file.read_bytes()
-        body, seal = whole[:-SEAL], whole[-SEAL:]
+        content = file.read_bytes()
+        body, seal = content[:-SEAL], content[-SEAL:]
         if seal != _seal(file, body):
             raise ValueError
         with np.load(io.BytesIO(body), allow_pickle=False) as stored:

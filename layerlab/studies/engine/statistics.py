@@ -64,8 +64,8 @@ def line(x: Coordinates, y: Coordinates) -> LineFit:
     across, up = across[kept], up[kept]
     slope, start = np.polyfit(across, up, 1)
     rest = ((up - start - slope * across) ** 2).sum()
-    whole = ((up - up.mean()) ** 2).sum()
-    return LineFit(float(slope), float(start), 1 - float(rest / whole) if whole > 0 else 1.0)
+    total = ((up - up.mean()) ** 2).sum()
+    return LineFit(float(slope), float(start), 1 - float(rest / total) if total > 0 else 1.0)
 
 
 def mean(values: DrawTable) -> DrawTable:

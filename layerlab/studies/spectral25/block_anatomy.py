@@ -102,12 +102,12 @@ def _heads(layer: Any, found: "HeadWeights") -> Tensor:
     attended = layer.attention
     added = contributions(attended, found)
     bias = found.output_bias
-    whole = added.sum(0) + (0.0 if bias is None else bias.double())
+    total = added.sum(0) + (0.0 if bias is None else bias.double())
     left = layer.sublayers["attention"].left.double()
     matrices = attended.weights(dtype=torch.float64)
     lengths = added.norm(dim=(1, 2))
     columns = (
-        ((whole - left).norm() / left.norm()).expand(len(added)),
+        ((total - left).norm() / left.norm()).expand(len(added)),
         entropy(matrices),
         matrices[:, KEYS:, 0].mean(1),
         lengths / lengths.sum(),

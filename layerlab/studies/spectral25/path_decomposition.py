@@ -133,8 +133,8 @@ def one(draw: Sampler, case: str) -> dict[str, Tensor]:
 
 def share(parts: Tensor) -> Tensor:
     """Return <Y_k, X> / |X|^2 of each length, X being the sum: the shares may be negative."""
-    whole = parts.sum(0)
-    return (parts * whole).sum((1, 2)) / whole.square().sum()
+    total = parts.sum(0)
+    return (parts * total).sum((1, 2)) / total.square().sum()
 
 
 def apart(parts: Tensor) -> Tensor:

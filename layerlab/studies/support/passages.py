@@ -74,9 +74,9 @@ def _built_in_tokens(name: str) -> Tensor:
 
 def excerpts(draw: Sampler, name: str, length: int, each: int = 1) -> Tensor:
     """Return token ids for a model: `each` passages per draw, one below the other."""
-    whole = tokens_of(name, draw.given)
-    starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)
-    return torch.stack([whole[start : start + length] for start in starts.tolist()])
+    tokens = tokens_of(name, draw.given)
+    starts = torch.randint(len(tokens) - length, (draw.count * each,), generator=draw.generator)
+    return torch.stack([tokens[start : start + length] for start in starts.tolist()])
 
 
 def for_each_layer(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]) -> None:

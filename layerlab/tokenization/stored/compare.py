@@ -45,16 +45,16 @@ def open_stored(file: Path, engine: Tokenizer | None = None) -> Tokenizer:
     Args:
         engine: a BPE that has the merges of the file, if it has its vocabulary.
     """
-    whole = json.loads(file.read_text("utf-8"))
-    model = whole["model"]
+    content = json.loads(file.read_text("utf-8"))
+    model = content["model"]
     if engine is not None and engine.get_vocab(with_added_tokens=False) == model.get("vocab"):
-        bare = whole | {"model": model | {"vocab": {}, "merges": []}, "added_tokens": []}
+        bare = content | {"model": model | {"vocab": {}, "merges": []}, "added_tokens": []}
         rules = Tokenizer.from_str(json.dumps(bare))
         if _list_kind(rules) == _list_kind(engine):
             found = Tokenizer(engine.model)
             for name in ("normalizer", "pre_tokenizer", "decoder"):
                 setattr(found, name, getattr(rules, name))
-            added = {one.pop("id"): one for one in whole["added_tokens"]}
+            added = {one.pop("id"): one for one in content["added_tokens"]}
             found.add_tokens([AddedToken(**added[number]) for number in sorted(added)])
             if all(found.token_to_id(one["content"]) == number for number, one in added.items()):
                 return found

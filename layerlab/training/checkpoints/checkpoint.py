@@ -259,10 +259,10 @@ def _kind(tensor: Tensor | None) -> str:
 def _fill(folder: Path, state: CheckpointState, parts: Digests) -> None:
     kept, tied = _untie(state.weights)
     outlines = {name: one for name, one in kept.items() if one.is_meta}
-    whole = {name: one for name, one in kept.items() if not one.is_meta}
+    present = {name: one for name, one in kept.items() if not one.is_meta}
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
     rest |= {"outlines": outlines} if outlines else {}
-    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(present, folder / WEIGHTS, metadata={"format": "pt"})
     with (folder / OPTIMIZER).open("wb") as file:
         torch.save(_plain(rest), file)
     body = {
@@ -295,8 +295,8 @@ def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str
                 continue
             copy = tensor.detach().cpu().contiguous()
             # Two views of one memory, of which neither is the other, are kept as two tensors.
-            whole = copy.untyped_storage().nbytes() == copy.numel() * copy.element_size()
-            kept[name] = copy if whole else copy.clone()
+            own_storage = copy.untyped_storage().nbytes() == copy.numel() * copy.element_size()
+            kept[name] = copy if own_storage else copy.clone()
     return kept, tied
 
 

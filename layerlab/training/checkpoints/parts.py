@@ -122,13 +122,13 @@ def read_parts(folder: Path, content: Any, own: Any, processes: int) -> Any:
         targets[name] = mine[name].detach()
         return targets[name]
 
-    whole = _each(content, take)
+    joined = _each(content, take)
     reader = HuggingFaceStorageReader(str(folder))
     with warnings.catch_warnings():
         # That there is but one process, which is as it should be.
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         _explain(lambda: dcp.load(targets, storage_reader=reader, no_dist=processes == 1))
-    return whole
+    return joined
 
 
 def hash_together(rank: int, processes: int, folder: Path, names: Iterable[str]) -> Digests:

@@ -41,13 +41,13 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         UserError: it cannot be written; it names what the run then goes on from.
     """
     remove_partials(folder, "*.json")
-    whole = seal(folder, result)
+    sealed = seal(folder, result)
     with _remedy(folder):
-        write_file(folder / FILE, _text(whole))
+        write_file(folder / FILE, _text(sealed))
     force_to_disk(folder / FILE)
     force_to_disk(folder)
     remove_checkpoints(folder / CHECKPOINTS)
-    return whole
+    return sealed
 
 
 def _text(result: Mapping[str, Any]) -> str:

@@ -214,11 +214,11 @@ def _keys(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     except (OSError, ValueError):
         known = {}
     known = known if isinstance(known, dict) else {}
-    whole = {"key": str, "begun": bool}
+    kinds = {"key": str, "begun": bool}
     known = {
         name: one
         for name, one in known.items()
-        if isinstance(one, dict) and {key: type(one.get(key)) for key in whole} == whole
+        if isinstance(one, dict) and {key: type(one.get(key)) for key in kinds} == kinds
     }
     for name in names:
         known.setdefault(name, {"key": uuid.uuid4().hex[:12], "begun": False})

@@ -133,14 +133,14 @@ class Reading:
             for measure, values in columns.items():
                 self.rows.append((layer, None, measure, float(_pool(measure, values))))
 
-    def _gradients(self, recording: Recording, whole: float | None) -> None:
+    def _gradients(self, recording: Recording, total: float | None) -> None:
         sizes, found = gradient_norms(self.model, self.stack, recording.front)
         if not recording.streams:  # unheard: what is in front of the blocks is not known
             sizes = {
                 layer: size for layer, size in sizes.items() if 0 <= layer < len(self.stack.blocks)
             }
         # Clipping has scaled them all by one factor.
-        factor = 1.0 if whole is None or found == 0 else whole / found
+        factor = 1.0 if total is None or found == 0 else total / found
         for layer, size in sorted(sizes.items()):
             self.rows.append((layer, None, "gradient", size * factor))
         self.rows.append((None, None, "gradient", found * factor))
@@ -181,7 +181,7 @@ def gradient_norms(
     blocks = range(len(stack.blocks))
     layers: dict[int, list[Tensor]] = {}
     held: dict[int, set[int]] = {}
-    whole: dict[int, Tensor] = {}
+    squares: dict[int, Tensor] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.grad is None:
             continue
@@ -190,11 +190,11 @@ def gradient_norms(
         if layer in seen or (seen and layer not in blocks):  # as a head that is the embedding
             continue
         seen.add(layer)
-        if own not in whole:
-            whole[own] = _square(parameter.grad)
-        layers.setdefault(layer, []).append(whole[own])
+        if own not in squares:
+            squares[own] = _square(parameter.grad)
+        layers.setdefault(layer, []).append(squares[own])
     norms = {layer: float(torch.stack(each).sum().sqrt()) for layer, each in layers.items()}
-    total = sum(float(one) for one in whole.values())
+    total = sum(float(one) for one in squares.values())
     return norms, total**0.5
 
 

@@ -101,15 +101,15 @@ class Rules:
             alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
         return alarms
 
-    def reading(self, update: int, rows: Iterable[ReadingRow], whole: bool) -> list[Alert]:
+    def reading(self, update: int, rows: Iterable[ReadingRow], norm_judged: bool) -> list[Alert]:
         """Judge what a reading shows.
 
         Args:
-            whole: whether the norm of the whole gradient is judged with every update.
+            norm_judged: whether the norm of the whole gradient is judged with every update.
         """
         by: dict[str, Places] = {}
         for layer, head, measure, value in rows:
-            if not (whole and measure == "gradient" and layer is None):
+            if not (norm_judged and measure == "gradient" and layer is None):
                 by.setdefault(measure, {})[layer, head] = value
         found = [one for measure in FINITE for one in _infinite(measure, by.get(measure, {}))]
         found += self._scores(by.get("score", {}))

@@ -161,7 +161,7 @@ def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> ProjectionRows:
     turned = bool(numbers[0, 0, 1] - numbers[0, 0, 0] != 1)
     height = weight.shape[1] if turned else weight.shape[0]
     rows = first - start if turned else (first - start) // weight.shape[1]
-    whole = torch.equal(rows, torch.arange(height))
+    all_rows = torch.equal(rows, torch.arange(height))
     return ProjectionRows(
-        module=module, rows=None if whole else rows, turned=turned, heads=numbers.shape[0]
+        module=module, rows=None if all_rows else rows, turned=turned, heads=numbers.shape[0]
     )

@@ -117,10 +117,10 @@ def _backward_rows(
 def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: Numbers) -> None:
     """Subtract the terms at rest from the gradients of their shifts, the same for every row."""
     n, kind = len(names), totals[0].dtype
-    whole = gradient.flatten(0, -2).sum(0, dtype=kind)
+    summed = gradient.flatten(0, -2).sum(0, dtype=kind)
     for at in range(1, n):
-        row = numbers[n + at].to(kind).expand_as(whole)
-        totals[n + at] -= apply_slope(whole, row, names[at])
+        row = numbers[n + at].to(kind).expand_as(summed)
+        totals[n + at] -= apply_slope(summed, row, names[at])
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:

@@ -9,7 +9,7 @@ from layerlab.evaluation.results.data_issues import remarks
 
 
 def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
-    assert remarks([LAWBENCH], whole=False) == [
+    assert remarks([LAWBENCH], complete=False) == [
         "LawBench 2-2: 1 row is left out: its label is not among the sixteen",
         "LawBench 3-4: 1 row is left out: a life sentence has no months",
         "LawBench 3-5: 1 row is left out: a death sentence has no months",

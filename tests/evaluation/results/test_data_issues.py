@@ -26,7 +26,7 @@ def piqa(tmp_path, monkeypatch):
 
 def test_files_without_anything_odd_have_no_remark(piqa) -> None:
     piqa(("So", "Not so"), ("So", "not so"))
-    assert remarks([find_benchmark("piqa")], whole=False) == []
+    assert remarks([find_benchmark("piqa")], complete=False) == []
 
 
 def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> None:
@@ -62,7 +62,7 @@ def test_the_published_files_have_as_many_rows_as_are_declared(name: str) -> Non
 )
 def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) -> None:
     piqa(("So", "Not so"), *[("So", "So")] * count)
-    (said,) = remarks([find_benchmark("piqa")], whole=False)
+    (said,) = remarks([find_benchmark("piqa")], complete=False)
     assert said == (
         f"PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as "
         f"published{more}"
@@ -71,7 +71,7 @@ def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) 
 
 def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
     piqa(("So", ""), ("So", "So"), (" ", "So"))
-    assert remarks([find_benchmark("piqa")], whole=False) == [
+    assert remarks([find_benchmark("piqa")], complete=False) == [
         "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
         "PIQA: valid.jsonl, line 1: the option B is empty; it is scored so, as published; "
         "so is 1 more",

@@ -107,7 +107,7 @@ def test_an_ordinary_run_is_left_in_peace(tiny: Family, name: str) -> None:
 
 
 def told(rules: Rules, rows: list[Row], update: int = 0) -> list[Alert]:
-    return rules.reading(update, rows, whole=False)
+    return rules.reading(update, rows, norm_judged=False)
 
 
 def test_a_spike_is_told_once_and_again_only_after_it_was_over() -> None:

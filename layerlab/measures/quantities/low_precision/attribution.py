@@ -17,19 +17,19 @@ INTERACTING = (
 )
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read rows by component, by layer, and by pairs where the closure is off.
 
     Source: Own.
     """
-    tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
-    model, stack = whole.subject.model, whole.subject.stack
-    whole.begin(len(names) * (COMPONENTS + len(stack.blocks) + 4))
+    tokens, names = context.sequences[0][: run.options["tokens"]], formats(run)
+    model, stack = context.subject.model, context.subject.stack
+    context.begin(len(names) * (COMPONENTS + len(stack.blocks) + 4))
     rows, sums, pairs = list[Row](), list[str](), False
     for name in names:
 
         def step(what: str, name: str = name) -> None:
-            whole.step(f"{name}: {what}")
+            context.step(f"{name}: {what}")
 
         found = attribution(
             model,
@@ -50,25 +50,25 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _rows(found: Attribution) -> Iterator[Row]:
-    whole = found.whole
+    total = found.whole
     for by, parts in (("component", found.components), ("layer", found.layers)):
         for part in parts:
-            yield {"by": by, "part": part.name, **_numbers(part.error, whole, len(part.places))}
+            yield {"by": by, "part": part.name, **_numbers(part.error, total, len(part.places))}
     for pair in found.pairs:
-        joint = _numbers(pair.joint, whole, nan)
-        excess = pair.excess.logits / whole.logits
+        joint = _numbers(pair.joint, total, nan)
+        excess = pair.excess.logits / total.logits
         yield {"by": "pair", "part": f"{pair.first} with {pair.second}", **joint, "excess": excess}
     for part in found.cross:
         name = f"{part.name}, layer {part.layer}"
-        yield {"by": "cross", "part": name, **_numbers(part.error, whole, len(part.places))}
+        yield {"by": "cross", "part": name, **_numbers(part.error, total, len(part.places))}
 
 
-def _numbers(error: Error, whole: Error, places: float) -> Row:
+def _numbers(error: Error, total: Error, places: float) -> Row:
     return {
-        "share": error.logits / whole.logits if whole.logits > 0 else nan,
+        "share": error.logits / total.logits if total.logits > 0 else nan,
         "error": error.logits**0.5,
-        "whole": whole.logits**0.5,
-        "stream_share": error.stream / whole.stream if whole.stream > 0 else nan,
+        "whole": total.logits**0.5,
+        "stream_share": error.stream / total.stream if total.stream > 0 else nan,
         "places": places,
         "excess": nan,
     }

@@ -76,27 +76,27 @@ def mixed(f: Map, x: Hidden) -> float:
     )
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row per layer and component, from the beginning of the first sequence.
 
     Source: Own.
     """
     rows = list[Row]()
-    model, length = whole.subject.model, run.options["tokens"]
-    whole.begin(len(whole.subject.stack.blocks))
+    model, length = context.subject.model, run.options["tokens"]
+    context.begin(len(context.subject.stack.blocks))
 
     def take(layer: Layer) -> None:
         known = theory(layer, model)
         if known is None:
             return
-        whole.step(f"condition numbers of layer {layer.layer}")
+        context.step(f"condition numbers of layer {layer.layer}")
         for name, reason in known.refused.items():
             remark = f"{name}: not applicable to {{layers}}, because {reason}"
             run.note_layer(name, remark, layer.layer)
         for component, found in components(known):
             rows.append({"layer": layer.layer, "component": component, **_row(found)})
 
-    whole.trace(whole.sequences[0][:length], take)
+    context.trace(context.sequences[0][:length], take)
     return rows
 
 
@@ -182,10 +182,10 @@ def _softmax(x: Hidden, parts: TheoryAttention) -> ComponentCondition:
     for _ in range(STEPS):
         along = along / along.norm(dim=-1, keepdim=True).clamp(min=1e-300)
         along = chance * (along - (chance * along).sum(-1, keepdim=True))
-    whole = along.norm(dim=-1) * size.norm(dim=-1) / chance.norm(dim=-1)
+    condition = along.norm(dim=-1) * size.norm(dim=-1) / chance.norm(dim=-1)
     return ComponentCondition(
         componentwise=each.masked_fill(~allowed, 0.0).amax(-1).amax(0),
-        normwise=float(whole.amax(0).median()),
+        normwise=float(condition.amax(0).median()),
         mixed=float(reach.amax(0).median()),
     )
 

@@ -37,20 +37,20 @@ def _profiles(options: Mapping[str, Any]) -> tuple[NumericsProfile, NumericsProf
     return load_profile(options["a"]), load_profile(options["b"])
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read rows by operation, component and layer, and what is left when b does as a does.
 
     Source: Own.
     """
     a, b = _profiles(run.options)
-    whole.begin(READINGS)
+    context.begin(READINGS)
     found = find_gap(
-        whole.subject.model,
-        [whole.sequences[0][: run.options["tokens"]]],
+        context.subject.model,
+        [context.sequences[0][: run.options["tokens"]]],
         a,
         b,
         call=lambda model, ids: forward(model, ids).logits,
-        step=whole.step,
+        step=context.step,
     )
     apart = found.difference
     run.notes["difference"] = (

@@ -19,7 +19,7 @@ from layerlab.records.layer_names import EMBEDDING
 Gradients = Mapping[str, Tensor]
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row per format and layer, for the loss of the beginning of the first sequence.
 
     Source: Own.
@@ -27,10 +27,10 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     Raises:
         NotApplicable: the model's code has no gradient.
     """
-    model, stack = whole.subject.model, whole.subject.stack
-    tokens, names = whole.sequences[0][: run.options["tokens"]], formats(run)
-    whole.begin(1 + sum(len(modes(name)) for name in names))
-    whole.step("float64 gradients")
+    model, stack = context.subject.model, context.subject.stack
+    tokens, names = context.sequences[0][: run.options["tokens"]], formats(run)
+    context.begin(1 + sum(len(modes(name)) for name in names))
+    context.step("float64 gradients")
     with hearing_front(model, stack) as front:
         true = _gradients(Emulation(model, exact(model.dtype)), tokens)
     layers = {one: layer_of(one, stack, front) for one in true}
@@ -38,7 +38,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     for name in names:
         seen = {}
         for mode in modes(name):
-            whole.step(f"gradients in {name}, {mode}")
+            context.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
         for layer in range(EMBEDDING, len(stack.blocks) + 1):
             of = [one for one, own in layers.items() if own == layer]

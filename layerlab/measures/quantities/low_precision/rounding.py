@@ -73,12 +73,12 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
 
 
 def _predict(
-    whole: ModelContext, again: Reruns, name: str, reasons: dict[str, str]
+    context: ModelContext, again: Reruns, name: str, reasons: dict[str, str]
 ) -> dict[str, list[float]]:
     """Predict and bound the errors; NaN with a reason where that is not possible."""
     found = {}
     for column, kind in FORETOLD.items():
-        whole.step(f"{name}, {column}")
+        context.step(f"{name}, {column}")
         try:
             found[column] = again.foretold(name, kind)
         except UserError as reason:
@@ -88,7 +88,7 @@ def _predict(
 
 
 def apriori(
-    whole: ModelContext, tokens: Tensor, names: Sequence[str], reasons: dict[str, str]
+    context: ModelContext, tokens: Tensor, names: Sequence[str], reasons: dict[str, str]
 ) -> dict[str, list[float]]:
     """Return the bound of Theorem 4.30 behind each block, at the first tokens of a sequence.
 
@@ -99,13 +99,13 @@ def apriori(
     """
     plain = {name: find(name) for name in names}
     kinds = {name: mixed(f.unit, SINGLE) for name, f in plain.items() if isinstance(f, Format)}
-    count = len(whole.subject.stack.blocks)
+    count = len(context.subject.stack.blocks)
     # From the first block on that is not read, nothing is known.
     found = {name: [nan] * (1 + count) for name in names}
     errors = {name: 0.0 for name in kinds}
 
     def read(layer: Layer) -> None:
-        known = theory(layer, whole.subject.model)
+        known = theory(layer, context.subject.model)
         if known is None or not errors:
             return
         try:
@@ -123,37 +123,37 @@ def apriori(
                 error = depth_bounds.layer(known.entered, block, kinds[name]).after(error)
             errors[name] = found[name][1 + layer.layer] = error
 
-    whole.trace(tokens[:TOKENS], read)
+    context.trace(tokens[:TOKENS], read)
     return found
 
 
-def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
+def _rows(context: ModelContext, names: Sequence[str]) -> dict[str, Any]:
     """Return the rows of both measures: one set of runs gives the stream and the logits."""
     key = ("rounding", tuple(names))
-    if key in whole.memory:
-        return whole.memory[key]
+    if key in context.memory:
+        return context.memory[key]
     found: dict[str, Any] = {"rounding": [], "logits": [], "reasons": {}}
     reasons = found["reasons"]
     each = sum(len(modes(name)) + len(FORETOLD) for name in names)
-    whole.begin(len(whole.sequences) * (2 + each))
-    for number, tokens in enumerate(whole.sequences):
-        whole.step("float64 reference")
-        again = reruns(whole, tokens)
-        whole.step("a-priori bounds")
-        before = apriori(whole, tokens, names, reasons)
+    context.begin(len(context.sequences) * (2 + each))
+    for number, tokens in enumerate(context.sequences):
+        context.step("float64 reference")
+        again = reruns(context, tokens)
+        context.step("a-priori bounds")
+        before = apriori(context, tokens, names, reasons)
         for name in names:
             seen = {}
             for mode in modes(name):
-                whole.step(f"{name}, {mode}")
+                context.step(f"{name}, {mode}")
                 seen[mode] = _observe(again, name, mode)
-            told = _predict(whole, again, name, reasons)
+            told = _predict(context, again, name, reasons)
             told["apriori"] = before[name]
             where = {"sequence": number, "format": name}
             found["rounding"] += _stream(seen, told, where)
             for mode, (_, row) in seen.items():
                 last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
                 found["logits"].append({**where, "mode": mode, **row, **last})
-    whole.memory[key] = found
+    context.memory[key] = found
     return found
 
 
@@ -224,12 +224,12 @@ def _overflow(run: MeasureContext, rows: Iterable[Row], column: str) -> None:
         )
 
 
-def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row per sequence, format and layer.
 
     Source: Own.
     """
-    found = _rows(whole, formats(run))
+    found = _rows(context, formats(run))
     rows = found["rounding"]
     _overflow(run, rows, "mean")
     run.notes.update(found["reasons"])
@@ -256,12 +256,12 @@ def _vacuous(rows: Sequence[Row]) -> str:
     return f"from {layer_name(min(empty))} on{tail}"
 
 
-def read_logits(whole: ModelContext, run: MeasureContext) -> list[Row]:
+def read_logits(context: ModelContext, run: MeasureContext) -> list[Row]:
     """Read one row per sequence, format and mode.
 
     Source: Own.
     """
-    rows = _rows(whole, formats(run))["logits"]
+    rows = _rows(context, formats(run))["logits"]
     _overflow(run, rows, "error")
     return rows
 

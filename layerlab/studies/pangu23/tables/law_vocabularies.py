@@ -45,7 +45,7 @@ def hash_texts() -> str:
     named = [home / one for one in (ARCHIVE, *(KEPT[name] for name in (DOMAIN, *GENERAL)))]
     files = [*named, *sorted((home / TOKENIZERS).rglob("*"))]
     there = [(one, one.relative_to(home).as_posix()) for one in files if one.is_file()]
-    return hash_files(there, whole=False)
+    return hash_files(there, full=False)
 
 
 def sizes(base: int | None = None) -> dict[str, int]:

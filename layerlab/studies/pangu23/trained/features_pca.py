@@ -77,12 +77,12 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
     chosen = choice(list(ids), WORDS, POINTS, OUTLIERS)
     clouds: dict[int, Cloud] = {}
-    whole: dict[int, Pool] = {}
+    pools: dict[int, Pool] = {}
     cosines: dict[int, list[Tensor]] = {}
 
     def take(layer: Any) -> None:
         clouds.setdefault(layer.layer, Cloud()).add(layer, chosen, OUTLIERS)
-        whole.setdefault(layer.layer, Pool()).add(layer.stream)
+        pools.setdefault(layer.layer, Pool()).add(layer.stream)
         cosines.setdefault(layer.layer, []).append(cosine(layer.stream[OUTLIERS:]))
 
     for_each_layer(subject, ids, take)
@@ -97,7 +97,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
         rest = [
             torch.stack(cosines[layer]).mean().cpu(),
             apartness(points, marks),
-            components(whole[layer]).shares[0],
+            components(pools[layer]).shares[0],
         ]
         found.append(torch.cat([known.shares, torch.stack(rest)]))
         if index in places:
