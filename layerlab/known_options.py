@@ -156,12 +156,12 @@ def study_options(name: str) -> dict[str, Any]:
     return _declare(STUDIES[name])
 
 
-def _declare(known: KnownOptions) -> dict[str, Any]:
-    domains = {name: domain for name, (_, domain) in known.items() if domain is not None}
-    return {"options": {name: usual for name, (usual, _) in known.items()}, "domains": domains}
+def _declare(declared: KnownOptions) -> dict[str, Any]:
+    domains = {name: domain for name, (_, domain) in declared.items() if domain is not None}
+    return {"options": {name: usual for name, (usual, _) in declared.items()}, "domains": domains}
 
 
-def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> dict[str, Any]:
+def check_measure(name: str, given: Mapping[str, Any], declared: KnownOptions) -> dict[str, Any]:
     """Return the options that a user sets on a measure, whole numbers as floats where those go.
 
     Raises:
@@ -169,12 +169,12 @@ def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> d
     """
     read = {}
     for option, value in given.items():
-        if option not in known:
+        if option not in declared:
             raise UserError(
                 f"measure {name!r} has no option {option!r}; "
-                f"{suggest(option, known)}its options are: {', '.join(known) or 'none'}"
+                f"{suggest(option, declared)}its options are: {', '.join(declared) or 'none'}"
             )
-        usual, domain = known[option]
+        usual, domain = declared[option]
         if domain is not None and value not in domain:
             text = " ".join(repr(value).split())  # a tensor shows itself in several lines
             raise UserError(
@@ -185,19 +185,19 @@ def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> d
     return read
 
 
-def check_study(name: str, given: Mapping[str, Any], known: KnownOptions) -> None:
+def check_study(name: str, given: Mapping[str, Any], declared: KnownOptions) -> None:
     """Refuse options that a study does not have, or values that they do not take.
 
     Raises:
         UserError: there is one.
     """
     for option, value in given.items():
-        if option not in known:
+        if option not in declared:
             raise UserError(
                 f"study {name} has no option {short_repr(option)}; "
-                f"{suggest(option, known)}known: {', '.join(known) or 'none'}"
+                f"{suggest(option, declared)}known: {', '.join(declared) or 'none'}"
             )
-        usual, domain = known[option]
+        usual, domain = declared[option]
         if domain is not None and value not in domain:
             raise UserError(
                 f"study {name}: option {option} is {short_repr(value)}; expected {domain}: "

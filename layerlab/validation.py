@@ -82,17 +82,17 @@ def check_arguments(function: Callable[..., Any], name: str) -> Callable[..., An
         function: what checks the values themselves.
         name: under which it is public, with its package.
     """
-    known = signature(function)
+    declared = signature(function)
     kinds = {
         one.name: one.annotation
-        for one in known.parameters.values()
+        for one in declared.parameters.values()
         if one.kind is not Parameter.VAR_KEYWORD
     }
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         try:
-            given = known.bind(*args, **options).arguments
+            given = declared.bind(*args, **options).arguments
         except TypeError:  # as Python tells it
             return function(*args, **options)
         for argument, value in given.items():

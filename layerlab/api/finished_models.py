@@ -51,15 +51,15 @@ def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
     """
     found: dict[str, list[Any]] = {}
     section = recipe.compare
-    for measure, known in _score_measures(section):
-        if known.kind == SUITE:
+    for measure, parsed in _score_measures(section):
+        if parsed.kind == SUITE:
             try:
-                found[measure] = load_whole(known.name)
+                found[measure] = load_whole(parsed.name)
             except UserError as error:
                 raise UserError(f"compare.measures has {measure!r}: {error}") from None
         elif section is not None:
-            check_command(known.name, section.commands[known.name].run)
-            check_program(known.name, section.commands[known.name])
+            check_command(parsed.name, section.commands[parsed.name].run)
+            check_program(parsed.name, section.commands[parsed.name])
     return found
 
 
@@ -75,9 +75,9 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
     tasks = load_questions(task.recipe)
     asked = {
         measure: _hash_asked(tasks[measure])
-        if known.kind == SUITE
-        else hash_command(section.commands[known.name])
-        for measure, known in _score_measures(section)
+        if parsed.kind == SUITE
+        else hash_command(section.commands[parsed.name])
+        for measure, parsed in _score_measures(section)
     }
     odd = {measure: _describe_questions(leaves) for measure, leaves in tasks.items()}
     with hear_interruptions(task.out / RUNS):
@@ -86,10 +86,10 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
             result = read_finished_result(run, folder)
             if result is None or result["diverged"]:  # there is no finished model
                 continue
-            for measure, known in _score_measures(section):
+            for measure, parsed in _score_measures(section):
                 with lock_runs([folder]):
                     remarks = odd.get(measure, ())
-                    told = _score(task.recipe, folder, result, known, asked[measure], remarks)
+                    told = _score(task.recipe, folder, result, parsed, asked[measure], remarks)
                 if told is not None:
                     watch.note(f"{run.name}: {measure} {told.score:.4f}")
 
@@ -108,12 +108,12 @@ def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     section = task.recipe.compare
-    for measure, known in _score_measures(section):
+    for measure, parsed in _score_measures(section):
         row = {"measure": measure, "runs": runs, "questions": None, "seconds": None}
-        if known.kind == SUITE and task.runs:
-            row |= _try_suite(task, known.name)
+        if parsed.kind == SUITE and task.runs:
+            row |= _try_suite(task, parsed.name)
         elif section is not None:
-            command = section.commands[known.name]
+            command = section.commands[parsed.name]
             row |= {"run": list(command.run), "timeout_minutes": command.timeout_minutes}
         found.append(row)
     return found

@@ -74,10 +74,10 @@ class Part(nn.Module):
         """
         for name, value in options.items():
             if name not in cls.options:
-                known = ", ".join(cls.options) or "none"
+                names = ", ".join(cls.options) or "none"
                 raise UserError(
                     f"{cls.slot} part {cls.name!r} has no option {short_repr(name)}; "
-                    f"its options are: {known}"
+                    f"its options are: {names}"
                 )
             domain = cls.options[name].domain
             if value not in domain:

@@ -173,10 +173,10 @@ def _write(record: Any) -> dict[str, Any]:
 
 def _read(kind: type[Any], value: Any) -> dict[str, Any]:
     """Read the fields of a record that `_write` wrote."""
-    known = {one.name: one for one in fields(kind)}
+    declared = {one.name: one for one in fields(kind)}
     found = value if isinstance(value, Mapping) else {}
-    odd = next((name for name in found if name not in known), None)
-    needed = [key for key, one in known.items() if kind.whole or _is_required(one)]
+    odd = next((name for name in found if name not in declared), None)
+    needed = [key for key, one in declared.items() if kind.whole or _is_required(one)]
     missing = next((key for key in needed if key not in found), None)
     if value is not found or odd is not None or missing:
         fault = (
@@ -185,9 +185,9 @@ def _read(kind: type[Any], value: Any) -> dict[str, Any]:
         fault = fault if value is found else f"is {short_repr(value)}"
         raise UserError(
             f"what should be a {kind.__name__} {fault}; expected what {kind.__name__}.to_json() "
-            f"gives: {', '.join(known)}"
+            f"gives: {', '.join(declared)}"
         )
-    return {name: _field(known[name], one) for name, one in found.items()}
+    return {name: _field(declared[name], one) for name, one in found.items()}
 
 
 def _is_required(one: Field[Any]) -> bool:

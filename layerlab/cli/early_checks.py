@@ -47,9 +47,9 @@ def _check_options(name: str, given: Mapping[str, Any]) -> None:
     from layerlab import known_options
     from layerlab.measures.questions import SALIENCY, check_formats, check_saliency
 
-    known = known_options.MEASURES.get(name, {})
-    usual = {option: value for option, (value, _) in known.items()}
-    options = {**usual, **known_options.check_measure(name, given, known)}
+    declared = known_options.MEASURES.get(name, {})
+    usual = {option: value for option, (value, _) in declared.items()}
+    options = {**usual, **known_options.check_measure(name, given, declared)}
     if name == SALIENCY:
         check_saliency(options)
     if "formats" in options:

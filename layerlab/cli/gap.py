@@ -61,11 +61,11 @@ def gap(
     from layerlab.numerics.profiles.profile import list_profiles, load_profile
 
     if profiles:
-        known = [load_profile(name) for name in list_profiles()]
+        loaded = [load_profile(name) for name in list_profiles()]
         if as_json:
-            show_json([one.to_json() for one in known])
+            show_json([one.to_json() for one in loaded])
         else:
-            say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in known))
+            say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in loaded))
         return
     pair = load_profile(a), None if b is None else load_profile(b)
     if logprobs is not None:

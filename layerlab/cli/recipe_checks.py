@@ -65,13 +65,13 @@ def check_scoring(recipe: Any, *, run: bool) -> None:
     from layerlab.recipes.compared_measures import SUITE, parse_measure
 
     for measure in recipe.compare.scored if recipe.compare is not None else ():
-        known = parse_measure(measure)
-        if known.kind == SUITE:
+        parsed = parse_measure(measure)
+        if parsed.kind == SUITE:
             from layerlab.evaluation.harness.prepare import check_whole  # a recipe may name none
 
             try:
-                check_whole(known.name)
+                check_whole(parsed.name)
             except UserError as error:
                 raise UserError(f"compare.measures has {measure!r}: {error}") from None
         elif run:
-            check_command(known.name, recipe.compare.commands[known.name].run)
+            check_command(parsed.name, recipe.compare.commands[parsed.name].run)

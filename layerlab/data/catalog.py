@@ -64,7 +64,7 @@ def table() -> Any:
     found.add_column(style="bold", no_wrap=True)
     found.add_column()
     for one in list_corpora():
-        known = {
+        facts = {
             "what for": f"{one.domain}, {one.stage} ({one.language})",
             "id": one.id,
             "size": one.size,
@@ -73,6 +73,6 @@ def table() -> Any:
             "feeds": "; ".join(one.feeds),
             "source": one.source,
         }
-        lines = "\n".join(f"{name}: {value}" for name, value in known.items() if value)
+        lines = "\n".join(f"{name}: {value}" for name, value in facts.items() if value)
         found.add_row(one.name, lines)
     return found

@@ -24,14 +24,14 @@ def fingerprint(path: Path, *, full: bool = True) -> str:
     check_regular(path)
     try:
         with path.open("rb") as stream:
-            known = path.stat()
-            stamp = f"{path.resolve()} {known.st_size} {known.st_mtime_ns}"
+            stat = path.stat()
+            stamp = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
             if not full:
                 return hashlib.blake2b(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
-            if known.st_size < LARGE:
+            if stat.st_size < LARGE:
                 return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
             ends = [stream.read(READ), str(path.resolve()).encode()]
-            ends.append(f"{known.st_size} {known.st_mtime_ns}".encode())
+            ends.append(f"{stat.st_size} {stat.st_mtime_ns}".encode())
             stream.seek(-READ, io.SEEK_END)
             return hashlib.blake2b(b"\0".join([*ends, stream.read()])).hexdigest()[:32]
     except OSError as error:

@@ -87,7 +87,7 @@ def unpacked_size(column: Any) -> int:
     return int(column.nbytes)
 
 
-def check_columns(path: str, field: str | None, known: list[str]) -> None:
+def check_columns(path: str, field: str | None, columns: list[str]) -> None:
     """Refuse a table without the field, or with two of one name: a row has room for the last.
 
     Args:
@@ -96,15 +96,15 @@ def check_columns(path: str, field: str | None, known: list[str]) -> None:
     Raises:
         UserError: it is such a table.
     """
-    if field is not None and field not in known:
-        raise fieldless(path, field, known)
-    if twice := find_twice(one for one in known if field in (None, one)):
+    if field is not None and field not in columns:
+        raise fieldless(path, field, columns)
+    if twice := find_twice(one for one in columns if field in (None, one)):
         raise UserError(f"{path} has two columns called {short_repr(twice)}; leave one out")
 
 
-def fieldless(location: str, field: str, known: list[str]) -> UserError:
+def fieldless(location: str, field: str, columns: list[str]) -> UserError:
     """Return the error about rows without a field, which names another."""
-    hint = f'; write field = "{known[0]}"' if known else ""
+    hint = f'; write field = "{columns[0]}"' if columns else ""
     return UserError(
-        f"{location} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}"
+        f"{location} has no field {field!r}; it has {', '.join(columns) or 'none'}{hint}"
     )

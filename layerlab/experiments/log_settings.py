@@ -33,7 +33,7 @@ def find_unlike(
     for one in logs:
         by_arm[one.arm].append(one)
     values = {name: _values(own) for name, own in by_arm.items()}
-    known = {name: all(one.config for one in own) for name, own in by_arm.items()}
+    configured = {name: all(one.config for one in own) for name, own in by_arm.items()}
     base = values[names[0]]
     ours = all(one.finished is not None for one in logs)
 
@@ -52,7 +52,7 @@ def find_unlike(
     return {
         name: [path for path in {**base, **values[name]} if differs(path, values[name])]
         for name in names
-        if known[names[0]] and known[name]
+        if configured[names[0]] and configured[name]
     }
 
 

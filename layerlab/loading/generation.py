@@ -37,8 +37,8 @@ def special_ids(model: Any) -> dict[str, int | list[int]]:
 def list_unused(model: Any) -> list[str]:
     """Return the names of settings of generation that came with a model and are not used."""
     given = model.generation_config
-    known = GenerationConfig().to_dict()
-    settings = {name: getattr(given, name, None) for name in known if name not in _PLAIN}
+    defaults = GenerationConfig().to_dict()
+    settings = {name: getattr(given, name, None) for name in defaults if name not in _PLAIN}
     return [name for name, value in settings.items() if value not in (None, False)]
 
 

@@ -157,7 +157,7 @@ class LoadedModel:
         """
         config, model = self.config, self.model
         heads, width = (_size(config, name) for name in ("num_attention_heads", "hidden_size"))
-        known = not isinstance(self.stack, str)
+        readable = not isinstance(self.stack, str)
         return {
             "name": self.name,
             "source": self.source,
@@ -166,8 +166,8 @@ class LoadedModel:
             "family": model.config.model_type,
             "class": type(model).__name__,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "layers": len(self.stack.blocks) if known else None,  # type: ignore[union-attr]
-            "attention_layers": len(self.stack.attentions) if known else 0,  # type: ignore[union-attr]
+            "layers": len(self.stack.blocks) if readable else None,  # type: ignore[union-attr]
+            "attention_layers": len(self.stack.attentions) if readable else 0,  # type: ignore[union-attr]
             "width": width,
             "heads": heads,
             "kv_heads": _size(config, "num_key_value_heads", heads),

@@ -43,16 +43,16 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
         UserError: a column is missing or holds no numbers, or readings of several runs cannot be
             told apart.
     """
-    known = table.column_names
-    loss = _find(known, columns.loss, LOSSES, "--loss", path) or _find_alone(table, columns)
+    names = table.column_names
+    loss = _find(names, columns.loss, LOSSES, "--loss", path) or _find_alone(table, columns)
     if loss is None:
         raise UserError(
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
-            f"{_list(known)}"
+            f"{_list(names)}"
         )
-    step = _find(known, columns.step, STEPS, "--step", path)
-    arm = _find(known, columns.arm, ARMS, "--arm", path)
-    seed = _find(known, columns.seed, SEEDS, "--seed", path)
+    step = _find(names, columns.step, STEPS, "--step", path)
+    arm = _find(names, columns.arm, ARMS, "--arm", path)
+    seed = _find(names, columns.seed, SEEDS, "--seed", path)
     read = table[loss].is_valid().to_numpy()
     if not read.any():
         raise UserError(
@@ -110,7 +110,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             losses=losses[kept],
             loss_name=loss,
             step_name=step or UPDATES[0],
-            mean=MEANS.get(loss) in known,
+            mean=MEANS.get(loss) in names,
             again=again,
             blank=later if later > own.max() else None,
         )
@@ -215,7 +215,7 @@ def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _find(
-    known: Sequence[str], given: str | None, usual: Sequence[str], option: str, path: Path
+    names: Sequence[str], given: str | None, usual: Sequence[str], option: str, path: Path
 ) -> str | None:
     """Return the column that is asked for, or the first of those with a usual name.
 
@@ -223,13 +223,13 @@ def _find(
         UserError: the one that is asked for is not there.
     """
     if given is None:
-        lower = {name.lower(): name for name in reversed(known)}
+        lower = {name.lower(): name for name in reversed(names)}
         return next((lower[name] for name in usual if name in lower), None)
-    if given in known:
+    if given in names:
         return given
     raise UserError(
         f"{path} has no column {short_repr(given)}, which {option} names; "
-        f"{suggest(given, known)}it has {_list(known)}"
+        f"{suggest(given, names)}it has {_list(names)}"
     )
 
 
@@ -249,8 +249,8 @@ def _find_alone(table: "pa.Table", columns: LogColumns) -> str | None:
     return numbers[0] if alone else None
 
 
-def _list(known: Sequence[str]) -> str:
-    return ", ".join(map(short_repr, known[:MOST])) + (", ..." if len(known) > MOST else "")
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(short_repr, names[:MOST])) + (", ..." if len(names) > MOST else "")
 
 
 def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> np.ndarray:

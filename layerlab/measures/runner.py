@@ -238,8 +238,8 @@ class _Reader:
     def read(self, layer: Layer) -> None:
         """Give one layer to every measure."""
         # Otherwise there is nothing to check the cut of its weights against.
-        known = bool(layer.sublayers or layer.stream.numel())
-        if layer.attention is not None and known and self._needs("weights"):
+        has_stream = bool(layer.sublayers or layer.stream.numel())
+        if layer.attention is not None and has_stream and self._needs("weights"):
             layer = replace(layer, weights=self._weights(layer))
         self.exposed = self.exposed or bool(layer.sublayers)
         for measure in self.measures:

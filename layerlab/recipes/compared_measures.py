@@ -88,9 +88,9 @@ def parse_measure(name: str) -> ComparedMeasure:
         return ComparedMeasure(cast(MeasureKind, kind), name=rest.strip())
     if name in _BARE:
         return ComparedMeasure(cast(MeasureKind, name))
-    known = ", ".join(FORMS)
+    names = ", ".join(FORMS)
     raise ValueError(
-        f"{name!r} is no measure of a comparison; expected {known}: {_remedy(kind, rest)}"
+        f"{name!r} is no measure of a comparison; expected {names}: {_remedy(kind, rest)}"
     )
 
 

@@ -240,12 +240,12 @@ class CompareSection(Section):
     def _check_commands(self) -> "CompareSection":
         """Check that each command that is a measure is there."""
         for measure in self.scored:
-            known = parse_measure(measure)
-            if known.kind == COMMAND and known.name not in self.commands:
-                hint = suggest(known.name, list(self.commands))
+            parsed = parse_measure(measure)
+            if parsed.kind == COMMAND and parsed.name not in self.commands:
+                hint = suggest(parsed.name, list(self.commands))
                 raise ValueError(
                     f"compare.measures has {measure!r}, and there is no such command; {hint}write "
-                    f"[compare.commands.{known.name}] with "
+                    f"[compare.commands.{parsed.name}] with "
                     'run = ["python", "score.py", "{model}"]'
                 )
         return self
@@ -260,8 +260,8 @@ class CompareSection(Section):
         """Return whether more is better in a measure: in scores, unless a command says not."""
         if not is_scored(measure):
             return False
-        known = parse_measure(measure)
-        return known.kind != COMMAND or self.commands[known.name].better == "higher"
+        parsed = parse_measure(measure)
+        return parsed.kind != COMMAND or self.commands[parsed.name].better == "higher"
 
     @property
     def grid_rates(self) -> tuple[float, ...]:

@@ -286,12 +286,12 @@ def _paths(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
 
 
-def _identify(path: Path, known: object = None) -> str:
+def _identify(path: Path, size_before: object = None) -> str:
     """Return the SHA-256 of a file, or its size (0.1 kept that of large ones); else its kind."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
-    if known == (size := f"{found.st_size} bytes"):
+    if size_before == (size := f"{found.st_size} bytes"):
         return size
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -183,9 +183,9 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
     key = _key(device, precision, threads)
     name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     file = cache_folder() / "peak" / f"{name}.json"
-    known = _read_fresh(file)
-    if known is not None:
-        return known
+    stored = _read_fresh(file)
+    if stored is not None:
+        return stored
     with with_threads(threads), torch.no_grad():
         found = _fastest(torch.device(device), DTYPES[precision], stopwatch(device, threads))
     try:

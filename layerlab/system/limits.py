@@ -34,11 +34,11 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
     Raises:
         UserError: says what it did.
     """
-    known = tokenizer.get_vocab()
-    largest = max(known.values(), default=0)
-    if largest > TIMES * len(known) + FREE:
+    vocab = tokenizer.get_vocab()
+    largest = max(vocab.values(), default=0)
+    if largest > TIMES * len(vocab) + FREE:
         raise UserError(
-            f"the tokenizer {name} has {len(known):,} entries and one with the number {largest:,}; "
+            f"the tokenizer {name} has {len(vocab):,} entries and one with the number {largest:,}; "
             "mend its vocabulary"
         )
     templates = getattr(tokenizer, "chat_template", None)

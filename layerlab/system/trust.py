@@ -83,8 +83,8 @@ def allows_tasks() -> bool:
 
 def granted_options() -> dict[str, bool]:
     """Return the options by which the user has granted something, each with True."""
-    known = {"trust_remote_code": _TRUSTED, "allow_unused": _UNUSED, "trust_tasks": _TASKS}
-    return {name: True for name, given in known.items() if given.get()}
+    grants = {"trust_remote_code": _TRUSTED, "allow_unused": _UNUSED, "trust_tasks": _TASKS}
+    return {name: True for name, given in grants.items() if given.get()}
 
 
 def allow_file(source: bytes) -> None:

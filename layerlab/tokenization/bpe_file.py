@@ -135,9 +135,9 @@ def rebuild(tokenizer: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrained
     pre-tokenizer and the like anew.
     """
     kept = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _OWN}
-    known = engine.get_vocab()
+    vocab = engine.get_vocab()
     for name, value in tokenizer.special_tokens_map.items():
-        if isinstance(value, str) and value in known:
+        if isinstance(value, str) and value in vocab:
             kept[name] = value
     kept.setdefault("clean_up_tokenization_spaces", False)
     return PreTrainedTokenizerFast(

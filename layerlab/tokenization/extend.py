@@ -62,8 +62,8 @@ def extend(
     course, barred = Continuation(spelled, counts, least), set(found.fixed)
     while True:
         engine = _grow(course, len(found.vocab), size, barred)
-        known = engine.get_vocab()
-        lost = unreachable(engine, [token for token in known if token not in found.vocab])
+        vocab = engine.get_vocab()
+        lost = unreachable(engine, [token for token in vocab if token not in found.vocab])
         if not lost:
             return rebuild(tokenizer, engine)
         # A merge that makes an older token may set off older merges, past what was learned.

@@ -143,16 +143,16 @@ def verify(
     """
     pair = _Pair(base, new)
     tallies = tuple(pair.tally(name, several) for name, several in texts.items())
-    known, before = pair.new.vocab, pair.base.vocab
-    fresh = [token for token in known if token not in before]
-    watched = fresh or [token for token in known if token not in pair.new.fixed]
+    vocab, before = pair.new.vocab, pair.base.vocab
+    fresh = [token for token in vocab if token not in before]
+    watched = fresh or [token for token in vocab if token not in pair.new.fixed]
     return VocabularyCheck(
         entries_base=len(before),
-        entries=len(known),
+        entries=len(vocab),
         added=len(fresh),
-        removed=sum(token not in known for token in before),
+        removed=sum(token not in vocab for token in before),
         unreachable=tuple(pair.list_lost()),
-        unused=sum(not pair.used[known[token]] for token in watched),
+        unused=sum(not pair.used[vocab[token]] for token in watched),
         partial=tuple(token for token in fresh if pair.new.bytewise and not _whole(token, pair)),
         tallies=tallies,
         terms=pair.terms(terms) if terms else None,

@@ -146,11 +146,11 @@ class Resizing:
         self.kept = _check(base, new, kept)
         self._base, self._new = base, new
         tables = find_tables(model, self.rows_before)
-        known = (self.embedding.weight, self.head.weight, getattr(self.head, "bias", None))
+        parts = (self.embedding.weight, self.head.weight, getattr(self.head, "bias", None))
         self._others = {
             id(table.values): table
             for table in tables
-            if not any(table.values is one for one in known)
+            if not any(table.values is one for one in parts)
         }
         self._logits = KeptLogits(model, self.kept or range(self.tokens_before), tables)
         self._moved: tuple[str, ...] | None = None
@@ -174,8 +174,8 @@ class Resizing:
     @cached_property
     def parts(self) -> list[list[int]]:
         """The old rows of the tokens that write each new one."""
-        known = token_strings(self._new)
-        real = [number for number in self.fresh if number in known]
+        strings = token_strings(self._new)
+        real = [number for number in self.fresh if number in strings]
         found = dict(zip(real, spell_tokens(self._base, self._new, real), strict=True))
         return [found.get(number, []) for number in self.fresh]
 

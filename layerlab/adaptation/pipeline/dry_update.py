@@ -224,18 +224,18 @@ def _repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> Iterator[torch.S
 
 def _fill(model: nn.Module) -> None:
     """Put a fake tensor in the place of each that lies on the meta device; ties stay."""
-    known: dict[int, tuple[Tensor, Tensor]] = {}
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
     for module in model.modules():
         for table in (module._parameters, module._buffers):
             for name, one in table.items():
                 if one is None:
                     continue
-                if id(one) not in known:
+                if id(one) not in copies:
                     made: Tensor = torch.empty(one.shape, dtype=one.dtype)
                     if isinstance(one, nn.Parameter):
                         made = nn.Parameter(made, requires_grad=one.requires_grad)
-                    known[id(one)] = one, made
-                table[name] = known[id(one)][1]  # type: ignore[assignment]
+                    copies[id(one)] = one, made
+                table[name] = copies[id(one)][1]  # type: ignore[assignment]
 
 
 def _blocks(model: Any) -> tuple[nn.Module, ...]:

@@ -336,8 +336,8 @@ class _Teller:
         """Return FLOPs per second of the fastest matrix product; assumed where no device is."""
         if precision not in self.peaks:
             device, threads = self.run.device, self.run.threads
-            known = matmul_peak(device, precision, threads) if here(device) else PEAKS[precision]
-            self.peaks[precision] = known
+            peak = matmul_peak(device, precision, threads) if here(device) else PEAKS[precision]
+            self.peaks[precision] = peak
         return self.peaks[precision]
 
 

@@ -93,8 +93,8 @@ def plan_stages(recipe: AdaptationRecipe, *, strict: bool = True) -> tuple[Stage
     found: dict[str, Stage] = {}
     for name, varied in recipe.arms().items():
         for stage in _stages(name, varied, strict):
-            known = found.get(stage.key)
-            arms = (*known.arms, name) if known else (name,)
+            earlier = found.get(stage.key)
+            arms = (*earlier.arms, name) if earlier else (name,)
             found[stage.key] = replace(stage, arms=tuple(dict.fromkeys(arms)))
     return tuple(sorted(found.values(), key=lambda stage: KINDS.index(stage.kind)))
 

@@ -141,8 +141,8 @@ class Tally:
         for name in (arm, self.arms[0]):
             stage, left = next(found for found in self._of("pretrain") if name in found[0].arms)
             fraction = self.recipe.arms()[name].data.validation_fraction
-            known = left["result"].get("held", {}).get(kind)  # 0.1 kept none
-            texts.append(((stage.needs["text"], fraction), known))
+            texts_read = left["result"].get("held", {}).get(kind)  # 0.1 kept none
+            texts.append(((stage.needs["text"], fraction), texts_read))
         (ours, own), (theirs, other) = texts
         if own is None or other is None or own["digest"] == other["digest"]:
             return True
@@ -164,11 +164,11 @@ class Tally:
                     "chance": None,
                 }
             for row in left["result"]["benchmarks"]:
-                known = self._domain(stage)
+                domain = self._domain(stage)
                 yield {
                     **labels,
                     "title": row["title"],
-                    "kind": DOMAIN if row["benchmark"] in known else GENERAL,
+                    "kind": DOMAIN if row["benchmark"] in domain else GENERAL,
                     "unit": "score",
                     **_sound(row),
                     "chance": row.get("chance"),
@@ -246,9 +246,9 @@ def _placeless(value: Any) -> Any:
     """Return values without the path of the data folder; of a machine only a whole path tells."""
     if isinstance(value, str):
         folder = str(data_folder())
-        known = rf"(?<![\w./-]){re.escape(folder)}(?![\w-]|\.\w)"
+        pattern = rf"(?<![\w./-]){re.escape(folder)}(?![\w-]|\.\w)"
         absolute = data_folder().is_absolute() and folder != data_folder().anchor
-        return re.sub(known, "LAYERLAB_DATA", value) if absolute else value
+        return re.sub(pattern, "LAYERLAB_DATA", value) if absolute else value
     if isinstance(value, Mapping):
         return {name: _placeless(one) for name, one in value.items()}
     return [_placeless(one) for one in value] if isinstance(value, list | tuple) else value

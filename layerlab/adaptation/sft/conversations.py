@@ -70,10 +70,10 @@ def conversations(given: str, *, ignore: Iterable[str] = ()) -> Iterator[Convers
     Raises:
         UserError: there is no row, or one is bad: it is named with its file and line.
     """
-    known, read = ABOUT | set(ignore), False
+    ignored, read = ABOUT | set(ignore), False
     for location, row in rows(given):
         read = True
-        yield conversation({key: row[key] for key in row if key not in known}, location)
+        yield conversation({key: row[key] for key in row if key not in ignored}, location)
     if not read:
         raise UserError(f"{given} holds no row; expected conversations, one on each line")
 

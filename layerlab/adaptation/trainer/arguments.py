@@ -162,10 +162,10 @@ def check_entries(model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
     Raises:
         UserError: the tokenizer has more entries than the model embeds.
     """
-    known = model.get_input_embeddings().weight.shape[0]
-    if entries(tokenizer) > known:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if entries(tokenizer) > rows:
         raise UserError(
-            f"the tokenizer has {entries(tokenizer)} entries and the model embeds {known} tokens; "
+            f"the tokenizer has {entries(tokenizer)} entries and the model embeds {rows} tokens; "
             "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
         )
 

@@ -24,9 +24,9 @@ def find_trained_whole(model: Any, lora: LoraSection) -> list[tuple[str, Tensor]
     """
     if importlib.util.find_spec("peft") is None:
         raise UserError("LoRA needs PEFT; type: pip install 'layerlab[sft]'")
-    known = [name for name, _ in model.named_modules()]
+    names = [name for name, _ in model.named_modules()]
     for name in (*(lora.target_modules or ()), *lora.modules_to_save):
-        if not any(_is_called(one, name) for one in known):
+        if not any(_is_called(one, name) for one in names):
             raise UserError(
                 f"the model has no module {short_repr(name)} for LoRA; expected names such as "
                 f"{', '.join(_linear(model))}"

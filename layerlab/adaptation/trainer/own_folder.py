@@ -101,11 +101,11 @@ class BeginCallback(TrainerCallback):
         if state.is_world_process_zero:
             if self.limit is not None and self.limit > 0:
                 remove_checkpoints(self.out, self.limit)
-            known = _read_begun(self.out)
+            begun = _read_begun(self.out)
             unsealed = (
                 one for one in _checkpoints(self.out) if not (self.out / one / SEAL).exists()
             )
-            self._write([one for one in unsealed if one in known])
+            self._write([one for one in unsealed if one in begun])
 
     def _write(self, names: list[str]) -> None:
         if names:

@@ -63,8 +63,8 @@ def check_same_plan(
 
 
 def _check_same_beginning(out: Path, kept: Any, beginning: Mapping[str, str | None]) -> None:
-    known = kept if isinstance(kept, dict) else {}
-    if other := [name for name, value in beginning.items() if known.get(name) != value]:
+    earlier = kept if isinstance(kept, dict) else {}
+    if other := [name for name, value in beginning.items() if earlier.get(name) != value]:
         raise UserError(
             f"{out} holds a run that began with another {other[0]} than this call; hand in what it "
             "began with, as it was before training, name another folder, or remove that one"

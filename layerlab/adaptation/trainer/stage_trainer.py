@@ -107,8 +107,8 @@ def whole_model(trainer: Trainer) -> Any:
 
 def _outline(model: nn.Module) -> Any:
     """Return a copy of a model whose weights take no memory; what is tied stays tied."""
-    known = {
+    memo = {
         id(one): nn.Parameter(one.detach().to("meta"), requires_grad=one.requires_grad)
         for one in model.parameters()
     }
-    return copy.deepcopy(model, known)
+    return copy.deepcopy(model, memo)

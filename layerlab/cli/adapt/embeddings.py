@@ -120,6 +120,6 @@ def _losses(done: Any) -> list[str]:
 def _bits(one: Any, before: Any = None) -> str:
     if one.bits_per_byte is None:
         return "-"
-    known = before is not None and before.bits_per_byte is not None
-    change = f" ({one.bits_per_byte - before.bits_per_byte:+.3f})" if known else ""
+    comparable = before is not None and before.bits_per_byte is not None
+    change = f" ({one.bits_per_byte - before.bits_per_byte:+.3f})" if comparable else ""
     return f"{one.bits_per_byte:.3f}{change}"

@@ -99,8 +99,8 @@ def _questions(source: Path, files: dict[str, list[str]]) -> Iterator[Question]:
             text = _text(row)
             if text:
                 own = True
-                known = row.get("id")
-                yield Question(stem, str(number if known in (None, "") else known), text)
+                id_given = row.get("id")
+                yield Question(stem, str(number if id_given in (None, "") else id_given), text)
             else:
                 bare += 1
         _check_bare(name, bare, number, _names_alone(row))

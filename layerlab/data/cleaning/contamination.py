@@ -169,17 +169,17 @@ class Index:
             )
             self._known[length] = np.setdiff1d(every, ignored)
         # The first document that has each run; 0 is none.
-        self._first = {n: np.zeros(len(known), np.int64) for n, known in self._known.items()}
+        self._first = {n: np.zeros(len(hashes), np.int64) for n, hashes in self._known.items()}
 
     def read(self, found: np.ndarray, document: int) -> None:
         """Look for the runs in a part of a document, given as a number for each unit."""
-        for length, known in self._known.items():
+        for length, hashes in self._known.items():
             if len(found) < length:
                 continue
             runs = windows(found, length)
-            places = np.searchsorted(known, runs)
-            there = places < len(known)
-            places = places[there][known[places[there]] == runs[there]]
+            places = np.searchsorted(hashes, runs)
+            there = places < len(hashes)
+            places = places[there][hashes[places[there]] == runs[there]]
             first = self._first[length]
             fresh = np.unique(places[first[places] == 0])
             first[fresh] = document
@@ -241,11 +241,11 @@ class Index:
 
     def _documents(self, runs: np.ndarray, length: int) -> np.ndarray:
         """Return the first document of each run of a question; 0 is none."""
-        known = self._known[length]
-        places = np.minimum(np.searchsorted(known, runs), max(0, len(known) - 1))
-        if not len(known):
+        hashes = self._known[length]
+        places = np.minimum(np.searchsorted(hashes, runs), max(0, len(hashes) - 1))
+        if not len(hashes):
             return np.zeros(len(runs), np.int64)
-        return np.where(known[places] == runs, self._first[length][places], 0)
+        return np.where(hashes[places] == runs, self._first[length][places], 0)
 
     def _runs(self, parts: list[str]) -> np.ndarray:
         length = self._length(parts)
@@ -334,9 +334,9 @@ def _cut(text: str) -> tuple[str, str]:
 
 def _notes(names: Iterable[str]) -> tuple[str, ...]:
     """Return what is known of these benchmarks without a search."""
-    known = {name.lower().replace("_", "-") for name in names}
+    names_asked = {name.lower().replace("_", "-") for name in names}
     fed = any(
         "lawbench" in name or name.startswith(JEC_QA) or name.split("/")[-1] in FED
-        for name in known
+        for name in names_asked
     )
     return (DERIVED,) if fed else ()

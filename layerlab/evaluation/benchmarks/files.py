@@ -92,8 +92,8 @@ def _read(path: Path) -> bytes:
 
 
 def _members(path: Path, ending: str) -> Mapping[str, bytes]:
-    known = path.stat()
-    return _unpack(path, ending, known.st_ctime_ns, known.st_size)
+    stat = path.stat()
+    return _unpack(path, ending, stat.st_ctime_ns, stat.st_size)
 
 
 # Every subject has a file of its own in the same archive.

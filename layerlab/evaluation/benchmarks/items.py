@@ -263,16 +263,16 @@ def _of_summary(row: FileRow) -> Item:
     )
 
 
-def _label(row: FileRow, known: Mapping[str, int]) -> tuple[int, ...]:
+def _label(row: FileRow, labels: Mapping[str, int]) -> tuple[int, ...]:
     """Return the place of the option that a label names; none where the split has no labels."""
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:
         return ()
-    if label.lower() not in known:
+    if label.lower() not in labels:
         raise UserError(
-            f"{row.location}: the label is {short_repr(label)}; expected {_either(known)}"
+            f"{row.location}: the label is {short_repr(label)}; expected {_either(labels)}"
         )
-    return (known[label.lower()],)
+    return (labels[label.lower()],)
 
 
 def _either(names: Iterable[str]) -> str:

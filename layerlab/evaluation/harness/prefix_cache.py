@@ -136,10 +136,10 @@ def split_cuts(
     cuts: dict[tuple[int, ...], list[int]] = {}
     for index in part:
         before, after = pairs[index]
-        known = cuts.setdefault((*before, *after[:-1]), [])
-        if len(before) not in known:
-            known.append(len(before))
-        number = known.index(len(before))
+        lengths = cuts.setdefault((*before, *after[:-1]), [])
+        if len(before) not in lengths:
+            lengths.append(len(before))
+        number = lengths.index(len(before))
         if number == len(found):
             found.append([])
         found[number].append(index)

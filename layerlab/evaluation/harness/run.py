@@ -221,8 +221,8 @@ class EvaluationRun:
         told = describe_tokenizer(tokenizer) + json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         # Weights that are not in memory as a whole are known by where they came from.
-        known = self.weights or f"{self.subject.source} {self.subject.revision}"
-        return f"{known} {digest} {model.dtype}"
+        identity = self.weights or f"{self.subject.source} {self.subject.revision}"
+        return f"{identity} {digest} {model.dtype}"
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options

@@ -20,9 +20,9 @@ LISTED = re.compile(rb"^[ \t]*-[ \t]*[\"']?([\w.:+-]+)[\"']?[ \t]*$", re.M)
 
 def find_declaring_files(names: frozenset[str]) -> set[Path]:
     """Return the files in which one of the names is declared or listed, in brackets or not."""
-    known = _index_names()
-    found = {path for name in names for path in known.get(name, ())}
-    for name in names - known.keys():  # a tag in brackets
+    index = _index_names()
+    found = {path for name in names for path in index.get(name, ())}
+    for name in names - index.keys():  # a tag in brackets
         word = rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])"
         pattern = re.compile(rb"^[ \t]*(?:task|group|tag)[ \t]*:[ \t]*\[[^\]]*" + word, re.M)
         found |= {path for path, text in _texts().items() if pattern.search(text)}

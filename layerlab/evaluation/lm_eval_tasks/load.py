@@ -102,7 +102,7 @@ def load_named(names: str) -> tuple[list[Loaded], list[GroupMean]]:
 
 
 def _check_alike(
-    word: str, known: Mapping[str, Any], found: Mapping[str, Any], describe: Callable[[Any], str]
+    word: str, earlier: Mapping[str, Any], found: Mapping[str, Any], describe: Callable[[Any], str]
 ) -> None:
     """Refuse another task or group of a name that is known: a result has one row for both.
 
@@ -110,7 +110,7 @@ def _check_alike(
         UserError: there is one.
     """
     for name in found:
-        if name in known and describe(known[name]) != describe(found[name]):
+        if name in earlier and describe(earlier[name]) != describe(found[name]):
             raise UserError(
                 f"--tasks {word}: {short_repr(name)} is the name of another task before it; give "
                 "it a name of its own (its line task: or group:), or ask them one after the other"

@@ -73,13 +73,13 @@ def check_names(config: Mapping[str, Any], what: str) -> None:
         >>> check_names({"group": "a", "task": ["b", {"task": "c"}, "b"]}, "the file a.yaml")
     """
     for part, (called, *keys) in NAMED.items():
-        listed, known = config.get(part), dict[str, Mapping[str, Any]]()
+        listed, earlier = config.get(part), dict[str, Mapping[str, Any]]()
         inside = (
             [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
         )
         for one in inside:
             for name in (one[key] for key in keys if isinstance(one.get(key), str)):
-                if known.setdefault(name, one) != one:
+                if earlier.setdefault(name, one) != one:
                     raise UserError(
                         f"{what} declares two {called} called {short_repr(name)}, of which lm-eval "
                         "keeps the last; leave one out, or give it another name"

@@ -75,8 +75,8 @@ def accept_first_question() -> Iterator[None]:
 
 def marks_choices(task: Any) -> bool:
     """Return whether lm-eval itself marks what a task chooses, or writes, by its options."""
-    known = getattr(type(task), "process_results", None) is ConfigurableTask.process_results
-    return known and task.config.process_results is None
+    unchanged = getattr(type(task), "process_results", None) is ConfigurableTask.process_results
+    return unchanged and task.config.process_results is None
 
 
 def find_place(answer: Any, choices: Sequence[Any]) -> int | None:

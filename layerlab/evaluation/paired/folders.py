@@ -204,10 +204,10 @@ def _list_leaves(name: str, parts: Mapping[str, Sequence[str]], seen: set[str]) 
 def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
     """Yield the models of a results.json of `layerlab evaluate`; of another program's none."""
     try:
-        known = set(read_json(folder / RESULTS)) >= PARTS
+        ours = set(read_json(folder / RESULTS)) >= PARTS
     except (OSError, ValueError, TypeError):
-        known = False
-    if not known:
+        ours = False
+    if not ours:
         return
     content = load_result(folder).content
     records: dict[str, dict[str, Record]] = {}

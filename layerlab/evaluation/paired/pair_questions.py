@@ -145,10 +145,10 @@ def pair_questions(
     _refuse_lost(task, len(keys), unfit, unsound)
     pairs = [(one.answers[key], its.answers[key]) for key in keys]
     wanted, direction = (None, None) if metric is None else split_direction(metric, "--metric")
-    known = _rank_metrics(pairs)
-    if wanted is None and not known:
+    metrics = _rank_metrics(pairs)
+    if wanted is None and not metrics:
         return None
-    found = known[0] if wanted is None else _find_metric(task, known, wanted)
+    found = metrics[0] if wanted is None else _find_metric(task, metrics, wanted)
     for key, both in zip(keys, pairs, strict=True):
         for who, answer in zip((name, other), both, strict=True):
             if not math.isfinite(answer.scores[found]):
@@ -167,7 +167,7 @@ def pair_questions(
     return QuestionPairs(
         task=task,
         metric=found,
-        others=known[1:] if wanted is None else (),
+        others=metrics[1:] if wanted is None else (),
         higher=_is_higher(task, found, direction, ours, theirs),
         keys=keys,
         ours=scores[:, 0],
@@ -278,12 +278,12 @@ def _rank_metrics(pairs: Sequence[tuple[ModelAnswer, ModelAnswer]]) -> list[str]
 
     In what order a file has them says nothing.
     """
-    known = (
+    metrics = (
         name
         for name in pairs[0][0].scores
         if all(name in answer.scores for both in pairs for answer in both)
     )
-    return sorted(known, key=_rank_metric)
+    return sorted(metrics, key=_rank_metric)
 
 
 def _rank_metric(name: str) -> tuple[bool, bool, str]:
@@ -292,12 +292,12 @@ def _rank_metric(name: str) -> tuple[bool, bool, str]:
     return bare == ABSTAINED, bare not in (*WORTHS, ALONE), name
 
 
-def _find_metric(task: str, known: Sequence[str], wanted: str) -> str:
-    if wanted in known:
+def _find_metric(task: str, metrics: Sequence[str], wanted: str) -> str:
+    if wanted in metrics:
         return wanted
     raise UserError(
         f"{task} has no {short_repr(wanted)} of each question, which --metric names; "
-        f"{suggest(wanted, known)}expected one of {_list(known)}"
+        f"{suggest(wanted, metrics)}expected one of {_list(metrics)}"
     )
 
 
@@ -327,8 +327,8 @@ def _is_higher(
             f"what is better of {metric} of {task} is {words}, as their results say; evaluate both "
             f"in the same way, or type --metric {metric}=lower or {metric}=higher"
         )
-    known = _HIGHER[name] if name in _HIGHER else is_higher_better(name)
-    found = next(iter(told.values()), known)
+    usual = _HIGHER[name] if name in _HIGHER else is_higher_better(name)
+    found = next(iter(told.values()), usual)
     if found is None:
         raise UserError(
             f"whether more of {metric} of {task} is better is said nowhere: no results of lm-eval "

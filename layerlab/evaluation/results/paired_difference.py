@@ -257,8 +257,8 @@ def _of_tasks(
 
 def _counts_shares(record: Record) -> bool:
     """Return whether questions are worth shares, whose differences are told in percent."""
-    known = (one for one in record["measured"] if one["metric"] == record.get("worth"))
-    row: Record = next(known, {})
+    rows = (one for one in record["measured"] if one["metric"] == record.get("worth"))
+    row: Record = next(rows, {})
     if row.get("low") is not None:
         return is_share(row)
     return all(0 <= score <= 1 for score in record["scores"].values())

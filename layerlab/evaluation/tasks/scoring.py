@@ -94,8 +94,8 @@ def by_value(output: str, reply: str) -> dict[str, float]:
         1.0
     """
     values, right = _list_values(output), _plain(reply)
-    known = {right, _NAME.sub("", right)} - {""}
-    return {"score": float(not known.isdisjoint(values)), "abstained": float(not any(values))}
+    answers = {right, _NAME.sub("", right)} - {""}
+    return {"score": float(not answers.isdisjoint(values)), "abstained": float(not any(values))}
 
 
 def _list_values(output: str) -> list[str]:

@@ -233,12 +233,12 @@ def without_unlike(
     """
     found, remarks = list(records), []
     for measure in section.scored:
-        known = parse_measure(measure)
-        key = known.key
-        found, files = _drop_other_files(known, found)
+        parsed = parse_measure(measure)
+        key = parsed.key
+        found, files = _drop_other_files(parsed, found)
         remarks += [f"{measure}: {remark}" for remark in files]
         # What a suite asks now nobody knows without its files; a command is in the recipe.
-        head = section.commands[known.name].digest if known.kind == COMMAND else ""
+        head = section.commands[parsed.name].digest if parsed.kind == COMMAND else ""
         scores = {one.name: one.scores[key] for one in found if key in one.scores}
         asked = {name: one.questions for name, one in scores.items() if one.asked.startswith(head)}
         usual = next((way for way, _ in Counter(asked.values()).most_common(1)), None)

@@ -17,16 +17,16 @@ def name_unit(metric: str) -> str:
 
 def unit_of(measure: str) -> str:
     """Return the unit of a measure's numbers."""
-    known = parse_measure(measure)
-    if known.kind == "peak":
-        return f"in {known.reading}"
-    if known.scored:
+    parsed = parse_measure(measure)
+    if parsed.kind == "peak":
+        return f"in {parsed.reading}"
+    if parsed.scored:
         return "in score"
     return {
         "steps": "updates",
         "spikes": "loss spikes a run",
         "gradient": gradient_profile.UNIT,
-    }[known.kind]
+    }[parsed.kind]
 
 
 def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, float]:
@@ -38,9 +38,9 @@ def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[
         measure: by its name in a recipe.
         metric: of the losses that are compared.
     """
-    known = parse_measure(measure)
+    parsed = parse_measure(measure)
     found = {
-        seed: _read(known, run, metric)
+        seed: _read(parsed, run, metric)
         for seed, run in runs.items()
         if run.finished and run.diverged is None
     }
@@ -63,13 +63,13 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
     Args:
         runs: that ended with a loss in the metric.
     """
-    known = parse_measure(measure)
-    if known.kind != "steps":
+    parsed = parse_measure(measure)
+    if parsed.kind != "steps":
         return {}
     read = read_runs(measure, runs, metric)
     unit = name_unit(metric)
     return {
-        seed: f"not below {known.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
+        seed: f"not below {parsed.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
         for seed, run in runs.items()
         if seed not in read
     }

@@ -169,8 +169,8 @@ def estimate(
     arms: dict[str, list[RunSpec]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
-    known: dict[str, StepTime] = {}  # of arms whose updates take the same, measured once
-    paces = {arm: _pace(of[0], peak, measure, known) for arm, of in arms.items()}
+    cache: dict[str, StepTime] = {}  # of arms whose updates take the same, measured once
+    paces = {arm: _pace(of[0], peak, measure, cache) for arm, of in arms.items()}
     sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
     own = processes and not lockstep
     start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
@@ -212,14 +212,14 @@ def _crowd(
     return [largest] * fit_at_once(settings, len(runs))
 
 
-def _pace(run: RunSpec, peak: float | None, measure: bool, known: dict[str, StepTime]) -> StepTime:
+def _pace(run: RunSpec, peak: float | None, measure: bool, cache: dict[str, StepTime]) -> StepTime:
     flops = flops_per_token(run.recipe).full
     if peak is None or not measure:
         return measure_step_time(run, flops, peak, measure=measure)
     key = json.dumps(timeless(run))
-    if key not in known:
-        known[key] = measure_step_time(run, flops, peak)
-    return known[key]
+    if key not in cache:
+        cache[key] = measure_step_time(run, flops, peak)
+    return cache[key]
 
 
 def _in_one(crowd: Sequence[ArmEstimate]) -> int:

@@ -46,11 +46,11 @@ def startup_seconds(device: str, module: str = TRAINER, *, measure: bool = True)
     name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
     file = cache_folder() / "start" / f"{name}.json"
     try:
-        known = json.loads(file.read_text("utf-8"))
+        stored = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):
-        known = None
-    if is_duration(known):
-        return float(known)
+        stored = None
+    if is_duration(stored):
+        return float(stored)
     found = _measure(device, module) if measure else None
     if found is None:
         return ASSUMED

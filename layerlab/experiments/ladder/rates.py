@@ -31,14 +31,14 @@ def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], leve
     at_ends = [sorted(seed for seed, one in octave.items() if one is None) for octave in octaves]
     none = {"drift": None, "low": None, "high": None}
     found = {"arm": name, "best": best, "at_ends": at_ends, **none}
-    known = [{seed: one for seed, one in octave.items() if one is not None} for octave in octaves]
+    present = [{seed: one for seed, one in octave.items() if one is not None} for octave in octaves]
     # Which seeds are left where some are at an end is no chance: without them the rest is too sure.
     alike = all(one.keys() == octaves[0].keys() for one in octaves)
     if not octaves[0] or not alike or any(at_ends) or any(one["edge"] for one in best):
         return found
     doublings = [math.log2(size.parameters) for size, _ in sizes]
-    moved = drift(doublings, known, level)
-    seeds = [{str(seed): one for seed, one in octave.items()} for octave in known]
+    moved = drift(doublings, present, level)
+    seeds = [{str(seed): one for seed, one in octave.items()} for octave in present]
     return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
 
 

@@ -38,10 +38,10 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
             has.
     """
     manifests = [_predict_manifest(run) for run in runs]
-    known = {path for one in manifests for path in settings(one)} | set(PATHS)
+    paths = {path for one in manifests for path in settings(one)} | set(PATHS)
     for pattern in section.allowed_differences:
-        if not any(matches(path, [pattern]) for path in known):
-            raise UserError(_unknown(pattern, sorted(known)))
+        if not any(matches(path, [pattern]) for path in paths):
+            raise UserError(_unknown(pattern, sorted(paths)))
     check_equal_terms(manifests, Varied.of(section))
 
 
@@ -62,9 +62,9 @@ def _predict_manifest(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def _unknown(pattern: str, known: Sequence[str]) -> str:
-    tables = sorted({path.split(".")[0] for path in known if "." in path})
-    names = [*known, *tables, *(f"{table}.*" for table in tables)]
+def _unknown(pattern: str, paths: Sequence[str]) -> str:
+    tables = sorted({path.split(".")[0] for path in paths if "." in path})
+    names = [*paths, *tables, *(f"{table}.*" for table in tables)]
     hint = suggest(pattern, names)
     return (
         f"compare.allowed_differences has {short_repr(pattern)}, which no run has; {hint}expected "

@@ -61,8 +61,8 @@ def _with(given: str | Arm, setting: Mapping[str, Any]) -> str | dict[str, Any]:
 
 def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the setting that names the files that a model needs and its recipe does not name."""
-    known = {_digest(path) for path in side.model.load}
-    wanted = set(find_needed(design_model(side).spec).values()) - known
+    loaded = {_digest(path) for path in side.model.load}
+    wanted = set(find_needed(design_model(side).spec).values()) - loaded
     missing = [path for digest, path in files.items() if digest in wanted]
     return {LOAD: [*side.model.load, *missing]} if missing else {}
 

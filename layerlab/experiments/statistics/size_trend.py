@@ -61,12 +61,12 @@ def lend(found: Sequence[Difference]) -> Prior | None:
 
     No surer than the number of sizes allows.
     """
-    known = [one for one in found if one.error is not None and not one.flat and one.freedom > 0]
-    if len(known) < 2:
+    usable = [one for one in found if one.error is not None and not one.flat and one.freedom > 0]
+    if len(usable) < 2:
         return None
-    variances = [(one.error or 0.0) ** 2 * one.n for one in known]
-    common = prior(variances, [one.freedom for one in known])
-    return Prior(common.variance, min(common.freedom, MOST, len(known) - 1.0))
+    variances = [(one.error or 0.0) ** 2 * one.n for one in usable]
+    common = prior(variances, [one.freedom for one in usable])
+    return Prior(common.variance, min(common.freedom, MOST, len(usable) - 1.0))
 
 
 def borrow(found: Difference, common: Prior | None) -> Difference:

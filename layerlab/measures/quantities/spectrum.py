@@ -71,18 +71,18 @@ def spectrum(
     return Spectrum(**read_heads(attended, [replace(_SPECTRUM, dtype=dtype)], dense))
 
 
-def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    perron, ritz = Perron(known), CentredRitz(known, part.sums_to_one)
+def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
+    perron, ritz = Perron(profile), CentredRitz(profile, part.sums_to_one)
 
     def end() -> Mapping[str, HeadVector]:
         found = Spectrum(
             norm=perron.norm,
             lower=perron.lower,
             upper=perron.upper,
-            column_bound=known.column_sums.amax(-1).sqrt(),
-            column_lower=known.column_norms.amax(-1),
-            row_lower=known.row_norm,
-            row_sum_min=known.row_sum_min,
+            column_bound=profile.column_sums.amax(-1).sqrt(),
+            column_lower=profile.column_norms.amax(-1),
+            row_lower=profile.row_norm,
+            row_sum_min=profile.row_sum_min,
             contraction=ritz.norm,
         )
         return vars(found)

@@ -94,9 +94,9 @@ def _read(part: AttentionRecord, quantities: Sequence[HeadQuantity], dense: int)
     begin = [one.solve for one in quantities if one.solve is not None]
     if begin:
         matrix = products(part, dtype, dense, watches)
-        known = matrix.profile()
-        solving = [solve(part, known) for solve in begin]
-        settle(matrix, known, [one for processes, _ in solving for one in processes])
+        profile = matrix.profile()
+        solving = [solve(part, profile) for solve in begin]
+        settle(matrix, profile, [one for processes, _ in solving for one in processes])
         ends += [end for _, end in solving]
     else:
         watch_rows(part, dtype, dense, watches)

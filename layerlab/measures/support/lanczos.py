@@ -63,13 +63,13 @@ class Process(Protocol):
     def judge(self, evidence: HeadEvidence) -> None: ...
 
 
-def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> None:
+def settle(matrix: Operator, profile: Profile, processes: Sequence[Process]) -> None:
     """Feed every process until all have settled; one pass over the matrix serves them all."""
-    schedule = device_schedule(known.column_sums.device)
+    schedule = device_schedule(profile.column_sums.device)
     passes = schedule.sync_interval
     while active := [process for process in processes if not process.settled]:
         for _ in range(min(passes, max(process.steps_left for process in active))):
-            _pass(matrix, known, active)
+            _pass(matrix, profile, active)
         waiting = [process for process in active if not process.settled]
         evidence = read_host([process.evidence() for process in waiting])
         for process, read in zip(waiting, evidence, strict=True):
@@ -77,23 +77,23 @@ def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> No
         passes *= schedule.sync_growth
 
 
-def _pass(matrix: Operator, known: Profile, active: Sequence[Process]) -> None:
+def _pass(matrix: Operator, profile: Profile, active: Sequence[Process]) -> None:
     """Hand every process the product with its vector."""
     vectors = torch.stack([process.vector for process in active], 1)
-    sums = widen(known.column_sums)[..., None]
-    shift = _only_centred(torch.bmm(widen(vectors), sums)[..., 0], known, active)
+    sums = widen(profile.column_sums)[..., None]
+    shift = _only_centred(torch.bmm(widen(vectors), sums)[..., 0], profile, active)
     product, energy, total = matrix.gram(vectors, shift)
     # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
     # far above the rest where all rows nearly agree.
-    drift = _only_centred(total, known, active).to(product.dtype)
-    product = product - drift[..., None] * known.column_sums[:, None]
+    drift = _only_centred(total, profile, active).to(product.dtype)
+    product = product - drift[..., None] * profile.column_sums[:, None]
     for index, process in enumerate(active):
         process.absorb(product[:, index], energy[:, index])
 
 
-def _only_centred(sums: Energies, known: Profile, processes: Sequence[Process]) -> Energies:
+def _only_centred(sums: Energies, profile: Profile, processes: Sequence[Process]) -> Energies:
     """Return means over the rows, and zero for processes that are not centred."""
-    means = sums / known.tokens
+    means = sums / profile.tokens
     for index, process in enumerate(processes):
         if not process.centred:
             means[:, index].zero_()
@@ -182,13 +182,13 @@ class Perron:
 
     centred = False
 
-    def __init__(self, known: Profile, gap: float = GAP) -> None:
-        start = known.reached.to(known.column_sums.dtype)
+    def __init__(self, profile: Profile, gap: float = GAP) -> None:
+        start = profile.reached.to(profile.column_sums.dtype)
         self.settled = False
         self.norm = self.lower = widen(start.new_zeros(start.shape[0]))
         self.upper = self.lower + torch.inf
-        self._reached = known.reached
-        forward, adjoint = known.depth
+        self._reached = profile.reached
+        forward, adjoint = profile.depth
         self._below = 1 - (forward + 2) * _roundoff(start)
         self._above = 1 - (forward + adjoint + 4) * _roundoff(start)
         self._krylov = Krylov(start)
@@ -258,8 +258,8 @@ class CentredRitz:
 
     centred = True
 
-    def __init__(self, known: Profile, stochastic: bool, seed: int = 0) -> None:
-        sums = known.column_sums
+    def __init__(self, profile: Profile, stochastic: bool, seed: int = 0) -> None:
+        sums = profile.column_sums
         draw = torch.randn(sums.shape[1], generator=torch.Generator().manual_seed(seed))
         self._stochastic = stochastic
         start = (draw - draw.mean() * stochastic).to(sums).expand_as(sums)

@@ -66,8 +66,8 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
     return torch.cat(norms)
 
 
-def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    ritz = CentredRitz(known, part.sums_to_one)
+def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
+    ritz = CentredRitz(profile, part.sums_to_one)
     return (ritz,), lambda: {"contraction": ritz.norm}
 
 

@@ -171,8 +171,8 @@ def _check_names(found: ConvertedModel) -> None:
         return
     seen = [f"lacks {missing[0]}"] if missing else []
     seen += [f"has {left[0]} besides"] if left else []
-    known = (way for sign, way in REMEDIES.items() if any(sign in name for name in left))
-    remedy = next(known, "set model.config to what the model has, or load the model anew")
+    remedies = (way for sign, way in REMEDIES.items() if any(sign in name for name in left))
+    remedy = next(remedies, "set model.config to what the model has, or load the model anew")
     raise UserError(
         f"the model {' and '.join(seen)}; expected the weights that its configuration names, "
         f"and no others: {remedy}"

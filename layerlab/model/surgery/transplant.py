@@ -100,11 +100,11 @@ def _standing_in(slot: Slot, present: Choice, new: Choice) -> Choice:
             f"the {slot} slot of this model holds {present.name!r} already, and the variant would "
             f"put {new.name!r} there; expected {' or '.join(allowed[:-1])}"
         )
-    known = part(slot, new.name).options
-    taken = {name: value for name, value in present.given().items() if name in known}
-    if "body" in known and present.name in known["body"].domain:
+    options = part(slot, new.name).options
+    taken = {name: value for name, value in present.given().items() if name in options}
+    if "body" in options and present.name in options["body"].domain:
         taken["body"] = present.name
     activation = present.given().get("activation")
-    if activation and "activations" in known:
+    if activation and "activations" in options:
         taken["activations"] = activation
     return Choice(new.name, **{**taken, **new.given()})

@@ -79,8 +79,8 @@ def regime(
             accumulation of no number of terms, or no seed.
     """
     if mode not in MODES:
-        known = ", ".join(map(repr, MODES))
-        raise UserError(f"no mode is called {short_repr(mode)}; type one of {known}")
+        names = ", ".join(map(repr, MODES))
+        raise UserError(f"no mode is called {short_repr(mode)}; type one of {names}")
     if accumulate is not None and accumulate not in TERMS:
         raise UserError(
             f"accumulate={short_repr(accumulate)} is no number of terms; expected {TERMS}, or "
@@ -138,8 +138,8 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
 
 def modes(format: GivenFormat) -> tuple[str, ...]:
     """Return the modes that a format can be emulated in."""
-    known = getattr(find(format), "name", "") in FORMATS
-    return tuple(mode for mode in MODES if known or mode != "autocast")
+    named = getattr(find(format), "name", "") in FORMATS
+    return tuple(mode for mode in MODES if named or mode != "autocast")
 
 
 def exact(low: torch.dtype) -> EmulatedArithmetic:

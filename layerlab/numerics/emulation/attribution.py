@@ -352,8 +352,8 @@ class SiteIndex:
 
 def _describe(name: str) -> str:
     """Return a name, and what the name stands for where it does not say so itself."""
-    known = GLOSSES.get(name.rpartition(".")[2])
-    return f"{name} ({known})" if known else name
+    gloss = GLOSSES.get(name.rpartition(".")[2])
+    return f"{name} ({gloss})" if gloss else name
 
 
 def _prefix(stack: Sequence[OpSite]) -> str:

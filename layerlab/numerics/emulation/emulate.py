@@ -190,8 +190,8 @@ class Emulation(CarriedWeights):
         for output in outputs:
             if self.keeps(func, inputs, output):
                 continue
-            known = output.dtype in self.regime.results
-            (selection.rounded if known else selection.islands).add(site)
+            rounded = output.dtype in self.regime.results
+            (selection.rounded if rounded else selection.islands).add(site)
 
     def keeps(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> bool:
         """Return whether an operation only moves the values that it was given, in their format."""

@@ -312,12 +312,12 @@ class EmulationMode(TorchDispatchMode, ABC):
         The meta device is asked once for each kind of call.
         """
         key = (func, torch.get_default_dtype(), *(_kind(value) for value in flat), *kwargs)
-        known = _TAKEN.get(key) or self._refused.get(key)
-        if known is None:
-            known = _ask(func, flat, args, kwargs)
+        answer = _TAKEN.get(key) or self._refused.get(key)
+        if answer is None:
+            answer = _ask(func, flat, args, kwargs)
             # What it refuses may have been the shapes of this model.
-            (_TAKEN if known[1] else self._refused)[key] = known
-        return known
+            (_TAKEN if answer[1] else self._refused)[key] = answer
+        return answer
 
 
 def leaves(values: Iterable[Any]) -> Iterable[Any]:

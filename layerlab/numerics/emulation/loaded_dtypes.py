@@ -38,10 +38,10 @@ def find_followers(model: nn.Module, low: torch.dtype) -> dict[str, bool]:
     if not isinstance(model, PreTrainedModel):
         return {}
     default = low if low in HALVES else torch.bfloat16
-    known, settings = _MADE.get(model), _read(model.config)
-    if known is None or (known.default, known.settings) != (default, settings):
-        known = _MADE[model] = KnownFollowers(settings, default, _make_followers(model, default))
-    return known.followers
+    cached, settings = _MADE.get(model), _read(model.config)
+    if cached is None or (cached.default, cached.settings) != (default, settings):
+        cached = _MADE[model] = KnownFollowers(settings, default, _make_followers(model, default))
+    return cached.followers
 
 
 def _read(value: Any) -> Any:

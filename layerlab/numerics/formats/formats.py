@@ -316,8 +316,8 @@ def _unknown(given: Any, head: str) -> UserError:
     near = [name for name in NAMES if head and name.startswith(f"{head}_")]
     near = near or difflib.get_close_matches(head, NAMES, n=1)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    known = f"{', '.join(NAMES)}, and {SPELLINGS}"
-    return UserError(f"no number format is called {short_repr(given)}; {hint}known: {known}")
+    names = f"{', '.join(NAMES)}, and {SPELLINGS}"
+    return UserError(f"no number format is called {short_repr(given)}; {hint}known: {names}")
 
 
 def _with(format: Format, policy: Any) -> Format:

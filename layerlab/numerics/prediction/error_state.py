@@ -69,7 +69,7 @@ class Algebra(ABC):
         return float(abs(number) ** self.power)
 
     @abstractmethod
-    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, function: Function) -> Tensor:
         """Return the spread of y = f(x)."""
 
     @abstractmethod
@@ -119,8 +119,8 @@ class VarianceAlgebra(Algebra):
 
     power = 2
 
-    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
-        return _never(known.slope(x, y).square() * s, s)
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, function: Function) -> Tensor:
+        return _never(function.slope(x, y).square() * s, s)
 
     def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
         return x.abs()
@@ -141,12 +141,12 @@ class VarianceAlgebra(Algebra):
         kept = x if mode == "stochastic" else rounder(format, mode)(x)
         apart = kept - x
         gap = spacing(x, format)
-        even, known = _moments(apart, gap, x, mode, format)
+        even, exact = _moments(apart, gap, x, mode, format)
         if s is None:
-            added = known
+            added = exact
         else:
             memory = torch.exp(-2 * math.pi**2 * s / gap.square().clamp_min(TINY))
-            added = torch.where(gap > 0, even + (known - even) * memory, 0.0)
+            added = torch.where(gap > 0, even + (exact - even) * memory, 0.0)
         over = x.abs() > format.largest
         total = torch.where(over, apart.square(), added if s is None else added + s)
         masks = ~(x.abs() < _mask(format))
@@ -185,12 +185,12 @@ class BoundAlgebra(Algebra):
 
     power = 1
 
-    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
-        if known.bend is None:
+    def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, function: Function) -> Tensor:
+        if function.bend is None:
             within = torch.maximum((f(x + s) - y).abs(), (y - f(x - s)).abs())
         else:
-            within = known.slope(x, y).abs() * s + (known.bend / 2) * s.square()
-            within = torch.minimum(within.nan_to_num(math.inf, math.inf), known.steep * s)
+            within = function.slope(x, y).abs() * s + (function.bend / 2) * s.square()
+            within = torch.minimum(within.nan_to_num(math.inf, math.inf), function.steep * s)
         return _never(within, s)
 
     def divisor(self, x: Tensor, s: ErrorState) -> Tensor:

@@ -274,9 +274,9 @@ def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode:
     for start in range(0, left.shape[-1], terms):
         part = slice(start, start + terms)
         row, column = left[..., part], right[..., part, :]
-        known = (None if e is None else e[..., part], None if f is None else f[..., part, :])
+        states = (None if e is None else e[..., part], None if f is None else f[..., part, :])
         value = torch.matmul(row, column)
-        own = product(OpCall("mm", torch.matmul, (row, column), known, {}, (value,)), algebra)
+        own = product(OpCall("mm", torch.matmul, (row, column), states, {}, (value,)), algebra)
         if terms == 1:
             own = algebra.round(value, own, format, mode)
         total = value if total is None else total + value

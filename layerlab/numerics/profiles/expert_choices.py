@@ -58,19 +58,19 @@ class ExpertChoices:
             at which tokens some choice changes.
         """
         changed = torch.zeros(tokens, dtype=torch.bool)
-        kept, known = torch.ones(tokens, dtype=torch.float64), False
+        kept, any_kept = torch.ones(tokens, dtype=torch.float64), False
         for one in choices:
             self.total += one.changed.numel()
             self.changed += int(one.changed.sum())
             self.expected += float(one.likely.sum())
             if tokens not in one.changed.shape:  # as where experts choose among tokens
                 continue
-            known = True
+            any_kept = True
             axis = one.changed.shape.index(tokens)
             moved, likely = (part.movedim(axis, 0).reshape(tokens, -1).cpu() for part in one)
             changed |= moved.any(-1)
             kept *= (1 - likely).prod(-1)
-        if known:
+        if any_kept:
             self.tokens += tokens - 1
             self.tokens_changed += int(changed[:-1].sum())
             self.tokens_expected += float((1 - kept[:-1]).sum())

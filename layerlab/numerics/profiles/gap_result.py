@@ -153,8 +153,8 @@ class RunGap:
 
 
 def _add(parts: Iterable[DifferenceShare]) -> float:
-    known = [one.share for one in parts if isfinite(one.share)]
-    return sum(known) if known else nan
+    shares = [one.share for one in parts if isfinite(one.share)]
+    return sum(shares) if shares else nan
 
 
 def describe(found: RunGap) -> str:

@@ -35,8 +35,8 @@ class LayerLanes(LayerWeight):
 
 def change_each(change: Callable[[Tensor], Tensor], values: Sequence[Tensor]) -> list[Tensor]:
     """Change each value once, however many runs share it."""
-    known = {id(value): value for value in values}
-    changed = {key: change(value) for key, value in known.items()}
+    distinct = {id(value): value for value in values}
+    changed = {key: change(value) for key, value in distinct.items()}
     return [changed[id(value)] for value in values]
 
 
@@ -121,13 +121,13 @@ def compute_lanes(
             computes it takes carriers.
     """
     take = take_value if name and name not in DTYPED else take_lane
-    known: dict[tuple[Any, ...], Any] = {}
+    computed: dict[tuple[Any, ...], Any] = {}
     found = {}
     for run, compute in runs.items():
         key = (compute, *(id(one[run]) for one in every.values()))
-        if key not in known:
-            known[key] = compute(*map_carriers(partial(take, every, run), given))
-        found[run] = known[key]
+        if key not in computed:
+            computed[key] = compute(*map_carriers(partial(take, every, run), given))
+        found[run] = computed[key]
     return found
 
 

@@ -46,12 +46,12 @@ def keep_apart(
     bases = values(root)
     if any(not one.is_contiguous() or one.storage_offset() for one in bases):
         return None
-    known: dict[tuple[int, ...], Tensor] = {}
+    cache: dict[tuple[int, ...], Tensor] = {}
     parted = []
     for base, key, kept in zip(bases, keys, own, strict=True):
-        if key not in known:
-            known[key] = _align(base if kept else base.clone(), bases[0].stride())
-        parted.append(known[key])
+        if key not in cache:
+            cache[key] = _align(base if kept else base.clone(), bases[0].stride())
+        parted.append(cache[key])
     _replace(root, parted)
     for each in root.views:
         view = each()

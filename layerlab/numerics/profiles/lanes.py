@@ -157,12 +157,12 @@ class SideBySide(Emulation):
         wide = self._values(value, site, None)
         operation = self.index.find_weight(site)
         result = self._locate(operation, site, operation == "embedding_weights")
-        known: dict[str | None, Tensor] = {None: wide}
+        cache: dict[str | None, Tensor] = {None: wide}
         for name in self._rules(operation, dtype == LOW):
-            if name not in known:
+            if name not in cache:
                 assert name is not None
-                known[name] = self._weight(wide, site, find(name))
-        return self._settle([wide] * len(self.runs), result, dtype == LOW, known)
+                cache[name] = self._weight(wide, site, find(name))
+        return self._settle([wide] * len(self.runs), result, dtype == LOW, cache)
 
     # Operations
 
@@ -333,7 +333,7 @@ class SideBySide(Emulation):
             weights: the roundings of a parameter, by rule.
             own: what runs with a profile of their own round in place of the values.
         """
-        known: dict[Any, Tensor] = {}
+        cache: dict[Any, Tensor] = {}
         operation = result.operation
 
         def round(number: int) -> Tensor:
@@ -343,9 +343,9 @@ class SideBySide(Emulation):
                 return weights[name]
             if name is None or self._counts[operation] % profile.every.get(operation, 1):
                 return value
-            if (id(value), name) not in known:
-                known[id(value), name] = rounding(name)(value)
-            return known[id(value), name]
+            if (id(value), name) not in cache:
+                cache[id(value), name] = rounding(name)(value)
+            return cache[id(value), name]
 
         if own or any(self._rules(operation, low)[:2]):
             self.rounded.add(result)
@@ -360,13 +360,13 @@ class SideBySide(Emulation):
             if value is exact or rounded is exact:
                 settled.append(rounded if value is exact else value)
                 continue
-            if source not in known:
+            if source not in cache:
                 # What is infinite, as a mask, has no error.
                 endless = {"posinf": torch.inf, "neginf": -torch.inf}
-                known[source] = (rounded - exact).nan_to_num_(nan=0.0, **endless)
-            if (id(value), source) not in known:
-                known[id(value), source] = value + known[source]
-            settled.append(known[id(value), source])
+                cache[source] = (rounded - exact).nan_to_num_(nan=0.0, **endless)
+            if (id(value), source) not in cache:
+                cache[id(value), source] = value + cache[source]
+            settled.append(cache[id(value), source])
         return settled
 
     def _lay(self, output: EmulatedTensor, values: Sequence[Tensor]) -> None:

@@ -125,10 +125,10 @@ def read_in_chunks(model: nn.Module, ids: Tensor, sizes: Sequence[int]) -> Tenso
     Args:
         sizes: of the pieces in tokens.
     """
-    known, found = None, []
+    cache, found = None, []
     for part in ids.split(list(sizes)):
-        read: Any = model(input_ids=part[None], past_key_values=known, use_cache=True)
-        known = read.past_key_values
+        read: Any = model(input_ids=part[None], past_key_values=cache, use_cache=True)
+        cache = read.past_key_values
         found.append(read.logits)
     return torch.cat(found, dim=1)
 

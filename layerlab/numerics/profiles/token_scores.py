@@ -146,12 +146,12 @@ class TokenScores:
         found = self.read([Lane(profile=one) for one in profiles], look)
         if not self.choices.total:
             return found
-        known = [(profiles[0], found[0])]
+        read = [(profiles[0], found[0])]
         for profile in profiles[1:]:
-            if all(differences(one, profile) for one, _ in known):
-                known.append((profile, self.read_alone(Lane(profile=profile))))
+            if all(differences(one, profile) for one, _ in read):
+                read.append((profile, self.read_alone(Lane(profile=profile))))
         return [
-            next(values for one, values in known if not differences(one, profile))
+            next(values for one, values in read if not differences(one, profile))
             for profile in profiles
         ]
 

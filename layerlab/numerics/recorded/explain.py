@@ -109,9 +109,9 @@ def explain_record(
     rows.sort(key=lambda one: (not _may_be(one, rms(error), limits.floor), -one.share))
     best = max(one.share for one in rows)
     is_beyond = limits.are_passed(error) and best < FITTING
-    known = held.known
-    read = [one[known] for one in (*emulated, usual)]
-    temperature = fit_temperature(values[known], exact[known], read, slopes.select(known))
+    mask = held.known
+    read = [one[mask] for one in (*emulated, usual)]
+    temperature = fit_temperature(values[mask], exact[mask], read, slopes.select(mask))
     if temperature and (best > SAME or limits.is_passed(temperature.left, temperature.bias)):
         temperature = None
     causes = _tell_temperature(temperature)

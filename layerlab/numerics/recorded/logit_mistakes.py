@@ -66,8 +66,8 @@ class LogitSample:
         """
         rows, targets, places = map(torch.cat, (self._rows, self._targets, self._places))
         values = recorded[places]
-        known = ~values.isnan()
-        return RecordedLogits(rows[known].double(), targets[known], values[known])
+        mask = ~values.isnan()
+        return RecordedLogits(rows[mask].double(), targets[mask], values[mask])
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,11 @@ class RecordedTexts:
             wrong: what it makes of each token; NaN where that is not known.
         """
         values, other = torch.cat(list(self.values)), torch.cat(list(wrong))
-        known = ~(values - other).isnan()
-        if not known.any():
+        mask = ~(values - other).isnan()
+        if not mask.any():
             return Cause(name=name, left=inf, whole=0.0)
         error = values - torch.cat(list(self.exact))
-        return Cause(name=name, left=rms((values - other)[known]), whole=rms(error[known]))
+        return Cause(name=name, left=rms((values - other)[mask]), whole=rms(error[mask]))
 
 
 def try_shifts(recorded: RecordedTexts) -> list[Cause]:

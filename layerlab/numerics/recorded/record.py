@@ -31,8 +31,8 @@ class TokenRecord:
 
         What stands at the very beginning follows on nothing, whatever was recorded of it.
         """
-        known = (at for at, one in enumerate(self.logprobs) if one is not None)
-        return max(next(known), 1)
+        recorded = (at for at, one in enumerate(self.logprobs) if one is not None)
+        return max(next(recorded), 1)
 
 
 def make_record(token_ids: Any, logprobs: Any, vocabulary: int, holder: str) -> TokenRecord:

@@ -58,11 +58,11 @@ class RoundingLimits:
         Args:
             error: of a record; NaN where there is none.
         """
-        known = ~error.isnan()
-        far = known & (error.abs() > MULTIPLE * self.largest)
-        count, tokens = int(far.sum()), int(known.sum())
+        mask = ~error.isnan()
+        far = mask & (error.abs() > MULTIPLE * self.largest)
+        count, tokens = int(far.sum()), int(mask.sum())
         few = tokens >= LEAST and count <= max(tokens // SELDOM, 1)
-        if few and self.are_passed(error[known]) and not self.are_passed(error[known & ~far]):
+        if few and self.are_passed(error[mask]) and not self.are_passed(error[mask & ~far]):
             return far
         return torch.zeros_like(far)
 

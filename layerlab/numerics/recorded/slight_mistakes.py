@@ -39,9 +39,9 @@ class LogitSlopes:
         self._curves.append((shares * (rows - mean).square()).sum(-1).double())
         self._slopes.append((rows.gather(-1, targets[:, None]) - mean)[:, 0].double())
 
-    def select(self, known: Tensor) -> tuple[Tensor, Tensor]:
+    def select(self, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return first derivatives, and second ones with their sign changed, of some tokens."""
-        return torch.cat(self._slopes)[known], torch.cat(self._curves)[known]
+        return torch.cat(self._slopes)[mask], torch.cat(self._curves)[mask]
 
 
 def estimate(error: Tensor, direction: Tensor) -> tuple[float, float]:

@@ -36,16 +36,16 @@ def effective_weights(
         shared: list a weight that several modules share for each of them, not only for the first.
     """
     found: dict[str, Callable[[], Tensor | None]] = {}
-    known: set[int] = set()
+    seen: set[int] = set()
     for path, module in _list_used(root):
         for name in _names(inner_module(module)):
             own = inner_module(module)._parameters.get(name)
             # An adapter makes another weight of one that is shared.
             plain = own is not None and not _is_adapted(module)
-            if shared or not plain or id(own) not in known:
+            if shared or not plain or id(own) not in seen:
                 found[f"{path}.{name}".removeprefix(".")] = partial(effective_weight, module, name)
             if plain:
-                known.add(id(own))
+                seen.add(id(own))
     return found
 
 

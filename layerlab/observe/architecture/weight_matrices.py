@@ -84,8 +84,8 @@ class MatrixNames:
 
     def _own(self, stored: str) -> str:
         longer = self.prefix + stored
-        known = stored in self.order or stored.startswith(self.stack or self.prefix)
-        return stored if known or not self._has(longer) else longer
+        stored_there = stored in self.order or stored.startswith(self.stack or self.prefix)
+        return stored if stored_there or not self._has(longer) else longer
 
     def _has(self, name: str) -> bool:
         return name in self.order or (bool(self.stack) and name.startswith(self.stack))

@@ -74,8 +74,8 @@ def find_parts(anatomy: ModelStructure, layer: Layer) -> BlockParts:
     projection = None
     if not part.interface:
         projection = output_projection(anatomy.blocks[part.block], part.module)
-        known = layer.weights is not None and layer.weights.output is not None
-        if projection is None or not known:
+        has_output = layer.weights is not None and layer.weights.output is not None
+        if projection is None or not has_output:
             refused["head"] = _unknown(layer)
             return BlockParts(block=layer.layer, sublayers=sublayers, refused=refused)
     return BlockParts(

@@ -39,8 +39,8 @@ def read_streams(
     first = stack.blocks[0]
     handles.append(first.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
     # Nobody reads the logits.
-    known = inspect.signature(model.forward).parameters
-    few = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+    parameters = inspect.signature(model.forward).parameters
+    few = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
     with temporary_hooks(handles), torch.no_grad():
         model(input_ids=batch, use_cache=False, **few)
 

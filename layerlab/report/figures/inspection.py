@@ -128,9 +128,9 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
         return {}
     shown.sort(key=lambda one: models[one["model"]]["step"])
     means = [_leave_embedding(one["layers"], one["values"][column]["mean"]) for one in shown]
-    known = [_drop_unknown(mean) for mean in means]
+    cleaned = [_drop_unknown(mean) for mean in means]
     lines = {
-        "mean over layers": [sum(values) / len(values) if values else None for values in known],
+        "mean over layers": [sum(values) / len(values) if values else None for values in cleaned],
         "first layer": [mean[0] for mean in means],
         "middle layer": [mean[len(mean) // 2] for mean in means],
         "last layer": [mean[-1] for mean in means],

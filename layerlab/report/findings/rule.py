@@ -76,11 +76,11 @@ class Finding:
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Finding":
         """Restore the finding that `to_dict` wrote, also after a pass through JSON."""
-        known = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
+        values = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
         for name in ("value", "threshold"):
-            if known.get(name) is not None:
-                known[name] = float(known[name])
-        return cls(**known)
+            if values.get(name) is not None:
+                values[name] = float(values[name])
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +148,8 @@ class RuleData:
         table = self.frames.get(frame)
         if table is None or table.empty or not set(columns) <= set(table.columns):
             return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)
-        known = np.logical_and.reduce([table[column].notna().to_numpy() for column in columns])
-        return table if known.all() else table[known]
+        mask = np.logical_and.reduce([table[column].notna().to_numpy() for column in columns])
+        return table if mask.all() else table[mask]
 
     @cached_property
     def tokens(self) -> dict[int, int]:

@@ -70,9 +70,9 @@ class _Way(NamedTuple):
 class Clauses:
     """Texts of several clauses in a language."""
 
-    def __init__(self, known: Known, label: Callable[[str], str]):
+    def __init__(self, look_up: Known, label: Callable[[str], str]):
         """Take the functions that translate a whole text and a mark."""
-        self.known, self.label = known, label
+        self.known, self.label = look_up, label
 
     def translate(self, text: str) -> str:
         """Translate a text: as a whole where one message covers it, else in parts."""
@@ -88,8 +88,8 @@ class Clauses:
         """Translate a text by one message that leaves no prose, with its full stop or without."""
         ways = []
         for given in dict.fromkeys((text.removesuffix("."), text)):
-            if (known := self.known(given, strong=True)) and not prose(known):
-                ways.append(known + self.label(text[len(given) :]))
+            if (translation := self.known(given, strong=True)) and not prose(translation):
+                ways.append(translation + self.label(text[len(given) :]))
         return min(ways, key=lambda way: _count_untranslated(text, way), default=None)
 
     def _cut(self, text: str) -> str:
@@ -123,10 +123,10 @@ class Clauses:
 
     def _together(self, before: str, text: str, mark: str) -> str | None:
         """Translate clauses by one message, with the mark before them or else alone."""
-        if before and (known := self.known(before + text, begun=True)) is not None:
-            return known
-        known = self.known(text)
-        return None if known is None else mark + known
+        if before and (translation := self.known(before + text, begun=True)) is not None:
+            return translation
+        translation = self.known(text)
+        return None if translation is None else mark + translation
 
     def _inside(self, text: str) -> str:
         """Translate a clause that no message covers, in smaller parts."""
@@ -159,8 +159,8 @@ class Clauses:
         return None if translations == pieces else "".join(translations)
 
     def _note(self, text: str) -> str:
-        if (known := self.known(text, begun=True)) is not None:
-            return known
+        if (translated := self.known(text, begun=True)) is not None:
+            return translated
         note = text.strip()[1:-1]
         translation = self.translate(note)
         return (

@@ -60,8 +60,8 @@ class Language:
 
     def column(self, name: str) -> str:
         """Return what a column of a table is, followed by its name in the files."""
-        known = self.catalogue.pgettext(COLUMN, name)
-        return name if known == name else f"{known} ({name})"
+        translated = self.catalogue.pgettext(COLUMN, name)
+        return name if translated == name else f"{translated} ({name})"
 
     def axis(self, name: str) -> str:
         """Return what names a row, without the column's name in the files."""
@@ -87,8 +87,8 @@ class Language:
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
         for given in forms:
-            if (known := self.label(given)) != given:
-                return known
+            if (translated := self.label(given)) != given:
+                return translated
         lower = text.lower()
         for template in self._templates:
             if strong and template.own <= _WEAK:
@@ -143,8 +143,8 @@ def language(code: str) -> Language:
     Raises:
         UserError: there is no page in this language.
     """
-    known = languages()
-    if code in known:
+    codes = languages()
+    if code in codes:
         return Language(code)
-    others = ", ".join(known)
+    others = ", ".join(codes)
     raise UserError(f"there is no page in {code!r:.40}; its languages are: {others}")

@@ -53,10 +53,10 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
             page in this language.
     """
-    checked, known = _check(content), language(lang)
+    checked, translator = _check(content), language(lang)
     recipe = current_settings(checked["recipe"])
     script = join_scripts((DRAWING, "study.js"))
-    pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, known))]
+    pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, translator))]
     return (
         environment(lang)
         .get_template("curriculum.html")
@@ -195,7 +195,7 @@ def _samples(content: Json) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> Json | None:
+def _picture(runs: Sequence[Mapping[str, Any]], kind: str, translator: Language) -> Json | None:
     """Plot bits per byte along the tokens, a line for each run, a colour for each arm."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
     traces = []
@@ -205,7 +205,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        named = known.translate(f"{arm}, seed {run.get('seed')}")
+        named = translator.translate(f"{arm}, seed {run.get('seed')}")
         name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {
@@ -223,7 +223,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
     if kind == "domain":
         title = label("Text of the domain, held out")
     along, bits = map(
-        known.label, (label("tokens of continued pretraining"), label("bits per byte"))
+        translator.label, (label("tokens of continued pretraining"), label("bits per byte"))
     )
     axis = {"gridcolor": "rgba(128,128,128,.25)", "zeroline": False}
     layout = {

@@ -194,7 +194,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 
 def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown, known, rows = view(content), language(lang), content["rows"]
+    shown, translator, rows = view(content), language(lang), content["rows"]
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(content["recipe"])
     section = _of(recipe, "compare")
@@ -206,7 +206,7 @@ def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
             content=content,
             single=single,
             ladder=content["ladder"],
-            pictures=ladder_pictures(content, known.label),
+            pictures=ladder_pictures(content, translator.label),
             names=_arms(content),
             confidence=f"{100 * _confidence(content):g} %",
             forest=forest_plot.forest(
@@ -248,10 +248,10 @@ def quantity_name(name: str, lang: str) -> str:
         >>> quantity_name("stream_norm", "en"), quantity_name("stream_norm", "zh")
         ('stream_norm', '残差流的范数 (stream_norm)')
     """
-    known = language(lang)
+    translator = language(lang)
     if lang == ENGLISH or name not in MONITORED:
-        return known.column(name)
-    return f"{known.label(MONITORED[name])} ({name})"
+        return translator.column(name)
+    return f"{translator.label(MONITORED[name])} ({name})"
 
 
 def quantity(value: Any, unit: str = "") -> str:

@@ -87,13 +87,13 @@ def group_columns(
         >>> group_columns(["norm", "most"], {"bounds": [bound]})
         [('Readings', ['norm']), ('Bounds', ['most'])]
     """
-    known = list(names)
+    columns = list(names)
     limits = {bound["limit"] for bound in measure["bounds"] if bound["side"] != "beside"}
     limits |= set(measure.get("limits", ()))
-    inside = [name for name in known if name in limits]
+    inside = [name for name in columns if name in limits]
     if not inside:
-        return [(None, known)]
-    readings = [name for name in known if name not in limits]
+        return [(None, columns)]
+    readings = [name for name in columns if name not in limits]
     return [(label("Readings"), readings), (label("Bounds"), inside)]
 
 
@@ -109,10 +109,10 @@ def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, A
     """
     if lang == ENGLISH:
         return {}
-    known = language(lang)
+    translator = language(lang)
     columns, texts = dict[str, str](), set[str]()
     for measure in view["measures"]:
-        columns |= {name: known.column(name) for name in measure["columns"]}
+        columns |= {name: translator.column(name) for name in measure["columns"]}
         sources = {str(bound["source"]) for bound in measure["bounds"]}
         bands = {measure["band"]["label"]} if measure["band"] else set()
         texts |= {measure["title"], *measure["kinds"], *bands, *sources}

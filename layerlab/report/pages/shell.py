@@ -97,10 +97,10 @@ def words(script: str, texts: Iterable[str], lang: str) -> dict[str, Any]:
     """
     if lang == ENGLISH:
         return {}
-    known = language(lang)
+    translator = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
-    found = {message: known.label(message) for message in used}
-    found |= {text: known.translate(text) for text in texts}
+    found = {message: translator.label(message) for message in used}
+    found |= {text: translator.translate(text) for text in texts}
     return {"words": {key: word for key, word in found.items() if word != key}}
 
 
@@ -126,7 +126,7 @@ def environment(lang: str = ENGLISH) -> Environment:
     Raises:
         UserError: there is no page in this language.
     """
-    known = language(lang)
+    translator = language(lang)
     environment = Environment(
         autoescape=True,
         extensions=["jinja2.ext.i18n"],
@@ -136,16 +136,16 @@ def environment(lang: str = ENGLISH) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["ext.i18n.trimmed"] = True
-    environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
+    environment.install_gettext_translations(translator.catalogue, newstyle=True)  # type: ignore[attr-defined]
     environment.globals["lang"] = lang
     environment.filters |= {
-        "said": lambda value: known.translate(str(value)),
-        "worded": known.word,
-        "labelled": known.label,
-        "names": known.names,
-        "remark": known.remark,
-        "column": known.column,
-        "axis": known.axis,
+        "said": lambda value: translator.translate(str(value)),
+        "worded": translator.word,
+        "labelled": translator.label,
+        "names": translator.names,
+        "remark": translator.remark,
+        "column": translator.column,
+        "axis": translator.axis,
         "prose": lambda value: text.prose(str(value)),
         "quoted": lambda value: text.quote_text(str(value)),
         "marked": model_cards.mark_code,
@@ -153,7 +153,7 @@ def environment(lang: str = ENGLISH) -> Environment:
         "name": short_name,
         "number": number,
         "whole": whole,
-        "moment": lambda value: moment(value, known),
+        "moment": lambda value: moment(value, translator),
         "option": option,
     }
     return environment

@@ -46,11 +46,11 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
     from layerlab.report.results.schema import check_schema
 
     try:
-        known = figures({**check_schema(content), "frames": content["frames"]})
+        figure_names = figures({**check_schema(content), "frames": content["frames"]})
     except (UserError, ValueError, TypeError, AttributeError, LookupError):
         return False
     return all(
-        entry.suffix in _FIGURE_ENDINGS and entry.stem in known and entry.is_file()
+        entry.suffix in _FIGURE_ENDINGS and entry.stem in figure_names and entry.is_file()
         for entry in folder.iterdir()
     )
 

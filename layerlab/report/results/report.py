@@ -83,8 +83,8 @@ class Report:
             return self._frames[name].copy()
         close = difflib.get_close_matches(name, self._frames, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        known = ", ".join(self._frames) or "none"
-        raise UserError(f"this report has no table {name!r}; it has: {known}{hint}")
+        names = ", ".join(self._frames) or "none"
+        raise UserError(f"this report has no table {name!r}; it has: {names}{hint}")
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:

@@ -121,11 +121,13 @@ def _table(
     if rows.empty or not columns:
         return {"groups": []}
     numeric = [name for name in columns if not is_text(rows[name])]
-    known = rows.assign(**{name: numbers(rows[name]) for name in numeric}).reset_index(drop=True)
+    numeric_rows = rows.assign(**{name: numbers(rows[name]) for name in numeric}).reset_index(
+        drop=True
+    )
     options: dict[str, Any] = {"sort": False, "dropna": False}
-    table = known.groupby(axes, **options)[columns].first()
+    table = numeric_rows.groupby(axes, **options)[columns].first()
     if numeric:
-        table[numeric] = merge_texts(known, axes, numeric, whole=True, **options).to_numpy()
+        table[numeric] = merge_texts(numeric_rows, axes, numeric, whole=True, **options).to_numpy()
     table = table.reset_index()
     group = shown[:-1] if len(table) > MOST else []
     left = [axis for axis in shown if axis not in group]
@@ -190,8 +192,8 @@ def _tell_flag(name: str, row: Mapping[Any, Any]) -> str:
 
 def _find_span(values: pd.Series) -> tuple[float, float]:
     """Return where the bars of a column begin and end; 0 lies between."""
-    known = finite(values)
-    return min(0.0, float(known.min())), max(0.0, float(known.max()))
+    readings = finite(values)
+    return min(0.0, float(readings.min())), max(0.0, float(readings.max()))
 
 
 def _place_bar(value: Any, span: tuple[float, float]) -> Json:

@@ -45,9 +45,9 @@ def numbers(column: pd.Series) -> pd.Series:
 
 def count_infinite(column: pd.Series) -> dict[str, int] | None:
     """Count the readings of a column and the infinite ones among them; None where none is."""
-    known = numbers(column).dropna()
-    endless = int(np.isinf(known).sum())
-    return {"count": endless, "readings": len(known)} if endless else None
+    readings = numbers(column).dropna()
+    endless = int(np.isinf(readings).sum())
+    return {"count": endless, "readings": len(readings)} if endless else None
 
 
 def finite(column: pd.Series) -> pd.Series:

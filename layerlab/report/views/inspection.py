@@ -210,10 +210,10 @@ def most_frequent(values: pd.Series) -> float:
 
 def convergence(residual: pd.Series) -> Json:
     """Count the readings, and those that had not converged when they were taken."""
-    known = finite(residual).dropna()
+    readings = finite(residual).dropna()
     return {
-        "readings": len(known),
-        "open": int((known > UNCONVERGED).sum()),
+        "readings": len(readings),
+        "open": int((readings > UNCONVERGED).sum()),
         "limit": UNCONVERGED,
     }
 

@@ -53,9 +53,9 @@ def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFra
     if table.empty or not {"run", "value", *_KEYS} <= set(table.columns):
         return pd.DataFrame()
     table = table[table["run"].isin(runs)]
-    known = {name: finite(table[name]) for name in ("update", "layer")}
-    known["value"] = numbers(table["value"])
-    return table.assign(**known).dropna(subset=list(known))
+    columns = {name: finite(table[name]) for name in ("update", "layer")}
+    columns["value"] = numbers(table["value"])
+    return table.assign(**columns).dropna(subset=list(columns))
 
 
 def _thin(table: pd.DataFrame) -> pd.DataFrame:

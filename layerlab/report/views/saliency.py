@@ -93,5 +93,5 @@ def _line(part: pd.DataFrame, score: str, positions: Iterable[int]) -> list[floa
 
 
 def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and value == value and abs(value) != float("inf")
-    return float(f"{value:.{DIGITS}g}") if known else None
+    finite = isinstance(value, int | float) and value == value and abs(value) != float("inf")
+    return float(f"{value:.{DIGITS}g}") if finite else None

@@ -25,11 +25,11 @@ def read_registry() -> dict[str, list[str]]:
 def find_sources(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Find the sources that findings, measures and notes of a report name, by their keys."""
     text = json.dumps([report[part] for part in ("findings", "measures", "notes")])
-    known = read_registry()
+    registry = read_registry()
     names = ("title", "authors", "year", "place")
     return [
-        {"key": key, **dict(zip(names, known[key], strict=True))}
-        for key in sorted(set(_KEY.findall(text)) & set(known))
+        {"key": key, **dict(zip(names, registry[key], strict=True))}
+        for key in sorted(set(_KEY.findall(text)) & set(registry))
     ]
 
 

@@ -209,10 +209,10 @@ def summary(values: DrawTable, labels: Mapping[str, Any]) -> dict[str, Any]:
 
     Infinite values count for the quantiles; NaN is no reading, and no draw of the row.
     """
-    known = values[~np.isnan(values)]
-    finite = known[np.isfinite(known)]
+    present = values[~np.isnan(values)]
+    finite = present[np.isfinite(present)]
     low, middle, high = (
-        np.percentile(known, [5, 50, 95], method="nearest") if len(known) else [np.nan] * 3
+        np.percentile(present, [5, 50, 95], method="nearest") if len(present) else [np.nan] * 3
     )
     return {
         **labels,
@@ -221,8 +221,8 @@ def summary(values: DrawTable, labels: Mapping[str, Any]) -> dict[str, Any]:
         "p5": float(low),
         "p95": float(high),
         "largest": float(finite.max()) if len(finite) else np.nan,
-        "infinite": len(known) - len(finite),
-        "draws": len(known),
+        "infinite": len(present) - len(finite),
+        "draws": len(present),
     }
 
 

@@ -82,9 +82,9 @@ def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
 
     def read(layer: Any) -> None:
         check_rows(layer.attention)
-        known = spectrum(layer.attention)
-        found["norm"].append(known.norm)
-        found["column"].append(known.column_bound)
+        layer_spectrum = spectrum(layer.attention)
+        found["norm"].append(layer_spectrum.norm)
+        found["column"].append(layer_spectrum.column_bound)
 
     for_each_attention(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack(rows).view(draw.count, -1) for key, rows in found.items()}

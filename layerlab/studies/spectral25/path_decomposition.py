@@ -56,13 +56,13 @@ def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, .
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        known = theory_of(layer, subject)
-        block = known.block()
+        layer_theory = theory_of(layer, subject)
+        block = layer_theory.block()
         biases = (block.attention.value_bias, block.attention.output_bias)
         inner = block.feedforward
         if any(one is not None for one in (*biases, inner.inward_bias, inner.outward_bias)):
             raise NotApplicable("its biases are no part of a sum over paths")
-        if not found and not torch.allclose(known.entered, embed(subject, ids), rtol=1e-5):
+        if not found and not torch.allclose(layer_theory.entered, embed(subject, ids), rtol=1e-5):
             raise NotApplicable("what its first block reads is more than an embedding")
         found.append(
             Piece(

@@ -185,8 +185,8 @@ def order(residuals: np.ndarray, floor: float = FLOOR) -> np.ndarray:
 
 
 def _median(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    present = values[np.isfinite(values)]
+    return float(np.median(present)) if len(present) else math.nan
 
 
 def judge_doubly(residuals: np.ndarray, seed: int) -> StudyVerdict:

@@ -107,9 +107,9 @@ def find_difference(engine: Tokenizer, stored: Tokenizer) -> str:
     Returns:
         What the engine does and the stored one does not; empty if they agree.
     """
-    known = engine.get_vocab()
+    vocab = engine.get_vocab()
     for token, number in stored.get_vocab().items():
-        if (own := known.get(token)) != number:
+        if (own := vocab.get(token)) != number:
             return f"has {short_repr(token)} as {own}, and not as {number}"
     for text in _ruled_texts(stored):
         if (wanted := _encode(stored, text)) is None:

@@ -210,21 +210,21 @@ def _project(folder: Path) -> str:
 def _keys(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return a key of one's own for each tracker, the same after a resume."""
     try:
-        known = read_json(folder / "keys.json")
+        keys = read_json(folder / "keys.json")
     except (OSError, ValueError):
-        known = {}
-    known = known if isinstance(known, dict) else {}
+        keys = {}
+    keys = keys if isinstance(keys, dict) else {}
     kinds = {"key": str, "begun": bool}
-    known = {
+    keys = {
         name: one
-        for name, one in known.items()
+        for name, one in keys.items()
         if isinstance(one, dict) and {key: type(one.get(key)) for key in kinds} == kinds
     }
     for name in names:
-        known.setdefault(name, {"key": uuid.uuid4().hex[:12], "begun": False})
+        keys.setdefault(name, {"key": uuid.uuid4().hex[:12], "begun": False})
     if names:
-        write_file(folder / "keys.json", json.dumps(known) + "\n")
-    return dict(known)
+        write_file(folder / "keys.json", json.dumps(keys) + "\n")
+    return dict(keys)
 
 
 def _last(file: Path) -> dict[str, int]:

@@ -157,8 +157,8 @@ def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
     }
 
 
-def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    perron = Perron(known)
+def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
+    perron = Perron(profile)
     return (perron,), lambda: {"norm": perron.norm}
 
 

@@ -86,14 +86,14 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     context.begin(len(context.subject.stack.blocks))
 
     def take(layer: Layer) -> None:
-        known = theory(layer, model)
-        if known is None:
+        layer_theory = theory(layer, model)
+        if layer_theory is None:
             return
         context.step(f"condition numbers of layer {layer.layer}")
-        for name, reason in known.refused.items():
+        for name, reason in layer_theory.refused.items():
             remark = f"{name}: not applicable to {{layers}}, because {reason}"
             run.note_layer(name, remark, layer.layer)
-        for component, found in components(known):
+        for component, found in components(layer_theory):
             rows.append({"layer": layer.layer, "component": component, **_row(found)})
 
     context.trace(context.sequences[0][:length], take)
@@ -110,15 +110,15 @@ def _row(found: ComponentCondition) -> Row:
     }
 
 
-def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
+def components(layer_theory: Theory) -> Iterator[tuple[str, ComponentCondition]]:
     """Yield the condition numbers of the known parts of a block.
 
     Source: Own.
     """
-    if known.attention_norm is not None:
-        yield "attention norm", _norm(known.attention_norm, known.entered)
-    if known.attention is not None and known.attention_input is not None:
-        x, parts = known.attention_input, known.attention
+    if layer_theory.attention_norm is not None:
+        yield "attention norm", _norm(layer_theory.attention_norm, layer_theory.entered)
+    if layer_theory.attention is not None and layer_theory.attention_input is not None:
+        x, parts = layer_theory.attention_input, layer_theory.attention
         yield "scores", _scores(x, parts)
         yield "softmax", _softmax(x, parts)
         own = ComponentCondition(
@@ -126,20 +126,20 @@ def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
             normwise=normwise(parts.value_of, x, alone=False),
         )
         yield "attention", own
-    if known.attended is not None:
-        yield "attention sum", _sum(known.entered, known.attended)
-    if known.feedforward_norm is not None and known.middle is not None:
-        yield "feed-forward norm", _norm(known.feedforward_norm, known.middle)
-    if known.feedforward is not None and known.feedforward_input is not None:
-        x, f = known.feedforward_input, known.feedforward.value
+    if layer_theory.attended is not None:
+        yield "attention sum", _sum(layer_theory.entered, layer_theory.attended)
+    if layer_theory.feedforward_norm is not None and layer_theory.middle is not None:
+        yield "feed-forward norm", _norm(layer_theory.feedforward_norm, layer_theory.middle)
+    if layer_theory.feedforward is not None and layer_theory.feedforward_input is not None:
+        x, f = layer_theory.feedforward_input, layer_theory.feedforward.value
         own = ComponentCondition(
-            componentwise=condition_numbers.mlp(x, known.feedforward),
+            componentwise=condition_numbers.mlp(x, layer_theory.feedforward),
             normwise=normwise(f, x, alone=True),
             mixed=mixed(f, x),
         )
         yield "feed-forward", own
-    if known.middle is not None and known.left is not None:
-        yield "feed-forward sum", _sum(known.middle, known.left)
+    if layer_theory.middle is not None and layer_theory.left is not None:
+        yield "feed-forward sum", _sum(layer_theory.middle, layer_theory.left)
 
 
 def _norm(parts: TheoryNorm, x: Hidden) -> ComponentCondition:

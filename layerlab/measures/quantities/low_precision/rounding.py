@@ -105,11 +105,11 @@ def apriori(
     errors = {name: 0.0 for name in kinds}
 
     def read(layer: Layer) -> None:
-        known = theory(layer, context.subject.model)
-        if known is None or not errors:
+        layer_theory = theory(layer, context.subject.model)
+        if layer_theory is None or not errors:
             return
         try:
-            block = known.block()
+            block = layer_theory.block()
         except NotApplicable as reason:
             reasons.setdefault(
                 "apriori",
@@ -120,7 +120,7 @@ def apriori(
             return
         for name, error in errors.items():
             if error < inf:
-                error = depth_bounds.layer(known.entered, block, kinds[name]).after(error)
+                error = depth_bounds.layer(layer_theory.entered, block, kinds[name]).after(error)
             errors[name] = found[name][1 + layer.layer] = error
 
     context.trace(tokens[:TOKENS], read)

@@ -79,8 +79,8 @@ def fit_tail(eigenvalues: Eigenvalues) -> Tail:
     for part in tried.split(_ROWS):
         ratios = logs[None, :] - logs[part, None]
         fitted = -torch.expm1((1 - alphas[part, None]) * ratios)
-        known = (places[None, :] - part[:, None]) / counts[part, None]
-        gaps = (fitted - known).abs().masked_fill(places[None, :] < part[:, None], 0.0)
+        exact = (places[None, :] - part[:, None]) / counts[part, None]
+        gaps = (fitted - exact).abs().masked_fill(places[None, :] < part[:, None], 0.0)
         distances.append(gaps.amax(1))
     distance = torch.cat(distances)
     best = int(distance.argmin())

@@ -83,6 +83,6 @@ def alikeness(stream: Hidden) -> TokenVector:
     wide = precise(stream)
     scaled = wide / wide.abs().amax(1, keepdim=True)
     directions = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    known = directions.isfinite().all(1)
-    others = max(int(known.sum()) - 1, 1)
-    return (directions @ directions[known].sum(0) - 1) / others
+    finite = directions.isfinite().all(1)
+    others = max(int(finite.sum()) - 1, 1)
+    return (directions @ directions[finite].sum(0) - 1) / others

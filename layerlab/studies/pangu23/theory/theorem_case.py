@@ -97,23 +97,23 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[CaseLayer]:
 
     def read(layer: Any) -> None:
         if layer.block is not None:
-            known = theory_of(layer, subject)
-            if known.attention is None or known.feedforward is None:
-                raise NotApplicable("; ".join(dict.fromkeys(known.refused.values())))
-            found.append(part(known))
+            layer_theory = theory_of(layer, subject)
+            if layer_theory.attention is None or layer_theory.feedforward is None:
+                raise NotApplicable("; ".join(dict.fromkeys(layer_theory.refused.values())))
+            found.append(part(layer_theory))
 
     for_each_layer(subject, ids[None], read)
     return found
 
 
-def part(known: "Theory") -> CaseLayer:
+def part(layer_theory: "Theory") -> CaseLayer:
     """Return a layer with the norms of its matrices."""
-    attention: Any = known.attention
-    forward: Any = known.feedforward
+    attention: Any = layer_theory.attention
+    forward: Any = layer_theory.feedforward
     # Heads that share a value matrix each have it: side by side it stands there as often.
     values = attention.value.repeat_interleave(attention.heads // len(attention.value), 0)
     return CaseLayer(
-        theory=known,
+        theory=layer_theory,
         values=spectral_bound(values),
         joint=spectral_bound(values.flatten(0, 1)),
         output=spectral_bound(attention.joined_output()),

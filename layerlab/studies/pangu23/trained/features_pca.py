@@ -91,15 +91,15 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
     for index, (layer, seen) in enumerate(sorted(clouds.items())):
-        known = components(seen.pool)
+        axes = components(seen.pool)
         marks = torch.tensor([word for word, _ in seen.marks])
-        points = coordinates(torch.cat(seen.features), known)
+        points = coordinates(torch.cat(seen.features), axes)
         rest = [
             torch.stack(cosines[layer]).mean().cpu(),
             apartness(points, marks),
             components(pools[layer]).shares[0],
         ]
-        found.append(torch.cat([known.shares, torch.stack(rest)]))
+        found.append(torch.cat([axes.shares, torch.stack(rest)]))
         if index in places:
             drawn["drawn"][str(index)] = [
                 [[float(f"{x:.{DIGITS}g}") for x in point] for point in points[marks == word].T]
