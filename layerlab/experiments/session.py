@@ -229,11 +229,11 @@ def check_task(task: PreparedRecipe, *, several: bool) -> Any:
 
 
 def _prepare(
-    recipes: Sequence[TrainingRecipe], told: Callable[[str, float], None] | None
+    recipes: Sequence[TrainingRecipe], progress: Callable[[str, float], None] | None
 ) -> dict[DataSection, Corpus]:
     """Prepare the corpus of each text that recipes ask for, each once."""
     texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
-    return {text: prepare_corpus(text, progress=told) for text in texts}
+    return {text: prepare_corpus(text, progress=progress) for text in texts}
 
 
 def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> CorpusSize:

@@ -87,11 +87,11 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def _number(name: str, told: str | None, path: Path) -> float:
+def _number(name: str, text: str | None, path: Path) -> float:
     try:
-        return float((told or "").replace(",", "") if name == "step" else told or "")
+        return float((text or "").replace(",", "") if name == "step" else text or "")
     except ValueError:
         raise UserError(
-            f"the group {name} is {short_repr(told)} in a line of {path}; expected a number, "
+            f"the group {name} is {short_repr(text)} in a line of {path}; expected a number, "
             "as 3.21"
         ) from None

@@ -188,13 +188,13 @@ def taus(draw: Sampler, twin: Mapping[str, Any], source: Mapping[str, Any]) -> M
     return {"tau": torch.from_numpy(tau(means(draw, twin), means(draw, source)))}
 
 
-def means(draw: Sampler, told: Mapping[str, Any]) -> np.ndarray:
+def means(draw: Sampler, measured: Mapping[str, Any]) -> np.ndarray:
     """Return drawn means in float64, a row per draw and a column per method."""
     from scipy.special import stdtrit
 
-    shares = draw.uniform(len(told["means"]), low=1e-12, high=1 - 1e-12).numpy()
-    steps = stdtrit(np.array(told["freedoms"]), shares) * np.array(told["errors"])
-    return np.asarray(np.array(told["means"]) + steps)
+    shares = draw.uniform(len(measured["means"]), low=1e-12, high=1 - 1e-12).numpy()
+    steps = stdtrit(np.array(measured["freedoms"]), shares) * np.array(measured["errors"])
+    return np.asarray(np.array(measured["means"]) + steps)
 
 
 def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:

@@ -109,7 +109,7 @@ def _key(sample: Mapping[str, Any]) -> str:
 
 
 def _metrics(
-    task: Any, samples: Sequence[dict[str, Any]], told: Mapping[str, Any], engine: HarnessModel
+    task: Any, samples: Sequence[dict[str, Any]], scores: Mapping[str, Any], engine: HarnessModel
 ) -> dict[str, float | None]:
     """Return the metrics of a task, with 0 for questions that have no answer.
 
@@ -118,7 +118,7 @@ def _metrics(
     names = list(samples[0]["metrics"])
     plain = {
         (name if name in names else name.partition(",")[0]): float(value)
-        for name, value in told.items()
+        for name, value in scores.items()
         if isinstance(value, int | float) and "_stderr" not in name and "," in name
     }
     missing = engine.unfit | engine.unsound

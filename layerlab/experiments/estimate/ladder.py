@@ -29,14 +29,14 @@ def describe_sum(found: Sequence[Estimate]) -> list[str]:
     ]
 
 
-def plan_to_json(rungs: Sequence[Rung], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def plan_to_json(rungs: Sequence[Rung], estimates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what each size costs, and the sum, as plain values."""
-    summed = {name: sum(one[name] for one in told) for name in _SUMMED}
-    times = [one["seconds"] for one in told]
+    summed = {name: sum(one[name] for one in estimates) for name in _SUMMED}
+    times = [one["seconds"] for one in estimates]
     return {
         **summed,
         "seconds": None if None in times else sum(times),
-        "memory": max(one["memory"] for one in told),
+        "memory": max(one["memory"] for one in estimates),
         "sizes": [
             {
                 "parameters": rung.parameters,
@@ -45,7 +45,7 @@ def plan_to_json(rungs: Sequence[Rung], told: Sequence[Mapping[str, Any]]) -> di
                 "layers": rung.recipe.model.layers,
                 **one,
             }
-            for rung, one in zip(rungs, told, strict=True)
+            for rung, one in zip(rungs, estimates, strict=True)
         ],
     }
 

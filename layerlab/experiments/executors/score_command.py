@@ -116,18 +116,18 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
     asked = hash_command(command)
     argv = [word.replace(MODEL, str(model.resolve())) for word in command.run]
     argv[0] = sys.executable if argv[0] == PYTHON else argv[0]
-    told, start = _Told(name, run, argv), time.monotonic()
+    reporter, start = _Told(name, run, argv), time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             own = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            raise told.error(f"cannot be started: {error}") from None
+            raise reporter.error(f"cannot be started: {error}") from None
         try:
             code = own.wait(60 * command.timeout_minutes)
         except subprocess.TimeoutExpired:
-            raise told.error(
+            raise reporter.error(
                 f"took longer than its timeout_minutes = {command.timeout_minutes:g}"
             ) from None
         finally:
@@ -135,11 +135,11 @@ def run_command(name: str, command: Command, model: Path, run: str) -> ModelScor
             with suppress(OSError, AttributeError):  # nothing is left, or Windows
                 os.killpg(own.pid, signal.SIGKILL)
         if code:
-            raise told.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
+            raise reporter.error(f"ended with exit code {code}: {_last(err) or 'it said nothing'}")
         line = _last(out)
     if hash_command(command) != asked:
-        raise told.error("was changed while it ran, or wrote into a folder that it names")
-    found = _read(line, told)
+        raise reporter.error("was changed while it ran, or wrote into a folder that it names")
+    found = _read(line, reporter)
     # A single number has no questions behind it; a list has one each.
     worth = found if isinstance(found, list) else [found]
     score = math.fsum(worth) / len(worth)
@@ -166,7 +166,7 @@ class _Told:
         )
 
 
-def _read(line: str, told: _Told) -> float | list[float]:
+def _read(line: str, reporter: _Told) -> float | list[float]:
     """Read the last line: a number, or a list of them.
 
     Raises:
@@ -179,12 +179,12 @@ def _read(line: str, told: _Told) -> float | list[float]:
     if isinstance(found, dict):
         found = found.get("score")
     if found == []:
-        raise told.error("printed an empty list")
+        raise reporter.error("printed an empty list")
     for one in found if isinstance(found, list) else [found]:
         if isinstance(one, bool) or not isinstance(one, int | float):
-            raise told.error(f"printed {short_repr(line)} last")
+            raise reporter.error(f"printed {short_repr(line)} last")
         if not abs(one) <= LARGEST:
-            raise told.error(f"printed {short_repr(one)}, which is no finite score")
+            raise reporter.error(f"printed {short_repr(one)}, which is no finite score")
     return [float(one) for one in found] if isinstance(found, list) else float(found)
 
 

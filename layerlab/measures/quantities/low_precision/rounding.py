@@ -146,12 +146,12 @@ def _rows(context: ModelContext, names: Sequence[str]) -> dict[str, Any]:
             for mode in modes(name):
                 context.step(f"{name}, {mode}")
                 seen[mode] = _observe(again, name, mode)
-            told = _predict(context, again, name, reasons)
-            told["apriori"] = before[name]
+            predicted = _predict(context, again, name, reasons)
+            predicted["apriori"] = before[name]
             where = {"sequence": number, "format": name}
-            found["rounding"] += _stream(seen, told, where)
+            found["rounding"] += _stream(seen, predicted, where)
             for mode, (_, row) in seen.items():
-                last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
+                last = {key: predicted[key][-1] if mode == "as-run" else nan for key in FORETOLD}
                 found["logits"].append({**where, "mode": mode, **row, **last})
     context.memory[key] = found
     return found
@@ -173,7 +173,7 @@ def _observe(again: Reruns, name: str, mode: str) -> Observed:
 
 
 def _stream(
-    seen: Mapping[str, Observed], told: dict[str, list[float]], where: Row
+    seen: Mapping[str, Observed], predicted: dict[str, list[float]], where: Row
 ) -> Iterator[Row]:
     flat, _ = seen["flat"]
     for layer, every in enumerate(seen["as-run"][0]):
@@ -187,7 +187,7 @@ def _stream(
             "high": high,
             "worst": float(every.max()),
             "worst_token": int(every.argmax()),
-            **{column: values[layer] for column, values in told.items()},
+            **{column: values[layer] for column, values in predicted.items()},
             "flat": float(flat[layer].mean()),
         }
 
