@@ -101,29 +101,29 @@ def prepare(
     unfold_runs(out / read.name)
     found = check_sides(read)
     with _reading(progress) as told:
-        made = _prepare([read, *found.values()], told)
-    corpora = {arm: made[side.data.text()] for arm, side in found.items()}
+        by_section = _prepare([read, *found.values()], told)
+    corpora = {arm: by_section[side.data.text()] for arm, side in found.items()}
     task = PreparedRecipe(recipe=read, corpora=corpora, runs=(), out=out / read.name)
     if read.ladder is None:
-        return replace(task, runs=_plan(read, made, corpora))
+        return replace(task, runs=_plan(read, by_section, corpora))
     sizes = []
-    for one in plan_rungs(read, _extent(baseline_of(read), made)):
+    for one in plan_rungs(read, _extent(baseline_of(read), by_section)):
         with name_size(one):
-            sizes.append(replace(one, runs=_plan(one.recipe, made, corpora)))
+            sizes.append(replace(one, runs=_plan(one.recipe, by_section, corpora)))
     runs = tuple(run for one in sizes for run in one.runs)
     return replace(task, runs=runs, rungs=tuple(sizes))
 
 
 def _plan(
-    recipe: TrainingRecipe, made: Mapping[DataSection, Corpus], corpora: Mapping[str, Corpus]
+    recipe: TrainingRecipe, by_section: Mapping[DataSection, Corpus], corpora: Mapping[str, Corpus]
 ) -> tuple[RunSpec, ...]:
     """Plan the runs of one size, and check that they can be compared."""
     own = {
-        arm: _extent(side, made)
+        arm: _extent(side, by_section)
         for arm, side in sides(recipe).items()
         if side.data.text() != recipe.data.text()
     }
-    runs = plan(recipe, _extent(recipe, made), own)
+    runs = plan(recipe, _extent(recipe, by_section), own)
     check_same_eval_text(runs, corpora)
     if recipe.compare is not None:
         check_comparable(recipe.compare, runs)

@@ -65,17 +65,17 @@ class Theory:
         missing = next((name for name in PARTS if parts[name] is None), None)
         if missing is not None:
             raise NotApplicable(self.refused[missing])
-        made = TheoryBlock(**parts)
-        if not self._adds_up(made):
+        block = TheoryBlock(**parts)
+        if not self._adds_up(block):
             raise NotApplicable("it is no sum of the stream with what its parts give")
-        return made
+        return block
 
-    def _adds_up(self, made: TheoryBlock) -> bool:
+    def _adds_up(self, block: TheoryBlock) -> bool:
         """Return whether each part gives what is added; a small one hides beside the stream."""
         if self.attended is None or self.left is None or self.output is None:
             return False
-        attended = made.attention.value_of(made.attention_norm.value(self.entered))
-        left = made.feedforward.value(made.feedforward_norm.value(self.entered + attended))
+        attended = block.attention.value_of(block.attention_norm.value(self.entered))
+        left = block.feedforward.value(block.feedforward_norm.value(self.entered + attended))
         return (
             _same(attended, self.attended)
             and _same(left, self.left)
@@ -133,14 +133,14 @@ def _norm(block: nn.Module, x: Hidden, y: Hidden) -> TheoryNorm | None:
         read = norms.norm(module, x.shape[-1])
         if read is None:
             continue
-        made = TheoryNorm(
+        norm = TheoryNorm(
             kind="layer" if read.kind == "layer" else "rms",
             gain=read.gain.double().to(x.device),
             shift=None if read.shift is None else read.shift.double().to(x.device),
             eps=_epsilon(module),
         )
-        if _same(made.value(x), y):
-            return made
+        if _same(norm.value(x), y):
+            return norm
     return None
 
 
@@ -168,7 +168,7 @@ def _attention(
     if weights.rotary is not None and cosine is None:
         return None
     seen = heard.allowed_keys()
-    made = TheoryAttention(
+    attention = TheoryAttention(
         query=weights.query.double(),  # type: ignore[union-attr]
         key=weights.key.double(),  # type: ignore[union-attr]
         value=weights.value.double(),  # type: ignore[union-attr]
@@ -183,7 +183,7 @@ def _attention(
         allowed=seen[0] if seen.dim() == 3 else seen,
     )
     try:
-        return made if _same(made.value_of(x), y) else None
+        return attention if _same(attention.value_of(x), y) else None
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:  # rotary tables of another width than the heads
@@ -213,10 +213,10 @@ def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> TheoryFFN | None:
     few, given = x[:ROWS], y[:ROWS]
     for count in (2, 3):
         for maps in permutations(linears, count):
-            for made in _candidates(maps, x.shape[-1]):
+            for candidate in _candidates(maps, x.shape[-1]):
                 # Of experts, one may have been given the first tokens alone.
-                if _same(made.value(few), given) and _same(made.value(x), y):
-                    return made
+                if _same(candidate.value(few), given) and _same(candidate.value(x), y):
+                    return candidate
     return None
 
 

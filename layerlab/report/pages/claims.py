@@ -18,14 +18,14 @@ def render(
     studies: Sequence[Mapping[str, Any]],
     lang: str = ENGLISH,
     *,
-    made: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> str:
     """Render the page of all claims.
 
     Args:
         studies: of each its name, title, source, draws and verdicts, or the error that kept it
             from any.
-        made: the mode, the time, the machine, the version and the command of this page.
+        provenance: the mode, the time, the machine, the version and the command of this page.
 
     Raises:
         UserError: there is no page in this language.
@@ -36,7 +36,7 @@ def render(
         .get_template("holds.html")
         .render(
             sources=list(group_sources(studies)),
-            made=made,
+            made=provenance,
             counts=count_words(studies),
             tones=TONES,
             **assemble(["page.css"], script, words(script, (), lang)),

@@ -100,7 +100,7 @@ def every(
     folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
     _check_page(folder)
     parts = [_part(name, out=folder / name, **settings) for name in studies()]
-    page = render([_content(part) for part in parts], lang, made=_make(parts, settings))
+    page = render([_content(part) for part in parts], lang, provenance=_make(parts, settings))
     _check_page(folder)
     files.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())

@@ -102,21 +102,24 @@ class Reparametrisation:
     def __init__(self, heads: Sequence[QKHead], start: Literal["norm", "one"]) -> None:
         self._wrapped: list[tuple[nn.Module, Sigma]] = []
         self._order: list[list[str]] = []
-        made: dict[int, Sigma] = {}
+        sigmas: dict[int, Sigma] = {}
         for head in heads:
             together = head.query.module is head.key.module
             parts = [[head.query, head.key]] if together else [[head.query], [head.key]]
             for part in parts:
-                self._wrap(part, start, made)
+                self._wrap(part, start, sigmas)
 
     def _wrap(
-        self, parts: Sequence[ProjectionRows], start: Literal["norm", "one"], made: dict[int, Sigma]
+        self,
+        parts: Sequence[ProjectionRows],
+        start: Literal["norm", "one"],
+        sigmas: dict[int, Sigma],
     ) -> None:
         module = parts[0].module
         weight: Tensor = module.weight  # type: ignore[assignment]
         # Layers may share a matrix; they then share its norm.
-        sigma = made.get(id(weight)) or Sigma(weight, parts, start)
-        made[id(weight)] = sigma
+        sigma = sigmas.get(id(weight)) or Sigma(weight, parts, start)
+        sigmas[id(weight)] = sigma
         self._order.append(list(module._parameters))
         parametrize.register_parametrization(module, "weight", sigma)
         self._wrapped.append((module, sigma))

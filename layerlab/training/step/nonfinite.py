@@ -119,8 +119,8 @@ class _Watch:
         found: list[str] = []
 
         def listener(name: str) -> Callable[..., None]:
-            def listen(made: Any, given: Any) -> None:
-                if not found and not all(map(_finite, _tensors(made))):
+            def listen(gradients: Any, given: Any) -> None:
+                if not found and not all(map(_finite, _tensors(gradients))):
                     found.append(name)
 
             return listen

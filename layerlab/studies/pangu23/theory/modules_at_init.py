@@ -55,10 +55,10 @@ def dimensions(
 
     model = build(name, **sizes, **options, seed=seed)
     scatter(model, seed)
-    made = subject(model)
-    small = depths(made, ids)[:, DIMENSION]
+    loaded = subject(model)
+    small = depths(loaded, ids)[:, DIMENSION]
     scale_weights(model, sizes["width"] ** -0.5 / SMALL)
-    return torch.stack([small, depths(made, ids)[:, DIMENSION]])
+    return torch.stack([small, depths(loaded, ids)[:, DIMENSION]])
 
 
 def scatter(model: torch.nn.Module, seed: int) -> None:

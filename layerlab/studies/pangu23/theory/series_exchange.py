@@ -51,16 +51,16 @@ def random_series(draw: Sampler, options: Mapping[str, Any]) -> torch.nn.Module:
         context=TOKENS,
     )
     kind = part("ffn", "siaf")
-    made = kind(WIDTH, Site(shape=shape, layer=0, role="ffn"), **kind.given(options)).double()
+    module = kind(WIDTH, Site(shape=shape, layer=0, role="ffn"), **kind.given(options)).double()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in module.parameters():
             fan = parameter.shape[-1] if parameter.dim() > 1 else 1
             noise = torch.randn(parameter.shape, generator=draw.generator, dtype=torch.float64)
             parameter.copy_(noise / fan**0.5)
-    return made.requires_grad_(False)
+    return module.requires_grad_(False)
 
 
-def influence(made: torch.nn.Module, draw: Sampler) -> Tensor:
+def influence(module: torch.nn.Module, draw: Sampler) -> Tensor:
     """Return || d (r . y_i) / d x_j || for a random direction r, output i by input j.
 
     0 means that token i does not see token j at all.
@@ -68,7 +68,7 @@ def influence(made: torch.nn.Module, draw: Sampler) -> Tensor:
     x = torch.randn(TOKENS, WIDTH, generator=draw.generator, dtype=torch.float64)
     direction = torch.randn(WIDTH, generator=draw.generator, dtype=torch.float64)
     x.requires_grad_(True)
-    along = made(x[None], Flow())[0] @ direction
+    along = module(x[None], Flow())[0] @ direction
     rows = [torch.autograd.grad(y, x, retain_graph=True)[0].norm(dim=1) for y in along]
     return torch.stack(rows)
 
