@@ -195,14 +195,14 @@ def plan_shards(data: DataSection, read: Sequence[int], **tokens: Any) -> dict[s
 
 
 def open_shards(
-    folder: Path, plan: Mapping[str, Any], tokenizer: Path, held: np.ndarray
+    folder: Path, plan: Mapping[str, Any], tokenizer: Path, held_out: np.ndarray
 ) -> list[ShardReader]:
     """Write what the writer of shards has to know, and return the reader of each source.
 
     Args:
-        held: hashes of the documents that are held out.
+        held_out: hashes of the documents that are held out.
     """
-    write_file(folder / HELD, held.tobytes())
+    write_file(folder / HELD, held_out.tobytes())
     content = json.dumps({**plan, "tokenizer": str(tokenizer)}, indent=1)
     write_file(folder / PLAN, content + "\n")
     writer = WriterProcess(folder)

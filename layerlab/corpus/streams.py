@@ -40,11 +40,11 @@ class TokenStream:
         return len(self.starts)
 
 
-def describe_copies(train: Sequence[TokenStream], held: Sequence[TokenStream]) -> list[str]:
+def describe_copies(train: Sequence[TokenStream], held_out: Sequence[TokenStream]) -> list[str]:
     """Say of each held-out text how much of it stands in the training text too."""
     learned = _hashes(train)
     found = []
-    for stream in held:
+    for stream in held_out:
         copied = np.isin(stream.hashes, learned)
         if copied.any() and stream.ends is not None:
             last = np.append(stream.starts[1:], len(stream.tokens)) - 1
@@ -58,10 +58,10 @@ def describe_copies(train: Sequence[TokenStream], held: Sequence[TokenStream]) -
 
 
 def leave_out_copies(
-    train: Sequence[TokenStream], held: Sequence[TokenStream]
+    train: Sequence[TokenStream], held_out: Sequence[TokenStream]
 ) -> tuple[tuple[TokenStream, ...], list[str]]:
     """Return training text without the documents that are held out too, and what was left out."""
-    secret, kept, remarks = _hashes(held), [], []
+    secret, kept, remarks = _hashes(held_out), [], []
     for stream in train:
         copied = np.isin(stream.hashes, secret)
         if copied.any():

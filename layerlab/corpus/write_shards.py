@@ -57,10 +57,10 @@ def write_shards(folder: Path) -> None:
     """
     plan = read_json(folder / PLAN)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(plan["tokenizer"])
-    held = np.fromfile(folder / HELD, np.uint64)
+    held_out = np.fromfile(folder / HELD, np.uint64)
     with lock_in_turn(folder, folder, "*/.*.partial"):
         sources = [
-            ShardWriter(folder / str(number), one, plan, tokenizer, held)
+            ShardWriter(folder / str(number), one, plan, tokenizer, held_out)
             for number, one in enumerate(plan["sources"])
         ]
         while going := [one for one in sources if not one.done]:
@@ -80,14 +80,14 @@ class ShardWriter:
         given: Mapping[str, Any],
         plan: Mapping[str, Any],
         tokenizer: PreTrainedTokenizerFast,
-        held: np.ndarray,
+        held_out: np.ndarray,
     ) -> None:
         """Find what is there.
 
         Raises:
             UserError: the text is not what was planned on.
         """
-        self.folder, self.plan, self.tokenizer, self.held = folder, plan, tokenizer, held
+        self.folder, self.plan, self.tokenizer, self.held_out = folder, plan, tokenizer, held_out
         self.source = Source.model_validate_json(json.dumps(given["source"]))
         self.weight, self.identity = self.source.weight, given["identity"]
         self.next, self.taken, self.done = 0, int(given["head"]), False
@@ -146,7 +146,7 @@ class ShardWriter:
             np.fromfile(folder / f"shard.{part}", kind)
             for part, kind in (("tokens", layout.kind), ("starts", "int64"), ("hashes", "uint64"))
         )
-        copied = np.isin(hashes, self.held)
+        copied = np.isin(hashes, self.held_out)
         if copied.any():
             tokens = drop_documents(tokens, starts, copied)
             tokens.tofile(folder / TOKENS)

@@ -13,31 +13,33 @@ from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.validation import expand_home
 
 
-def describe_shared(trained: Sequence[Source], held: Sequence[Source] | None = None) -> list[str]:
+def describe_shared(
+    trained: Sequence[Source], held_out: Sequence[Source] | None = None
+) -> list[str]:
     """Describe which sources may learn what is held out of others; nothing where none does.
 
     Args:
         trained: that are learned.
-        held: whose ends are held out; those that are learned, where it is left out.
+        held_out: whose ends are held out; those that are learned, where it is left out.
     """
-    return list(dict.fromkeys(_describe(trained, trained if held is None else held)))
+    return list(dict.fromkeys(_describe(trained, trained if held_out is None else held_out)))
 
 
 def describe_learned(
-    base: DataSection, held: Iterable[tuple[Source, bool]], share: float
+    base: DataSection, held_out: Iterable[tuple[Source, bool]], share: float
 ) -> list[str]:
     """Describe which held-out ends a base may have learned; nothing where none.
 
     Args:
         base: the texts of the base.
-        held: sources whose ends are held out later, each with whether it is cleaned before, which
-            moves the cut.
+        held_out: sources whose ends are held out later, each with whether it is cleaned before,
+            which moves the cut.
         share: that is held out of each of them.
     """
     # Of shards the first alone has an end that is held out.
     kept = 0.0 if base.shard_bytes else base.validation_fraction
     found = []
-    for one, (other, cleaned) in product(base.sources, held):
+    for one, (other, cleaned) in product(base.sources, held_out):
         own, its = _list_files(one), _list_files(other)
         if own & its and (cleaned or kept < share or _reaches_in(one, other, own, its)):
             found.append(
@@ -48,9 +50,9 @@ def describe_learned(
     return list(dict.fromkeys(found))
 
 
-def _describe(trained: Sequence[Source], held: Sequence[Source]) -> Iterator[str]:
-    files = {one: _list_files(one) for one in {*trained, *held}}
-    for one, other in product(trained, held):
+def _describe(trained: Sequence[Source], held_out: Sequence[Source]) -> Iterator[str]:
+    files = {one: _list_files(one) for one in {*trained, *held_out}}
+    for one, other in product(trained, held_out):
         if _reaches_in(one, other, files[one], files[other]):
             first, second = sorted((_name(one), _name(other)))
             yield (

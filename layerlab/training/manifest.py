@@ -23,7 +23,7 @@ Sitting = dict[str, Any]
 
 
 def manifest(
-    run: RunSpec, corpus: Corpus, order: BatchOrder, held: EvalBlocks, micro: int
+    run: RunSpec, corpus: Corpus, order: BatchOrder, eval_blocks: EvalBlocks, micro: int
 ) -> dict[str, Any]:
     """Describe everything that decides a run, as JSON values."""
     recipe = run.recipe
@@ -40,7 +40,7 @@ def manifest(
             "validation_tokens": sum(len(one.tokens) for one in corpus.validation),
             "validation_bytes": corpus.validation_bytes,
             "order": order.digest,
-            "evaluation": held.digest,
+            "evaluation": eval_blocks.digest,
             "notes": list(corpus.notes),
         },
         "model": _sizes(count_costs(recipe)) | ({"files": files} if files else {}),

@@ -96,11 +96,11 @@ class Trainer:
         every = run.recipe.monitor.interval
         self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
         self.order = BatchOrder(corpus, self.block, self.train.seed)
-        self.held = EvalBlocks(corpus, self.block, run.recipe.evaluate.max_eval_blocks)
+        self.eval_blocks = EvalBlocks(corpus, self.block, run.recipe.evaluate.max_eval_blocks)
         self.split = MicroBatcher(
             self.train.batch_size // self.place.processes, self.train.micro_batch_size
         )
-        self.reader = Validator(self.held, self.place, run.recipe.evaluate.batch_size)
+        self.reader = Validator(self.eval_blocks, self.place, run.recipe.evaluate.batch_size)
         # Where weights are shared out, even a rehearsal waits for all processes.
         self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
         self.flops = flops_per_token(run.recipe).full * self.train.batch_size * self.block
@@ -133,7 +133,7 @@ class Trainer:
         names = self.recipe.run.report_to if self.place.first else ()
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
-            content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
+            content = manifest(self.run, self.corpus, self.order, self.eval_blocks, self.split.size)
             self.sittings, remark = keep_manifest(content, self.folder, self.sittings, self.update)
             if remark is not None:
                 self.note(remark)

@@ -47,7 +47,7 @@ class TooLarge(UserError):
 @torch.no_grad()
 def evaluate(
     model: Any,
-    held: EvalBlocks,
+    eval_blocks: EvalBlocks,
     *,
     batch: int,
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -64,9 +64,9 @@ def evaluate(
     Raises:
         TooLarge: memory does not hold so many blocks.
     """
-    every = list(held.batches(batch))
+    every = list(eval_blocks.batches(batch))
     # Nats, likeliest tokens that are right, and tokens of each block.
-    sums = torch.zeros(len(held), 3, dtype=torch.float64)
+    sums = torch.zeros(len(eval_blocks), 3, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
     short = CatchOutOfMemory(bears=part[1] == 1 or not is_sharded(model))
     with evaluation_mode(model), short:
@@ -86,7 +86,7 @@ def evaluate(
     means = (table[:, 0] / table[:, 2]).tolist()
     return ValidationResult(
         nats=nats / count,
-        bits_per_byte=None if held.corpus.loss else bits_per_byte(nats, held.bytes),
+        bits_per_byte=None if eval_blocks.corpus.loss else bits_per_byte(nats, eval_blocks.bytes),
         accuracy=right / count,
         blocks={
             "nats": [round(one, 7) for one in means],
@@ -134,8 +134,8 @@ class Validator:
         size: blocks of a pass; half as many from when they do not fit into memory.
     """
 
-    def __init__(self, held: EvalBlocks, accelerator: RunAccelerator, size: int) -> None:
-        self.held, self.accelerator, self.size = held, accelerator, size
+    def __init__(self, eval_blocks: EvalBlocks, accelerator: RunAccelerator, size: int) -> None:
+        self.eval_blocks, self.accelerator, self.size = eval_blocks, accelerator, size
 
     def score(self, model: Any, note: Callable[[str], None]) -> ValidationResult:
         """Evaluate the model on the held-out text.
@@ -159,7 +159,7 @@ class Validator:
     def _score(self, model: Any) -> ValidationResult:
         return evaluate(
             model,
-            self.held,
+            self.eval_blocks,
             batch=self.size,
             precision=self.accelerator.precision,
             reduce=self.accelerator.sum,

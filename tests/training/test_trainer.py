@@ -129,7 +129,9 @@ def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -
         training.advance()
     result = training.finish()
     kept = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert evaluate(kept, training.held, batch=2).nats == pytest.approx(result["nats"], rel=1e-6)
+    assert evaluate(kept, training.eval_blocks, batch=2).nats == pytest.approx(
+        result["nats"], rel=1e-6
+    )
     assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == 300
 
 

@@ -108,15 +108,17 @@ def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
         return found
 
     with pytest.raises(TooLarge):
-        evaluate(training.model, training.held, batch=2, reduce=reduce)
+        evaluate(training.model, training.eval_blocks, batch=2, reduce=reduce)
 
 
 def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
-    score = evaluate(training.model, training.held, batch=2)
+    score = evaluate(training.model, training.eval_blocks, batch=2)
     nats, tokens = (torch.tensor(score.blocks[name]).double() for name in ("nats", "tokens"))
-    assert len(nats) == len(training.held) and int(tokens.sum()) == training.held.tokens
+    assert (
+        len(nats) == len(training.eval_blocks) and int(tokens.sum()) == training.eval_blocks.tokens
+    )
     assert float((nats * tokens).sum() / tokens.sum()) == pytest.approx(score.nats, abs=1e-6)
-    again = evaluate(training.model, training.held, batch=3)
+    again = evaluate(training.model, training.eval_blocks, batch=3)
     assert again.blocks["nats"] == pytest.approx(score.blocks["nats"], abs=1e-5)

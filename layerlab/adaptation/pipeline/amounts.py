@@ -121,8 +121,8 @@ def _count_readings(updates: int, every: int | None) -> int:
     return 1 + ceil(updates / every)
 
 
-def _hold(amount: StageAmount, held: float, passes: float) -> StageAmount:
-    return replace(amount, held=held, held_passes=passes if held else 0.0)
+def _hold(amount: StageAmount, tokens: float, passes: float) -> StageAmount:
+    return replace(amount, held=tokens, held_passes=passes if tokens else 0.0)
 
 
 @dataclass(frozen=True)

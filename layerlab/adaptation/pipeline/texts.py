@@ -87,9 +87,9 @@ def read_held_out(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int)
     """
     found: list[str] = []
     with halves(recipe, folder) as parts:
-        for (own, _), (_, held) in parts.items():
+        for (own, _), (_, store) in parts.items():
             if own == kind:
-                found += _limit(held, limit)
+                found += _limit(store, limit)
     return found
 
 
@@ -137,9 +137,9 @@ def _translate(section: RowsSection) -> Iterable[str]:
     return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
 
 
-def _limit(held: DocumentStore, limit: int) -> Iterator[str]:
+def _limit(store: DocumentStore, limit: int) -> Iterator[str]:
     done = 0
-    for document in held.documents():
+    for document in store.documents():
         text = "".join(document)
         rest = limit - done
         if rest <= 0:

@@ -72,10 +72,10 @@ class Change:
 class BitsPerByteEvaluator:
     """Evaluates held-out text of one kind; each token is predicted once."""
 
-    def __init__(self, held: EvalBlocks) -> None:
+    def __init__(self, eval_blocks: EvalBlocks) -> None:
         """Find out which document, or else which block, each predicted token belongs to."""
-        self.held = held
-        parts = [self._part(*one) for one in held.chosen]
+        self.eval_blocks = eval_blocks
+        parts = [self._part(*one) for one in eval_blocks.chosen]
         documents = np.concatenate([own for own, _ in parts])
         blocks = np.repeat(np.arange(len(parts)), [len(own) for own, _ in parts])
         self._sizes = np.concatenate([sizes for _, sizes in parts])
@@ -117,7 +117,7 @@ class BitsPerByteEvaluator:
         self, model: Any, batch: int, part: tuple[int, int], precision: Callable[[], Any]
     ) -> Tensor:
         """Return the nats of each predicted token; those that another process reads are 0."""
-        every = list(self.held.batches(batch))
+        every = list(self.eval_blocks.batches(batch))
         sizes = [int((rows.targets != IGNORED).sum()) for rows in every]
         found = torch.zeros(sum(sizes), dtype=torch.float64)
         for number in passes(len(every), part):
@@ -130,9 +130,9 @@ class BitsPerByteEvaluator:
 
     def _part(self, source: int, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the documents of the tokens that a block predicts, and their bytes."""
-        streams = self.held.corpus.validation
+        streams = self.eval_blocks.corpus.validation
         stream = streams[source]
-        last = min(first + self.held.block, len(stream.tokens) - 1)
+        last = min(first + self.eval_blocks.block, len(stream.tokens) - 1)
         before = sum(one.documents for one in streams[:source])
         own = np.searchsorted(stream.starts, np.arange(first + 1, last + 1), side="right") - 1
         assert stream.ends is not None

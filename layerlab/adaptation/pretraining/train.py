@@ -260,7 +260,7 @@ def _find(
         after={kind: cost.bits_per_byte for kind, cost in curves.now.items()},
         change=curves.changes(),
         held={
-            kind: {"digest": gauge.held.digest, "whole": gauge.held.whole}
+            kind: {"digest": gauge.eval_blocks.digest, "whole": gauge.eval_blocks.whole}
             for kind, gauge in watched.gauges.items()
         },
         folder=out,

@@ -102,7 +102,7 @@ def prepare_dataset(
     with quiet_libraries():
         encoder = Encoder(tokenizer)
         options: dict[str, Any] = {"block": block, "seed": section.seed}
-        options["held"] = section.validation_fraction
+        options["validation_fraction"] = section.validation_fraction
         drawn = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
         sources = leave_out_copies(drawn)
     tokens = sum(sum(one.lengths) for one in sources)

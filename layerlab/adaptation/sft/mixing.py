@@ -65,14 +65,14 @@ def draw_source(
     encoder: Encoder,
     *,
     block: int,
-    held: int | float,
+    validation_fraction: int | float,
     seed: int,
 ) -> EncodedSource:
     """Encode the rows of a source and set some apart; no copy of these is learned.
 
     Args:
         block: tokens at most; turns that do not fit are left out from the end.
-        held: share of the distinct rows that is not learned from.
+        validation_fraction: share of the distinct rows that is not learned from.
 
     Raises:
         UserError: nothing is left to learn from.
@@ -92,7 +92,7 @@ def draw_source(
     for number, example in enumerate(kept):
         alike.setdefault(_content(example), []).append(number)
     distinct = list(alike.values())
-    apart = min(round(held * len(distinct)), max(0, len(distinct) - 1))
+    apart = min(round(validation_fraction * len(distinct)), max(0, len(distinct) - 1))
     order = _generator(seed, name, "held").permutation(len(distinct))
     tested = sorted(distinct[one][0] for one in order[:apart])
     learned = sorted(number for one in order[apart:] for number in distinct[one])

@@ -110,8 +110,8 @@ class _Values:
             parts = [one for each in value.modules() for one in self.describe_module(each)]
             self.kinds |= {type(each) for each in value.modules()}
             return f"{weights} {parts}"
-        held = getattr(value, "__dict__", None)
-        own = "" if held is None else self._describe_held(held)
+        attributes = getattr(value, "__dict__", None)
+        own = "" if attributes is None else self._describe_held(attributes)
         if isinstance(value, dict):
             return f"{self._name_kind(kind)} {self._list(value.items())} {own}"
         if isinstance(value, list | tuple):
@@ -119,13 +119,13 @@ class _Values:
         if isinstance(value, set | frozenset):
             return f"{self._name_kind(kind)} {sorted(map(self._describe, value))} {own}"
         # A part of it that is written in another language is not seen.
-        if held is None or kind.__basicsize__ > _Bare.__basicsize__:
+        if attributes is None or kind.__basicsize__ > _Bare.__basicsize__:
             return _unknown()
         return f"{self._name_kind(kind)} {own}"
 
-    def _describe_held(self, held: dict[str, Any]) -> str:
-        names = [name for name in held if name not in NEUTRAL]
-        return self._list((name, held[name]) for name in sorted(names, key=str))
+    def _describe_held(self, attributes: dict[str, Any]) -> str:
+        names = [name for name in attributes if name not in NEUTRAL]
+        return self._list((name, attributes[name]) for name in sorted(names, key=str))
 
     def _list(self, values: Iterable[Any]) -> str:
         return str([self._describe(one) for one in values])

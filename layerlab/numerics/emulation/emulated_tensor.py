@@ -56,18 +56,18 @@ class EmulatedTensor(Tensor):
     whole: Tensor | None
 
     @staticmethod
-    def __new__(cls, held: Tensor, nominal: torch.dtype) -> "EmulatedTensor":
+    def __new__(cls, values: Tensor, nominal: torch.dtype) -> "EmulatedTensor":
         return torch.Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
+            values.shape,
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
             dtype=nominal,
-            device=held.device,
+            device=values.device,
         )
 
-    def __init__(self, held: Tensor, nominal: torch.dtype) -> None:
-        self.held = held
+    def __init__(self, values: Tensor, nominal: torch.dtype) -> None:
+        self.held = values
         self.weight = False
         self.spread = None
         self.whole = None

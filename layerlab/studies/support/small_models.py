@@ -171,7 +171,7 @@ def read_trained(training: "Trainer") -> tuple["LoadedModel", Tensor]:
     from layerlab.loading.model import subject
     from layerlab.tokenization.load import load_tokenizer
 
-    (blocks,) = training.held.batches(HELD)
+    (blocks,) = training.eval_blocks.batches(HELD)
     found = subject(training.model.eval(), tokenizer=load_tokenizer(WORDS))
     return found, blocks.inputs.clone()
 

@@ -86,20 +86,20 @@ def test_rows_of_all_sources_are_shuffled_among_each_other() -> None:
 def test_what_became_of_the_rows_is_counted() -> None:
     encoder = Encoder(speaker())
     rows = [talk("a", "b"), talk("a", "b", "c", "d" * 60), talk("q" * 90, "b"), talk("c", "e")]
-    found = draw_source("law", rows, encoder, block=70, held=0.4, seed=0)
+    found = draw_source("law", rows, encoder, block=70, validation_fraction=0.4, seed=0)
     tally = found.tally
     assert (tally.rows, tally.held, tally.cut) == (2, 1, 1)
     assert sum(tally.dropped.values()) == 1 and "longer than a block" in next(iter(tally.dropped))
     assert tally.tokens == sum(found.lengths)
     assert tally.answers == sum(int(one.answer.sum()) for one in found.examples)
-    again = draw_source("law", iter(rows), encoder, block=70, held=0.4, seed=0)
+    again = draw_source("law", iter(rows), encoder, block=70, validation_fraction=0.4, seed=0)
     assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
 
 
 def test_no_copy_of_a_held_out_row_is_learned() -> None:
     encoder = Encoder(speaker())
     rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
-    options = {"block": 70, "held": 0.2, "seed": 0}
+    options = {"block": 70, "validation_fraction": 0.2, "seed": 0}
     once, twice = (draw_source("law", rows * times, encoder, **options) for times in (1, 2))
     held = {one.ids.tobytes() for one in twice.held}
     assert held == {one.ids.tobytes() for one in once.held} and len(held) == 4
@@ -139,9 +139,9 @@ def test_a_source_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
     ):
-        draw_source("law", [talk("q" * 90, "b")], encoder, block=40, held=0, seed=0)
+        draw_source("law", [talk("q" * 90, "b")], encoder, block=40, validation_fraction=0, seed=0)
     with pytest.raises(UserError, match="it is empty"):
-        draw_source("law", [], encoder, block=40, held=0, seed=0)
+        draw_source("law", [], encoder, block=40, validation_fraction=0, seed=0)
     with pytest.raises(UserError, match="there is no source to learn from"):
         prepare_dataset(speaker(), {}, SftSection(), 64)
 
