@@ -81,8 +81,9 @@ def test_each_change_is_that_of_weights_set_to_zero(
 def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
     """Later layers of value-residual read those of the first."""
     model = build("value-residual", width=32, layers=3, heads=4, vocab=64, context=64, seed=0)
-    read = rows(model).set_index(["component", "layer"])["change"]
+    read = rows(model)
     assert len(read) == 3 * (4 + 2)
+    whole = read[read["component"] == "attention"].set_index("layer")["change"]
     for layer in range(3):
         copy = deepcopy(model)
         copy.model.layers[layer].attention.output.weight.data.zero_()
