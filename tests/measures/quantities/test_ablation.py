@@ -88,7 +88,7 @@ def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
         copy = deepcopy(model)
         copy.model.layers[layer].attention.output.weight.data.zero_()
         changes = torch.tensor(loss(copy)).double() - torch.tensor(loss(model)).double()
-        assert read["attention", layer] == pytest.approx(float(changes.mean()), abs=1e-5)
+        assert whole[layer] == pytest.approx(float(changes.mean()), abs=1e-5)
 
 
 @pytest.mark.parametrize("measure", ["ablation", 'ablation(replace="mean")'])
