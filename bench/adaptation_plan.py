@@ -24,7 +24,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from layerlab.adaptation.pipeline.stage import StageStore
-from layerlab.api.adapt import AdaptationPlan, estimate_adaptation, plan_adaptation, run_adaptation
+from layerlab.api.adapt import AdaptationPlan, estimate_stages, plan_adaptation, run_adaptation
 from layerlab.tokenization.load import train_tokenizer
 
 LINES = ("the court held that the contract was void", "a party may appeal within ten days") * 40
@@ -96,7 +96,7 @@ def plan_case(name: str, folder: Path, out: Path) -> AdaptationPlan:
 def run_case(name: str, folder: Path) -> None:
     """Plan a case and run it, in a process that has done nothing else; print both."""
     out = Path(tempfile.mkdtemp(dir=folder))
-    told = [one for one in estimate_adaptation(plan_case(name, folder, out)).rows if one.parts]
+    told = [one for one in estimate_stages(plan_case(name, folder, out)).rows if one.parts]
     words = [sys.executable, __file__, "--run", name, str(folder), str(out)]
     subprocess.run(words, check=True, stdout=subprocess.PIPE)
     store = StageStore(out / "adaptation" / "stages")

@@ -103,13 +103,11 @@ def test_processes_share_what_stands_and_not_what_they_work_on() -> None:
 
 PROGRAM = """
 import json
-from pathlib import Path
-from layerlab.api.adapt import estimate_adaptation, plan_adaptation
+from layerlab.api.adapt import estimate_adaptation
 from layerlab.system.hardware import peak_memory, reset_peak_memory
 
 reset_peak_memory()
-plan = plan_adaptation("yunshan", Path("out"), strict=False)
-found = estimate_adaptation(plan)
+found = estimate_adaptation("yunshan", out="out")
 print(json.dumps([found.to_json(), found.remarks()[0], peak_memory("cpu")]))
 """
 
