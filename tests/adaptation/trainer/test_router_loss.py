@@ -38,7 +38,7 @@ def test_both_learn_the_loss_that_the_model_itself_gives(family: str) -> None:
     assert tuned.item() == pytest.approx(outputs.loss.item(), rel=1e-6)
     outputs = model(input_ids=ROWS[:, :-1], use_cache=False)
     section: Any = SimpleNamespace(batch_size=4)
-    given: dict[str, Any] = dict.fromkeys(("words", "text", "settings", "sharding", "merge"))
+    given: dict[str, Any] = dict.fromkeys(("tokenizer", "text", "settings", "sharding", "merge"))
     run = PretrainingRun(model=model, section=section, seed=0, block=8, **given)
     found = run.loss(outputs, ROWS[:, 1:])
     plain = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), ROWS[:, 1:].flatten())
