@@ -48,7 +48,7 @@ def test_a_run_that_is_lost_later_is_judged_where_the_others_are() -> None:
     asked = JudgedStep(at=50, nan_diverged=True)
     bad = np.array([3.0, 2.9, math.nan])
     late = log("wide", 9, 3.0, steps=np.array([30.0, 60.0, 90.0]), losses=bad)
-    logs = [*pair(), log("plain", 9, 3.0), late]
+    logs = [*pair(), log("plain", 9, 3.02), late]
     with pytest.raises(
         UserError, match=r"wide, seed 9 .* no reading at step 50, and 1 of 10 runs .* at 60;"
     ):
