@@ -276,7 +276,7 @@ def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
 
 
 def test_the_example_of_a_list_can_be_typed():
-    from layerlab.cli.train import settings
+    from layerlab.cli.train import read_settings
 
     given = make_recipe({**LENGTH, "compare": {"arms": [ARM]}})
     path, _, value = (
@@ -284,7 +284,7 @@ def test_the_example_of_a_list_can_be_typed():
         .partition("write ")[2]
         .partition(" = ")
     )
-    found = given.change(settings([f"{path}={value}"]))
+    found = given.change(read_settings([f"{path}={value}"]))
     assert found.compare == given.compare
 
 

@@ -121,8 +121,9 @@ def test_a_claim_is_as_large_as_its_arms():
     assert comparison_scale(found, ["small", "large"]) == "0.5 to 1.4 M parameters, 0.31 M tokens"
     assert comparison_scale(found, ["small"]) == "" == comparison_scale(found, [])
     claim = {"says": "c", "verdict": "holds", "number": None, "said": "holds: x", "source": "Own"}
-    told = judge_claim({**claim, "arms": ["large"], "p": 0.01}, found)
+    told = judge_claim({**claim, "arms": ["large"], "p": 0.01, "pairs": [{"n": 3}]}, found)
     assert (told.scale, told.p, told.said) == ("1.4 M parameters, 0.31 M tokens", 0.01, "x")
+    assert told.unit == "3 seeds"
 
 
 def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():
