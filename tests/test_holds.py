@@ -87,7 +87,7 @@ def test_the_page_says_that_nothing_is_corrected_and_shows_what_chance_leaves():
 
 def test_a_comparison_that_is_no_study_stands_beside_the_studies_of_its_claim(tmp_path):
     claims = [{"source": "pangu23, section 1", "says": "It is so.", "verdict": "fails"}]
-    claims[0] |= {"number": 1.0, "p": 0.01, "said": "fails: x", "arms": ["a"], "pairs": [{}]}
+    claims[0] |= {"number": 1.0, "p": 0.01, "said": "fails: x", "arms": ["a"], "pairs": [{"n": 3}]}
     content = {
         "claims": claims,
         "rows": [{"arm": "a", "parameters": 51_651_072}],

@@ -100,7 +100,7 @@ def test_a_command_works_from_any_folder(here: Path) -> None:
     request = {"tasks": "my.yaml,arc_easy", "against": "results.json", "policy": "none.toml"}
     asked = {"arms": [{"source": "own"}], "request": request, "options": {}}
     words = parsed(shlex.split(str(command.evaluate(asked))))
-    assert words["models"] == [str(here / "own")] and words["policy"] == Path("none.toml")
+    assert words["model"] == [str(here / "own")] and words["policy"] == Path("none.toml")
     assert words["tasks"] == f"{here / 'my.yaml'},arc_easy"
     assert words["against"] == here / "results.json"
     proof = {"tokenizer": "own", "corpus": ["text.txt", "wiki-zh"], "size": "+9"}
