@@ -370,7 +370,9 @@ def _gradients(
         try:
             loss = _loss(model(input_ids=tokens[None], use_cache=False), tokens)
             if loss is None:
-                found.no_gradient = "it gives no logits, so there is no next-token loss"
+                found.no_gradient = (
+                    "it gives no logits for every token, so there is no next-token loss"
+                )
                 return {}
             loss.backward()
         except RuntimeError as error:
