@@ -156,7 +156,9 @@ def test_standard_blows_up(head_width):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["llama", "pangu-pi", "hyper-connections", "laurel"])
-def test_features_keep_their_size_under_muon(name):
+def test_features_keep_their_size_under_muon(name, monkeypatch):
+    # Its products are in bf16, for which many processors have no instruction: 35 times as long.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     found = coordinates(name, optimizer="muon")
     assert all(FALLS <= slope <= GROWS for slope in found.values()), found
     assert coordinates(name, optimizer="muon", mup=False)["layer 1"] > 0.5
