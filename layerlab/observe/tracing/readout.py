@@ -26,8 +26,10 @@ from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, TokenIds, Tokens
 from layerlab.system.hooks import replacing_forward
 
-# Of the largest logit: the same products, in another order at most.
-_ROUNDINGS = 64
+# Of the largest logit: the same products, summed in float32 and in another order at most, ...
+_SUMS = 64 * torch.finfo(torch.float32).eps
+# ... and then rounded, as what they are products of may be.
+_ROUNDINGS = 4
 # Positions at which a readout of the last layer is held against the model's own logits.
 _CHECKED = 16
 Logits = Float[Tensor, "place vocab"]
@@ -119,8 +121,8 @@ def reading_out(
             stream[:] = [given.streams[-1][None]]
             again = _logits(model, given.tokens[None], given.places[some])[0]
             missed = again - given.logits[some]
-        allowed = _ROUNDINGS * torch.finfo(missed.dtype).eps * float(given.logits.abs().max())
-        if not float(missed.abs().max()) <= allowed:
+        allowed = _SUMS + _ROUNDINGS * torch.finfo(missed.dtype).eps
+        if not float(missed.abs().max()) <= allowed * float(given.logits.abs().max()):
             raise NotApplicable("more than the stream behind its last block reaches its logits")
         yield readout
 

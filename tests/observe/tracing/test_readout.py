@@ -1,6 +1,7 @@
 """A stream read out is what the model makes of it: held against each family written out."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -108,6 +109,19 @@ def test_what_is_made_of_more_than_the_last_stream_is_refused(
     seen = []
     model.model.layers[0].register_forward_hook(lambda *given: seen.append(given[2]))
     model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] + torch.rand(()),))
+    with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
+        read(model, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_reaches_the_logits_is_seen_where_it_is_little(
+    tiny: Callable[..., PreTrainedModel], dtype: torch.dtype
+) -> None:
+    """A tenth of the largest logit more in every pass; and of a model as it is, nothing."""
+    model = tiny("llama").to(dtype)
+    assert read(model, 0).isfinite().all()
+    tenth, passes = answered(model).logits.abs().max() / 10, count()
+    model.lm_head.register_forward_hook(lambda *given: given[2] + tenth * next(passes))
     with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
         read(model, 0)
 
