@@ -1,15 +1,11 @@
 """Models on another device than what is drawn: no study joins the tensors of both."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from layerlab.loading.model import LoadedModel, subject
-from layerlab.studies.budzinskiy25 import section4_bounds, theorem_4_30
+from layerlab.loading.model import subject
+from layerlab.studies.budzinskiy25 import section3_condition, section4_bounds, theorem_4_30
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.given_models import GivenModel
 from layerlab.studies.pangu23.theory import (
@@ -30,12 +26,10 @@ from layerlab.studies.spectral25 import (
     unit_ball,
 )
 from layerlab.studies.support.passages import patient
+from tests.elsewhere import living_elsewhere
 from tests.studies.test_given_models import made
 
-JOINS = {"stack", "cat", "matmul", "__matmul__", "__rmatmul__", "linear"}
-FETCHED = {"numpy", "__array__"}
-# What models name as theirs; that of a tensor of the host has no number.
-PLACE = torch.device("cpu", 0)
+# Studies that emulate are not here: what an emulated tensor holds cannot be marked.
 PARTS = {
     "attention-lambda": lambda draw: attention_lambda.one(draw, 8, ["own"]),
     "attention-gain": lambda draw: attention_norm_bound.norms(draw, "own"),
@@ -43,6 +37,7 @@ PARTS = {
     "block-anatomy": lambda draw: block_anatomy.anatomy(draw, "own"),
     "bound-depth": lambda draw: theorem_4_30.errors_of_trained(draw, "own"),
     "bounds-table": lambda draw: section4_bounds.one(draw, "own"),
+    "condition-table": lambda draw: section3_condition.one(draw, "own"),
     "mlp-lipschitz": lambda draw: mlp_lipschitz.residual_by_dose(draw, "own"),
     "collapse-depth": lambda draw: collapse_depth.trained_depths(draw, "own"),
     "deep-curve": lambda draw: norms_by_depth.norms_of_given(draw, "own"),
@@ -56,39 +51,11 @@ PARTS = {
 }
 
 
-class Elsewhere(TorchFunctionMode):
-    """Whatever comes of a model's weights is on its device until it is fetched by `cpu`.
-
-    A GPU refuses to join it with a tensor of the host; nothing else of a GPU is needed here.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, Tensor)]
-        there = [getattr(one, "there", False) for one in given]
-        name = getattr(func, "__name__", "")
-        if any(there):
-            assert name not in FETCHED, f"{name} of what lies on another device"
-            assert name not in JOINS or all(there), f"{name} of what lies on two devices"
-        result = func(*args, **(kwargs or {}))
-        if name == "cpu":
-            return result.clone() if result is given[0] else result
-        sent = name == "to" and any(one is PLACE for one in args[1:])
-        if sent and not any(there):
-            result = result.clone()
-        for one in tree_leaves(result) if sent or any(there) else ():
-            if isinstance(one, Tensor):
-                one.there = True  # type: ignore[attr-defined]
-        return result
-
-
 @pytest.mark.parametrize("name", PARTS)
-def test_what_is_drawn_goes_to_the_device_of_the_model(name, monkeypatch):
-    monkeypatch.setattr(LoadedModel, "device", PLACE)
+def test_what_is_drawn_goes_to_the_device_of_the_model(name):
     whole = subject(made("llama"), tokenizer=patient("llama").tokenizer)
-    for weight in whole.model.parameters():
-        weight.there = True
     given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 250), text=None)}
     draw = Sampler(count=2, generator=torch.Generator().manual_seed(0), given=given)
-    with Elsewhere():
+    with living_elsewhere(whole.model):
         found = PARTS[name](draw)
     assert found and all(isinstance(one, Tensor) for one in found.values())

@@ -50,7 +50,7 @@ def affine(
     Args:
         terms: how many of the d products can differ from 0, if less: adding 0 is exact.
     """
-    count = torch.as_tensor(x.shape[-1] if terms is None else terms, dtype=x.dtype)
+    count = torch.as_tensor(x.shape[-1] if terms is None else terms, dtype=x.dtype, device=x.device)
     counts = {"product": count.clamp_max(1), "sum": (count - 1).clamp_min(0)}
     own = {"sum": counts["sum"] + 1, "product": counts["product"]} if bias is not None else counts
     reach = functional.linear(_larger(x, error, arithmetic), weight.abs())

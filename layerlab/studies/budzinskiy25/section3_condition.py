@@ -175,7 +175,7 @@ def uniform(x: Tensor, parts: TheoryAttention) -> Tensor:
     Lemma 3.14 with the norms of both factors, which rotary positions between them do not change;
     biases are one more column, beside a 1.
     """
-    length, largest = x.square().sum(-1).max(), torch.zeros((), dtype=x.dtype)
+    length, largest = x.square().sum(-1).max(), x.new_zeros(())
     biased = parts.query_bias is not None or parts.key_bias is not None
     for head in map(parts.head, range(parts.heads)):
         query, key = beside(head.query, head.query_bias), beside(head.key, head.key_bias)

@@ -102,9 +102,12 @@ def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
         matrices.append((head.query, head.key, head.value, inner, feedforward.outward))
 
     for_each_layer(subject, ids, read)
-    parts = [torch.stack([one.double() for one in part]) for part in zip(*matrices, strict=True)]
+    # A few tokens, rounded one operation after the other: a GPU would wait for each.
+    x, y, *parts = (
+        torch.stack([one.double().cpu() for one in part])
+        for part in (streams, inputs, *zip(*matrices, strict=True))
+    )
     weights = Weights(query=parts[0], key=parts[1], value=parts[2], inner=parts[3], outer=parts[4])
-    x, y = torch.stack(streams), torch.stack(inputs)
     # Numbers of the coarsest format, so that every arithmetic computes the same function.
     coarse = Strict(min(FORMATS.values()))
     x, y = coarse.take(x).double(), coarse.take(y).double()

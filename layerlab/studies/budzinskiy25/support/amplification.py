@@ -59,10 +59,11 @@ def measure(module: Module, generator: torch.Generator) -> Tensor:
     worst = amplify(module, shifts)
     drawn = []
     for _ in range(SIGNS):
+        # Drawn where the generator is, so that each device has the same.
         signs = torch.randint(0, 2, x.shape, generator=generator) * 2.0 - 1
-        drawn.append(amplify(module, x * signs))
+        drawn.append(amplify(module, x * signs.to(x.device)))
     typical = torch.stack(drawn).median()
-    return torch.stack([module.form, module.uniform, exact, worst, typical])
+    return torch.stack([one.cpu() for one in (module.form, module.uniform, exact, worst, typical)])
 
 
 def amplify(module: Module, shift: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class Strict(Exact):
 
     def product(self, x: Left, y: Right) -> Draws:
         shape = (x.shape[0], x.shape[1], y.shape[2])
-        total, term = self._empty(shape), self._space(shape, "term")
+        total, term = self._empty(shape, x), self._space(shape, "term", x)
         torch.mul(x[:, :, :1], y[:, :1, :], out=total)
         total = self._round(total)
         for k in range(1, x.shape[2]):
@@ -177,19 +177,19 @@ class Strict(Exact):
         """
         precision, integer, exponent = CARRIERS[x.dtype]
         magic = 1.5 * 2.0 ** (precision - int(self.digits or 0))
-        scale = self._space(x.shape, "scale", x.dtype)
+        scale = self._space(x.shape, "scale", x)
         torch.bitwise_and(x.view(integer), exponent, out=scale.view(integer))
         torch.add(x, scale, alpha=magic, out=x)
         return torch.sub(x, scale, alpha=magic, out=x)
 
-    def _empty(self, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.empty((*shape[1:], shape[0]), dtype=dtype or self.dtype).movedim(-1, 0)
+    def _empty(self, shape: Any, like: Tensor) -> Tensor:
+        return like.new_empty((*shape[1:], shape[0])).movedim(-1, 0)
 
-    def _space(self, shape: Any, use: str, dtype: torch.dtype | None = None) -> Tensor:
+    def _space(self, shape: Any, use: str, like: Tensor) -> Tensor:
         """Return scratch memory that is kept, as fresh memory costs more than the rounding."""
-        key = (*shape, use, dtype)
+        key = (*shape, use, like.dtype, like.device)
         if key not in self._spaces:
-            self._spaces[key] = self._empty(shape, dtype)
+            self._spaces[key] = self._empty(shape, like)
         return self._spaces[key]
 
 
