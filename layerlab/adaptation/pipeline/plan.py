@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from layerlab import builtin
 from layerlab.adaptation.pipeline.stage import GIVEN, KINDS, Stage
 from layerlab.data.cleaning.clean import KEEP_ALL
 from layerlab.data.cleaning.deduplication import check_near
@@ -16,7 +17,7 @@ from layerlab.data.places import find_text
 from layerlab.data.shared_files import describe_learned
 from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError
-from layerlab.loading.folders import check_found, input_files
+from layerlab.loading.folders import check_found, find_folder, input_files
 from layerlab.loading.weights import configuration
 from layerlab.model.config import LabConfig
 from layerlab.model.preset import presets
@@ -250,9 +251,9 @@ def _identify_source(source: Source, strict: bool) -> Any:
 def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
-        files = _files(str(recipe.base.model))
-        code = _code_beside(expand_home(str(recipe.base.model)))
-        return {GIVEN: recipe.base.model, "files": files} | code | _dtype(recipe)
+        name = str(recipe.base.model)
+        own = {GIVEN: recipe.base.model, "files": _files(name)} | _commit(name, strict)
+        return own | _code_beside(expand_home(name)) | _dtype(recipe)
     data = training.data
     found: dict[str, Any] = {
         "recipe": training.hash(),
@@ -267,6 +268,14 @@ def _base(recipe: AdaptationRecipe, strict: bool) -> dict[str, Any]:
     if code := own_code(training):
         found[CODE] = code
     return found | _dtype(recipe)
+
+
+def _commit(name: str, strict: bool) -> dict[str, Any]:
+    """Return the commit of a model of the Hub, where others may follow under the same name."""
+    if expand_home(name).is_dir() or name in builtin.NAMES or is_shape(name):
+        return {}
+    # Its folder there is called by the commit.
+    return {"commit": _identify(name, lambda: find_folder(name, with_weights=False).name, strict)}
 
 
 def _code_beside(folder: Path) -> dict[str, Any]:

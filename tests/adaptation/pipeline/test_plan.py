@@ -40,7 +40,7 @@ def model(tmp_path: Path) -> Path:
 def lessons(model: Path, **changes: Any) -> dict[str, Any]:
     """A recipe whose base is a folder."""
     usual = {"base": {"model": str(model)}, "vocabulary": None, "embedding": None}
-    return recipe(model.parent, **usual, **changes)
+    return recipe(model.parent, **{**usual, **changes})
 
 
 def keys(model: Path) -> set[str]:
@@ -258,3 +258,21 @@ def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(
     context = int(str(no.value).rsplit(maxsplit=1)[-1])
     content[part]["block_size"] = context
     assert plan_adaptation(content, model.parent / "out", strict=strict).stages
+
+
+def test_another_commit_of_a_base_of_the_hub_moves_all_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name stays, and nothing of it lies in a folder of that name."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "models--some--model"
+    (kept / "refs").mkdir(parents=True)
+    planned = lessons(tmp_path / "any", base={"model": "some/model"})
+    found = list[set[str]]()
+    for commit in ("1" * 40, "2" * 40, "1" * 40):
+        (kept / "refs" / "main").write_text(commit)
+        if not (kept / "snapshots" / commit).exists():
+            shutil.copytree(path("llama"), kept / "snapshots" / commit)
+        stages = plan_stages(make_recipe(planned))
+        found.append({one.key for one in stages if one.kind != "clean"})
+    assert found[0] and not found[0] & found[1] and found[0] == found[2]
