@@ -4,6 +4,7 @@ import html
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -27,4 +28,12 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     rest = list(words[1:])
     while hasattr(command, "commands"):
         _, command, rest = command.resolve_command(typer.Context(command), rest)
-    return dict(command.make_context(command.name, rest).params)
+    given = command.make_context(command.name, rest).params
+    return {name: _plain(value) for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Which of a list, a tuple, a path and its text it is depends on the version of typer."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

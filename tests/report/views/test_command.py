@@ -27,7 +27,7 @@ def inspected() -> str:
 
 
 PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
-    "inspect": (inspected, {"text": "a b.txt", "samples": "2", "load": [Path("own.py")]}),
+    "inspect": (inspected, {"text": "a b.txt", "samples": "2", "load": ["own.py"]}),
     "compare": (lambda: comparison.render(race()), {"recipe": "recipe.toml"}),
     "train": (lambda: comparison.render_run(single()), {"recipe": "recipe.toml"}),
     "evaluate": (lambda: evaluation.render(scored()), {"suite": "boolq", "limit": 40}),
@@ -52,9 +52,9 @@ def test_an_evaluation_names_everything_that_was_typed() -> None:
     }
     given = parsed(repeated(evaluation.render(content)))
     assert given["suite"] == "boolq" and given["tasks"] == "own task.yaml"
-    assert given["format"] == "int4,bf16" and given["policy"] == Path("p.toml")
-    assert given["against"] == Path("earlier/results.json") and given["data"] == Path("files")
-    assert given["load"] == [Path("one.py"), Path("two.py")]
+    assert given["format"] == "int4,bf16" and given["policy"] == "p.toml"
+    assert given["against"] == "earlier/results.json" and given["data"] == "files"
+    assert given["load"] == ["one.py", "two.py"]
     assert given["trust_tasks"] and not given["trust_remote_code"] and given["dtype"] is None
 
 
@@ -71,7 +71,7 @@ def test_files_that_a_recipe_names_are_loaded(kind: str) -> None:
         ),
         "adapt": lambda: adaptation.render({**passed(), "recipe": {"base": own}}),
     }[kind]()
-    assert parsed(repeated(page))["load"] == [Path("ideas/my own.py")]
+    assert parsed(repeated(page))["load"] == ["ideas/my own.py"]
 
 
 def test_a_policy_from_python_has_no_command() -> None:
@@ -96,13 +96,13 @@ def test_a_command_works_from_any_folder(here: Path) -> None:
     asked = {"models": [".", "llama"], "text": "text.txt", "load": ["own/my idea.py"]}
     words = parsed(shlex.split(str(command.inspect({"options": asked}))))
     assert words["models"] == [str(here), "llama"] and words["text"] == str(here / "text.txt")
-    assert words["load"] == [here / "own" / "my idea.py"]
+    assert words["load"] == [str(here / "own" / "my idea.py")]
     request = {"tasks": "my.yaml,arc_easy", "against": "results.json", "policy": "none.toml"}
     asked = {"arms": [{"source": "own"}], "request": request, "options": {}}
     words = parsed(shlex.split(str(command.evaluate(asked))))
-    assert words["model"] == [str(here / "own")] and words["policy"] == Path("none.toml")
+    assert words["model"] == [str(here / "own")] and words["policy"] == "none.toml"
     assert words["tasks"] == f"{here / 'my.yaml'},arc_easy"
-    assert words["against"] == here / "results.json"
+    assert words["against"] == str(here / "results.json")
     proof = {"tokenizer": "own", "corpus": ["text.txt", "wiki-zh"], "size": "+9"}
     words = parsed(shlex.split(command.change_vocabulary(proof)))
     assert words["tokenizer"] == str(here / "own")
@@ -113,7 +113,7 @@ def test_a_recipe_names_its_files_from_any_folder(here: Path) -> None:
     arm = {"variant": "mine", "set": {"model.load": ["own/my idea.py"]}}
     recipe = {"data": {"sources": [{"text": "text.txt"}]}, "compare": {"arms": ["llama", arm]}}
     page = comparison.render({**race(), "recipe": recipe})
-    assert parsed(repeated(page))["load"] == [here / "own" / "my idea.py"]
+    assert parsed(repeated(page))["load"] == [str(here / "own" / "my idea.py")]
     shown = html.unescape(page)
     assert f'text = "{here / "text.txt"}"' in shown
     assert f'"{here / "own" / "my idea.py"}"' in shown and '"own/my idea.py"' not in shown
