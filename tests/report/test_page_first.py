@@ -63,6 +63,7 @@ def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window: Open) -> N
     assert not models.locator("table").is_visible()
     models.get_by_text("Size, weights, card").click()
     hashed = models.locator(".hash")
+    hashed.wait_for()  # what is folded is shown a moment after the click
     assert "…" in hashed.inner_text() and whole not in hashed.inner_text()
     hashed.locator("summary").click()
     assert whole in hashed.inner_text()
