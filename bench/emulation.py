@@ -25,7 +25,7 @@ from transformers import (
 
 from layerlab import builtin
 from layerlab.numerics.emulation.apply_policy import apply_precision
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import attribution
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.policy import Policy
@@ -94,7 +94,7 @@ def passes(
             model(ids)
 
     def emulated(format: str, mode: str) -> Callable[[], None]:
-        run = Emulation(model, regime(format, mode))
+        run = Emulation(model, make_arithmetic(format, mode))
 
         def step() -> None:
             with run.running():
@@ -126,7 +126,7 @@ def agreement(line: Line) -> None:
         for format in ("bf16", "fp16"):
             errors = {}
             for mode in ("as-run", "flat"):
-                run = Emulation(model, regime(format, mode))
+                run = Emulation(model, make_arithmetic(format, mode))
                 with run.running():
                     errors[mode] = distance(model(ids).logits, true)
             low = apply_precision(copy.deepcopy(model), Policy(format=format))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from layerlab.api.gap import run_model
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.gap import find_gap
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, differences, load_profile
@@ -83,7 +83,7 @@ def changed(*names: str) -> NumericsProfile:
 
 def built_in(name: str, tokens: int) -> tuple[nn.Module, list[Tensor]]:
     """Return a trained model and its text."""
-    found = subject(name)
+    found = load_model(name)
     text = passage(layerlab_text(), context=tokens)
     return found.model, sequences(text, found)[:1]
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from layerlab import builtin
 from layerlab.api.gap import run_model
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.profile import list_profiles, load_profile
 from layerlab.numerics.recorded.explain import explain_record
 from layerlab.numerics.recorded.read_records import read_records
@@ -159,7 +159,7 @@ def main() -> None:
     right = alone = called = named = count = planted = 0
     for name in asked.models:
         folder = MODELS[name]
-        pieces = sequences(passage(context=TOKENS), subject(str(folder)))
+        pieces = sequences(passage(context=TOKENS), load_model(str(folder)))
         pieces = [one for one in pieces if len(one) == TOKENS][: 1 if asked.quick else TEXTS]
         for run, wanted in RUNS.items():
             if asked.quick and run == "compile":

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 import layerlab
 from bench.gpu_device import Bench
 from bench.gpu_sections import ONE_B, time_inspection
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.plugins import resolve
 from layerlab.system.logs import quiet_libraries
@@ -67,7 +67,7 @@ def errors(bench: Bench) -> None:
     with reference(model):
         truth = _logits(model, ids)
     for format, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        with Emulation(model, regime(format)).running():
+        with Emulation(model, make_arithmetic(format)).running():
             emulated = _error(_logits(model, ids), truth)
         low = copy.deepcopy(model).to(dtype)
         real = _error(_logits(low, ids), truth)

@@ -23,7 +23,7 @@ from layerlab import builtin
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.train import tune
 from layerlab.measures.measure import Measure
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.numerics.formats.round import rounder
@@ -175,7 +175,7 @@ def emulation(bench: Bench) -> None:
         ("fp8_e4m3", "as-run", 1.8),
         ("mxfp4", "as-run", None),
     ):
-        run = Emulation(model, regime(format, mode))
+        run = Emulation(model, make_arithmetic(format, mode))
         with run.running():
             ratio = bench.seconds(plain, 3) / base
         bench.line(

@@ -341,14 +341,14 @@ def spent() -> float:
 
 
 def asked(built: GPT2LMHeadModel, tokens: torch.Tensor, again: bool) -> None:
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.measures.quantities import saliency as measure
     from layerlab.measures.support.saliency.prompt import Prompt
     from layerlab.observe.tracing.trace import observing
 
     with observing(built):
         prompt = Prompt(tokens=tokens, position=len(tokens) - 1)
-        measure.saliency(subject(built), prompt, again=again)
+        measure.saliency(load_model(built), prompt, again=again)
 
 
 def called(arguments: list[str]) -> float:

@@ -23,7 +23,7 @@ import torch
 from layerlab import build
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, conversations
-from layerlab.adaptation.sft.dataset import Packed, prepare_dataset
+from layerlab.adaptation.sft.dataset import PackedRows, prepare_dataset
 from layerlab.adaptation.sft.train import tune
 from layerlab.data.places import data_folder
 from layerlab.recipes.adaptation_sections import SftSection
@@ -38,7 +38,7 @@ def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, i
     """Count the rows, the places of their batches, and the tokens that fill these."""
     section = SftSection(batch_size=BATCH, validation_fraction=0.0, packing=pack)
     found = prepare_dataset(words, {"rows": rows}, section, BLOCK)
-    data, batches, real = Packed(found), 0, 0
+    data, batches, real = PackedRows(found), 0, 0
     for start in range(0, len(data), BATCH):
         part = [data[place] for place in range(start, start + BATCH)]
         batches += found.collator(part)["input_ids"].numel()

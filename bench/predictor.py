@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import builtin
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.prediction.predict import spreads
@@ -59,10 +59,12 @@ def _compare(line: Line, name: str, case: tuple[Any, Tensor, str], worst: float)
     def call() -> Any:
         return model(ids)
 
-    seen = [one.double() for one in outputs(Emulation(model, regime(format)), call, modules)]
+    seen = [
+        one.double() for one in outputs(Emulation(model, make_arithmetic(format)), call, modules)
+    ]
     for kind in ("sampled", "variance"):
         start = time.process_time()
-        values, found = spreads(model, call, regime(format), modules, kind)
+        values, found = spreads(model, call, make_arithmetic(format), modules, kind)
         taken = time.process_time() - start
         ratios = [
             _rms(one - value, value) / _rms(spread, value)
@@ -75,7 +77,7 @@ def _compare(line: Line, name: str, case: tuple[Any, Tensor, str], worst: float)
             f"within {worst:g} x",
             all(1 / worst <= ratio <= worst for ratio in ratios),
         )
-    _, bounds = spreads(model, call, regime(format), modules, "bound")
+    _, bounds = spreads(model, call, make_arithmetic(format), modules, "bound")
     rows = list(zip(seen[-len(values) :], values, bounds, strict=True))
     held = all(bool(((one - value).abs() <= bound).all()) for one, value, bound in rows)
     over = _rms(bounds[0], values[0]) / _rms(rows[0][0] - values[0], values[0])

@@ -14,7 +14,7 @@ import layerlab
 from layerlab.console.ending import run_app
 from layerlab.errors import UserError
 from layerlab.loading.batching import Side, find_batching, reads_ahead
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.measures.quantities.lipschitz import local_lipschitz
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.device_schedule import device_schedule
@@ -104,7 +104,7 @@ def test_a_device_that_is_full_or_busy_is_told_from_one_that_is_absent(
 
     monkeypatch.setattr(torch, "zeros", refuse)
     with pytest.raises(UserError) as told:
-        subject(str(tmp_path / "model"), device="cpu")
+        load_model(str(tmp_path / "model"), device="cpu")
     said = str(told.value)
     assert said.startswith("device 'cpu' is full or busy (CUDA ") and "--device auto" in said
     assert "not here" not in said and "\n" not in said

@@ -37,7 +37,7 @@ from layerlab.evaluation.results.paired_difference import (
 )
 from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
-from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.model import LoadedModel, load_model
 from layerlab.plugins import load_files as load_own
 from layerlab.plugins import paths
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
@@ -72,7 +72,7 @@ class AdaptationPlan:
     load: tuple[str, ...] = ()
 
     @property
-    def shelf(self) -> StageStore:
+    def store(self) -> StageStore:
         """The folders of the stages."""
         return StageStore(self.out / STAGES)
 
@@ -181,47 +181,47 @@ def estimate_adaptation(
         )
 
 
-def estimate_stages(curriculum: AdaptationPlan) -> Forecast:
+def estimate_stages(pipeline: AdaptationPlan) -> Forecast:
     """Estimate what the stages of a plan will take, and which are finished."""
-    recipe = curriculum.recipe
-    return forecast(recipe, curriculum.stages, curriculum.shelf, list_absent(recipe))
+    recipe = pipeline.recipe
+    return forecast(recipe, pipeline.stages, pipeline.store, list_absent(recipe))
 
 
-def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
+def run_adaptation(pipeline: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
     """Run the unfinished stages, and write the report.
 
     Raises:
         UserError: a stage cannot be carried out.
     """
-    arms, shelf = curriculum.recipe.arms(), curriculum.shelf
+    arms, store = pipeline.recipe.arms(), pipeline.store
     with ExitStack() as stack:
-        stack.enter_context(lock_folder(curriculum.out))
-        check_curriculum(curriculum.out)  # refuses before the work what is not to be lost
-        stack.enter_context(with_threads(curriculum.recipe.run.threads))
-        watch: Progress = NullProgress()
+        stack.enter_context(lock_folder(pipeline.out))
+        check_curriculum(pipeline.out)  # refuses before the work what is not to be lost
+        stack.enter_context(with_threads(pipeline.recipe.run.threads))
+        shown: Progress = NullProgress()
         if progress:
-            titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
-            watch = stack.enter_context(StagesDisplay(titles))
-        if remark := shelf.other_base(curriculum.stages):
-            watch.note(remark)
-        for stage in curriculum.stages:
-            if _is_done(shelf.read(stage.key), arms[stage.arms[0]]):
-                watch.end(stage.key, "kept")
+            titles = {one.key: one.title(len(arms)) for one in pipeline.stages}
+            shown = stack.enter_context(StagesDisplay(titles))
+        if remark := store.other_base(pipeline.stages):
+            shown.note(remark)
+        for stage in pipeline.stages:
+            if _is_done(store.read(stage.key), arms[stage.arms[0]]):
+                shown.end(stage.key, "kept")
                 continue
             _carry(
                 StageContext(
                     arms[stage.arms[0]],
                     stage,
-                    shelf,
-                    partial(watch.tell, stage.key),
-                    curriculum.load,
+                    store,
+                    partial(shown.tell, stage.key),
+                    pipeline.load,
                 ),
-                watch,
+                shown,
             )
-        content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
-        content |= _compare(curriculum, content)
-        page = save_curriculum(content, curriculum.out, curriculum.lang)
-    return AdaptationResult(content, page, _models(curriculum))
+        content = Tally(pipeline.recipe, pipeline.stages, store).content()
+        content |= _compare(pipeline, content)
+        page = save_curriculum(content, pipeline.out, pipeline.lang)
+    return AdaptationResult(content, page, _models(pipeline))
 
 
 def _is_done(kept: Json | None, recipe: AdaptationRecipe) -> bool:
@@ -234,17 +234,17 @@ def _is_done(kept: Json | None, recipe: AdaptationRecipe) -> bool:
     return not any(is_here(find_benchmark(name)) for name in missed if name)
 
 
-def _carry(context: StageContext, watch: Progress) -> None:
-    watch.begin(context.stage.key)
+def _carry(context: StageContext, progress: Progress) -> None:
+    progress.begin(context.stage.key)
     begun, used = time.monotonic(), time.process_time()
     context.folder.mkdir(parents=True, exist_ok=True)
     remove_partials(context.folder, MODEL, WORDS, "*.json")
     step = {"base": base, "evaluate": evaluate_stage}.get(context.stage.kind, run_step)
     left = step(context)
     left = {PROCESSOR: time.process_time() - used, **left}
-    context.shelf.finish(context.stage, left, time.monotonic() - begun)
+    context.store.finish(context.stage, left, time.monotonic() - begun)
     remove_checkpoints(context.folder)
-    watch.end(context.stage.key, "finished")
+    progress.end(context.stage.key, "finished")
 
 
 def base(context: StageContext) -> Json:
@@ -252,7 +252,7 @@ def base(context: StageContext) -> Json:
     training = context.recipe.training()
     if training is None:
         name = str(context.recipe.base.model)
-        found = subject(name)
+        found = load_model(name)
         _keep_words(found, context.folder)
         return {"model": name, "words": WORDS, "result": {"name": found.name, **_facts(found)}}
     task = train.prepare(training, context.folder, progress=False)
@@ -263,7 +263,7 @@ def base(context: StageContext) -> Json:
     folder = task.folder(run) / MODEL
     own = {name: result[name] for name in ("updates", "tokens", "nats", "bits_per_byte")}
     place_of = str(folder.relative_to(context.folder))
-    told = {"name": training.name, **_facts(subject(str(folder))), "trained": own}
+    told = {"name": training.name, **_facts(load_model(str(folder))), "trained": own}
     return {"model": place_of, "words": place_of, "result": told}
 
 
@@ -300,7 +300,7 @@ def _ask(context: StageContext, left_out: list[Json]) -> Json:
         context.tell(f"asking {benchmark.title}", number / len(wanted))
         try:
             content = evaluate.evaluate(
-                context.shelf.model(context.stage.needs["model"]),
+                context.store.model(context.stage.needs["model"]),
                 benchmark.name,
                 out=context.folder / benchmark.name,
                 device=context.recipe.run.device,
@@ -319,12 +319,12 @@ def _ask(context: StageContext, left_out: list[Json]) -> Json:
     return rows
 
 
-def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
+def _compare(pipeline: AdaptationPlan, content: Json) -> Json:
     """Compare each model's answers against its base's, question by question."""
     rows: list[Json] = []
     remarks: dict[str, None] = dict.fromkeys(content["remarks"])
-    asked = [one for one in curriculum.stages if one.kind == "evaluate"]
-    kept = {one.key: (curriculum.shelf.read(one.key) or {})["result"] for one in asked}
+    asked = [one for one in pipeline.stages if one.kind == "evaluate"]
+    kept = {one.key: (pipeline.store.read(one.key) or {})["result"] for one in asked}
     for stage in asked:
         bases = (one for one in asked if one.after == "base" and stage.arms[0] in one.arms)
         ours = kept[stage.key]["subjects"]
@@ -340,15 +340,15 @@ def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
     return {"differences": rows, "remarks": list(remarks)}
 
 
-def _models(curriculum: AdaptationPlan) -> dict[str, str]:
+def _models(pipeline: AdaptationPlan) -> dict[str, str]:
     """Return the last model of each arm; of several seeds that of the first."""
     found: dict[str, str] = {}
-    for arm, recipe in curriculum.recipe.arms().items():
+    for arm, recipe in pipeline.recipe.arms().items():
         first = recipe.pretrain.seeds[0] if recipe.pretrain else None
-        for stage in curriculum.stages:
+        for stage in pipeline.stages:
             own = arm in stage.arms and stage.kind in ("base", "embedding", "pretrain", "tune")
             if own and stage.seed in (None, first):
-                found[arm] = curriculum.shelf.model(stage.key)
+                found[arm] = pipeline.store.model(stage.key)
     return found
 
 

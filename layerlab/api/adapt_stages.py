@@ -21,10 +21,10 @@ from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_si
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
-    from layerlab.adaptation.embeddings.compare_inits import Embedded
-    from layerlab.data.cleaning.clean import Cleaned
+    from layerlab.adaptation.embeddings.compare_inits import EmbeddingResult
+    from layerlab.data.cleaning.clean import CleaningResult
     from layerlab.data.cleaning.contamination import Contamination
-    from layerlab.tokenization.change import Changed
+    from layerlab.tokenization.change import VocabularyChange
 
 EMBEDDING = "embedding.json"
 
@@ -49,7 +49,7 @@ def clean_text(
     near_duplicate_threshold: float = 0.8,
     field: str = "text",
     max_bytes: int | None = None,
-) -> "Cleaned":
+) -> "CleaningResult":
     """Normalise, filter and deduplicate text into a folder, with a report of what went.
 
     Rules are called as in a recipe; their names of 0.1 are still read.
@@ -170,7 +170,7 @@ def change_vocabulary(
     trust_remote_code: bool = False,
     progress: bool = True,
     max_bytes: int | None = None,
-) -> "Changed":
+) -> "VocabularyChange":
     """Extend a tokenizer on a domain's text, or cut it down, and verify it text by text.
 
     Args:
@@ -235,7 +235,7 @@ def embed_tokenizer(
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
-) -> "Embedded":
+) -> "EmbeddingResult":
     """Give a model another tokenizer, and compare initialisations of the new rows.
 
     Args:
@@ -270,7 +270,7 @@ def embed_tokenizer(
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
     from layerlab.adaptation.embeddings import compare_inits
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.system.logs import quiet_libraries
     from layerlab.system.torch_settings import usual_arithmetic
     from layerlab.tokenization.convert import load_or_convert
@@ -283,7 +283,7 @@ def embed_tokenizer(
             for note in given.notes:
                 tell(note)
             texts[given.name if named else SAMPLE.name] = compare_inits.read_sample(given)
-        new, found = load_or_convert(str(tokenizer)), subject(model, device=device, dtype=dtype)
+        new, found = load_or_convert(str(tokenizer)), load_model(model, device=device, dtype=dtype)
         base = _fast(found.tokenizer, model)
         done = compare_inits.embed(found.model, base, new, texts, chosen, tell, context)
 

@@ -36,7 +36,7 @@ from layerlab.evaluation.results.published_comparison import published_rows, tel
 from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
-from layerlab.loading.model import LoadedModel, check_named, subject
+from layerlab.loading.model import LoadedModel, check_named, load_model
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.plugins import load_files, paths
 from layerlab.records.checkpoint_names import remove_partials
@@ -235,14 +235,14 @@ def _ask(
     named, groups = harness.load_named(question.tasks) if question.tasks else ([], [])
     leaves += [harness.LmEvalTask(one.task, one.groups, one.remarks) for one in named]
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
-    keeper = ResultCache(question.out)
+    cache = ResultCache(question.out)
     records: list[dict[str, Any]] = []
     arms: list[dict[str, Any]] = []
     notes = [remark for one in named for remark in one.remarks]
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
         bar = EvaluationBar(total)
-        watch: Progress = stack.enter_context(bar) if progress else NullProgress()
+        shown: Progress = stack.enter_context(bar) if progress else NullProgress()
         for model in question.models:
             with quiet_libraries():
                 loaded = _load(question, model)
@@ -256,8 +256,8 @@ def _ask(
                     weights=facts["weights_hash"],
                     arithmetic=arithmetic,
                     options=question.options,
-                    keeper=keeper,
-                    watch=watch,
+                    cache=cache,
+                    progress=shown,
                 )
                 with threads(loaded.model.num_parameters()), evaluation_mode(loaded.model):
                     records.extend(sit.records(leaves))
@@ -336,7 +336,7 @@ def _file(given: Any) -> str | None:
 
 
 def _load(question: EvaluationRequest, model: Any) -> LoadedModel:
-    found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
+    found = load_model(model, question.tokenizer, device=question.device, dtype=question.dtype)
     tokenizer = prepare_tokenizer(found)  # whoever cannot read is told so before the first question
     special_ids(found.model)  # and so is whoever names an end of text that is none
     if question.options.chat and tokenizer.chat_template is None:

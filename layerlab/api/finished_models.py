@@ -24,7 +24,7 @@ from layerlab.experiments.executors.score_command import (
     run_command,
 )
 from layerlab.experiments.session import PreparedRecipe
-from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.model import LoadedModel, load_model
 from layerlab.recipes.compared_measures import SUITE, ComparedMeasure, parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
@@ -63,7 +63,7 @@ def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
     return found
 
 
-def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -> None:
+def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], progress: Progress) -> None:
     """Score the finished models of runs, each once; what is scored already is kept.
 
     Raises:
@@ -91,7 +91,7 @@ def score_runs(task: PreparedRecipe, runs: Sequence[RunSpec], watch: Progress) -
                     remarks = odd.get(measure, ())
                     told = _score(task.recipe, folder, result, parsed, asked[measure], remarks)
                 if told is not None:
-                    watch.note(f"{run.name}: {measure} {told.score:.4f}")
+                    progress.note(f"{run.name}: {measure} {told.score:.4f}")
 
 
 def plan_scores(task: PreparedRecipe, runs: int) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ def _load(
             f"{folder} kept no model, which {measure.key} scores; delete it, and type layerlab "
             "compare again"
         )
-    found = subject(str(folder / MODEL), device=device)
+    found = load_model(str(folder / MODEL), device=device)
     if fingerprint(found.model.state_dict()) != result["weights"]:
         raise UserError(
             f"{folder / MODEL} is not the model of its result: the weights are others; delete "

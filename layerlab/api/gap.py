@@ -15,7 +15,7 @@ from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import TextInput
 from layerlab.numerics.profiles.gap import RunGap, find_gap
 from layerlab.numerics.profiles.profile import RUNS, NumericsProfile, load_profile
@@ -141,38 +141,38 @@ def answer_gap(question: GapRequest, *, progress: bool = True) -> RunGap | Recor
         UserError: as `gap`.
     """
     asked = question
-    patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
+    subject = load_model(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
     records: list[TokenRecord] = []
     if asked.logprobs is not None:
-        records = read_records(asked.logprobs, patient.entries, patient.tokenizer)
-    pieces = _pieces(asked, patient, records)
+        records = read_records(asked.logprobs, subject.entries, subject.tokenizer)
+    pieces = _pieces(asked, subject, records)
     with ExitStack() as stack:
-        stack.enter_context(threads(patient.model.num_parameters()))
-        stack.enter_context(evaluation_mode(patient.model))
+        stack.enter_context(threads(subject.model.num_parameters()))
+        stack.enter_context(evaluation_mode(subject.model))
         stack.enter_context(quiet_libraries())
-        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        run: dict[str, Any] = {"call": run_model, "step": lambda what: watcher.step(what)}
+        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
+        run: dict[str, Any] = {"call": run_model, "step": lambda what: shown.step(what)}
         if records:
-            watcher.begin(f"{patient.name}, {asked.logprobs}", 2 * len(pieces) + len(RUNS))
+            shown.begin(f"{subject.name}, {asked.logprobs}", 2 * len(pieces) + len(RUNS))
             candidates = () if asked.b is None else (asked.b,)
-            return explain_record(patient.model, records, asked.a, candidates, **run)
+            return explain_record(subject.model, records, asked.a, candidates, **run)
         b = asked.b or load_profile(ENGINE)
-        watcher.begin(f"{patient.name}, {asked.a.name} and {b.name}", 3 * len(pieces))
-        return find_gap(patient.model, pieces, asked.a, b, **run)
+        shown.begin(f"{subject.name}, {asked.a.name} and {b.name}", 3 * len(pieces))
+        return find_gap(subject.model, pieces, asked.a, b, **run)
 
 
 def _pieces(
-    asked: GapRequest, patient: LoadedModel, records: Sequence[TokenRecord]
+    asked: GapRequest, subject: LoadedModel, records: Sequence[TokenRecord]
 ) -> list[Tensor]:
     """Return the tokens of each text, which those of the record have to be."""
-    check_lengths(records, patient.context, str(asked.logprobs), patient.name)
+    check_lengths(records, subject.context, str(asked.logprobs), subject.name)
     if asked.passage is not None:
-        pieces = sequences(asked.passage, patient)
+        pieces = sequences(asked.passage, subject)
         if records:
             check_tokens(records, [one.tolist() for one in pieces], str(asked.logprobs))
         return pieces
     ids = tuple(torch.tensor(one.token_ids) for one in records)
-    return sequences(TextInput(source=str(asked.logprobs), ids=ids), patient)
+    return sequences(TextInput(source=str(asked.logprobs), ids=ids), subject)
 
 
 def run_model(model: nn.Module, ids: Tensor) -> Any:

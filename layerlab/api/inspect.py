@@ -17,7 +17,7 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
-from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, subject
+from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, load_model
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights_hash import hashing
@@ -173,9 +173,9 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     models = expand_runs(job.models)
     check_named(models)
     with ExitStack() as stack:
-        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
+        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         parts = [
-            _measure(job, model, name, watcher)
+            _measure(job, model, name, shown)
             for model, name in zip(models, label_models(models), strict=True)
         ]
     return _report(parts, replace(job, measures=_leave_out(parts, job)))
@@ -203,7 +203,7 @@ class _Part:
 def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
     weights_only = all(measure.needs <= WEIGHTS for measure in job.measures)
-    patient = subject(
+    subject = load_model(
         named,
         job.tokenizer,
         device=job.device,
@@ -211,44 +211,44 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         weights_only=weights_only,
         unloaded=job.passage.is_empty,
     )
-    patient.name = name
-    read = _pieces(job.passage, patient, weights_only)
+    subject.name = name
+    read = _pieces(job.passage, subject, weights_only)
     pieces = read.each
-    beside = hashing(patient.folder, patient.model)
-    with threads(patient.model.num_parameters()), beside as digest:
-        found = readings(patient, pieces, job.measures, progress, read.more)
+    beside = hashing(subject.folder, subject.model)
+    with threads(subject.model.num_parameters()), beside as digest:
+        found = readings(subject, pieces, job.measures, progress, read.more)
         if read.short:
             note_short(found, job.measures)
-        note_ahead(found, job.measures, patient)
-        note_lacking(found, patient)
+        note_ahead(found, job.measures, subject)
+        note_lacking(found, subject)
         card = {
-            **patient.facts(digest),
+            **subject.facts(digest),
             "faults": found.faults,
             "loss_nats": mean_loss(found.loss_nats, pieces),
             "tokens": [len(ids) for ids in pieces],
         }
-        part = _Part(card, found, _excerpts(patient, pieces))
+        part = _Part(card, found, _excerpts(subject, pieces))
         head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
         part.details = details(
-            patient, pieces, {request for request in wanted if request is not None}
+            subject, pieces, {request for request in wanted if request is not None}
         )
     return part
 
 
-def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Pieces:
+def _pieces(given: TextInput, subject: LoadedModel, weights_only: bool) -> Pieces:
     """Return what the model reads: nothing where only its weights are looked at."""
     if given.is_empty:
         return Pieces(each=[])
-    unread = weights_only and patient.tokenizer is None and not given.ids
-    pieces = (placeholder if unread else sequences)(given, patient)
+    unread = weights_only and subject.tokenizer is None and not given.ids
+    pieces = (placeholder if unread else sequences)(given, subject)
     if given.samples != AUTO:
         return Pieces(each=pieces)
-    return divide(pieces, ENOUGH * getattr(patient.config, "hidden_size", 0))
+    return divide(pieces, ENOUGH * getattr(subject.config, "hidden_size", 0))
 
 
-def _excerpts(patient: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    tokenizer = patient.tokenizer
+def _excerpts(subject: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    tokenizer = subject.tokenizer
     return [
         {
             "index": index,

@@ -13,7 +13,7 @@ from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.text_input import TextInput
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.request import check_request
@@ -119,22 +119,22 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     asked = question
     # Before anything is loaded.
     check_request(asked.format, asked.budget)
-    patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    pieces = sequences(asked.passage, patient)
+    subject = load_model(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
+    pieces = sequences(asked.passage, subject)
     with ExitStack() as stack:
-        stack.enter_context(threads(patient.model.num_parameters()))
-        stack.enter_context(evaluation_mode(patient.model))
+        stack.enter_context(threads(subject.model.num_parameters()))
+        stack.enter_context(evaluation_mode(subject.model))
         stack.enter_context(quiet_libraries())
-        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        names = candidates(patient.model)
-        watcher.begin(f"{patient.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
+        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
+        names = candidates(subject.model)
+        shown.begin(f"{subject.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
         return advise(
-            patient.model,
+            subject.model,
             lambda model: logits(model, pieces),
             asked.format,
             asked.budget,
-            step=lambda what: watcher.step(what),
-            announce=lambda trials: watcher.begin(f"{patient.name}, backwards", trials),
+            step=lambda what: shown.step(what),
+            announce=lambda trials: shown.begin(f"{subject.name}, backwards", trials),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.weights import check_finite
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
@@ -62,7 +62,7 @@ def retrofit(
     """
     load_files(load, [] if isinstance(model, PreTrainedModel) else [str(model)])
     with trust(trust_remote_code, allow_unused=allow_unused):
-        source = subject(model, device=device, dtype=dtype).model
+        source = load_model(model, device=device, dtype=dtype).model
     check_finite(source)
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet_libraries():
@@ -88,7 +88,7 @@ def rework(
     Raises:
         UserError: as `retrofit`, or the folder cannot be written.
     """
-    source = subject(model, device=device, dtype=dtype)
+    source = load_model(model, device=device, dtype=dtype)
     check_finite(source.model)
     with quiet_libraries():
         new = rebuild(source.model, variant, options, seed=seed, shared=True)

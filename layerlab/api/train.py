@@ -42,7 +42,7 @@ KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """A finished run: its folder and its result.
 
     Attributes:
@@ -176,7 +176,7 @@ def train(
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
     max_bytes: int | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train one model as a recipe says; a finished run is not repeated.
 
     Args:
@@ -210,8 +210,11 @@ def train(
 
 
 def train_task(
-    task: PreparedRecipe, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
-) -> Trained:
+    task: PreparedRecipe,
+    *,
+    progress: bool = True,
+    tell: Callable[[TrainingResult], None] | None = None,
+) -> TrainingResult:
     """Execute the one run of a task.
 
     Args:
@@ -224,12 +227,12 @@ def train_task(
     check_task(task, several=False)
     (run,) = task.runs
     check_run_page(task.folder(run))
-    with display(task, progress) as watch:
-        result = run_one(run, task.folder(run), watch)
+    with display(task, progress) as shown:
+        result = run_one(run, task.folder(run), shown)
     folder = task.folder(run)
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; {_save_diverged(folder, task.lang)}")
-    found = Trained(folder, result, folder / PAGE, task.notes)
+    found = TrainingResult(folder, result, folder / PAGE, task.notes)
     if tell is not None:
         tell(found)
     save_run(folder, task.lang)

@@ -34,10 +34,10 @@ class Choice:
 
 NONE = Choice("none")
 
-Writable = TypeVar("Writable", bound="Written")
+Writable = TypeVar("Writable", bound="JsonRecord")
 
 
-class Written:
+class JsonRecord:
     """A record that goes to JSON and comes back.
 
     Attributes:
@@ -66,7 +66,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSpec(Written):
+class BlockSpec(JsonRecord):
     """The parts in the five slots of a block.
 
     Attributes:
@@ -83,7 +83,7 @@ class BlockSpec(Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackSpec(Written):
+class StackSpec(JsonRecord):
     """The options of the whole stack.
 
     Attributes:
@@ -107,7 +107,7 @@ class StackSpec(Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(Written):
+class Spec(JsonRecord):
     """A whole model but for its sizes."""
 
     whole = True
@@ -125,7 +125,7 @@ class Spec(Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant(Written):
+class Variant(JsonRecord):
     """A named spec, with what a reader must know.
 
     Attributes:

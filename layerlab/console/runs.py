@@ -76,12 +76,12 @@ class RunsDisplay(Display):
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         """Receive an event of a run's journal."""
         with self._lock:
-            pulse = self.pulses.get(name)
-            if pulse is None:
+            throughput = self.pulses.get(name)
+            if throughput is None:
                 return
-            pulse.take(event)
+            throughput.take(event)
             if not self.drawn and not self.quiet:
-                self._tell(name, pulse)
+                self._tell(name, throughput)
 
     def end(self, name: str, outcome: str = "finished") -> None:
         """End a run: "finished", "skipped", or what went wrong."""
@@ -104,8 +104,8 @@ class RunsDisplay(Display):
         """Return the lines to draw now."""
         with self._lock:
             if len(self.pulses) == 1:
-                ((name, pulse),) = self.pulses.items()
-                return self._single(name, pulse)
+                ((name, throughput),) = self.pulses.items()
+                return self._single(name, throughput)
             return self._many()
 
     def summary(self) -> str:
@@ -118,21 +118,23 @@ class RunsDisplay(Display):
 
     def seconds_left(self) -> float | None:
         """Return seconds until all runs have ended, at the rate of those that go on now."""
-        going = [pulse for name, pulse in self.pulses.items() if name not in self.outcomes]
-        rate = sum(pulse.rate() or 0.0 for pulse in going)
-        work = sum(pulse.updates - pulse.update for pulse in going)
+        going = [
+            throughput for name, throughput in self.pulses.items() if name not in self.outcomes
+        ]
+        rate = sum(throughput.rate() or 0.0 for throughput in going)
+        work = sum(throughput.updates - throughput.update for throughput in going)
         return work / rate if rate else None if work else 0.0
 
-    def _tell(self, name: str, pulse: Throughput) -> None:
+    def _tell(self, name: str, throughput: Throughput) -> None:
         """Print a line where another part of a run is done; of many runs, where it begins too."""
-        part = self._parts * pulse.update // pulse.updates
+        part = self._parts * throughput.update // throughput.updates
         many = self._parts < 10
         if part <= self._told.get(name, -1 if many else 0):
             return
         self._told[name] = part
         # Of many, the end is told by `ended`.
         if not many or part < self._parts:
-            self._print(self._line(name, pulse))
+            self._print(self._line(name, throughput))
 
     def _tell_skipped(self) -> None:
         count, self._skipped = self._skipped, 0
@@ -144,19 +146,20 @@ class RunsDisplay(Display):
         self._tell_skipped()
         self.console.print(Text(text), soft_wrap=True)
 
-    def _line(self, name: str, pulse: Throughput) -> str:
-        share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
-        facts = [*self._facts(pulse), f"{duration(pulse.seconds_left())} left"]
+    def _line(self, name: str, throughput: Throughput) -> str:
+        done, updates = throughput.update, throughput.updates
+        share = f"{100 * done // updates} % ({done:,} of {updates:,})"
+        facts = [*self._facts(throughput), f"{duration(throughput.seconds_left())} left"]
         return f"{printable(name)}: {share}, {', '.join(facts)}"
 
-    def _facts(self, pulse: Throughput) -> list[str]:
+    def _facts(self, throughput: Throughput) -> list[str]:
         """Return what is known of a run, in words."""
         facts = []
-        if pulse.loss is not None:
-            facts.append(f"loss {pulse.loss:.4g}")
-        if pulse.bits is not None:
-            facts.append(f"{pulse.bits:.4f} bits per byte")
-        tokens, flops = pulse.speed("tokens"), pulse.speed("flops")
+        if throughput.loss is not None:
+            facts.append(f"loss {throughput.loss:.4g}")
+        if throughput.bits is not None:
+            facts.append(f"{throughput.bits:.4f} bits per byte")
+        tokens, flops = throughput.speed("tokens"), throughput.speed("flops")
         if tokens is not None:
             facts.append(f"{tokens:,.0f} tokens/s")
         if flops is not None:
@@ -165,52 +168,52 @@ class RunsDisplay(Display):
             facts.append(f"MFU {flops / self.peak:.0%}")
         return facts
 
-    def _single(self, name: str, pulse: Throughput) -> RenderableType:
-        left = pulse.seconds_left()
+    def _single(self, name: str, throughput: Throughput) -> RenderableType:
+        left = throughput.seconds_left()
         told = (
-            Text(f"update {pulse.update:,} of {pulse.updates:,}"),
+            Text(f"update {throughput.update:,} of {throughput.updates:,}"),
             Text(f"{duration(left)} left{_until(left)}"),
         )
         head = Text(printable(name), no_wrap=True, overflow="ellipsis")
         # The name gets the room that is left; where that is too little for it, a line of its own.
         room = self.console.width - sum(one.cell_len + 1 for one in told) - BAR - 1
         line = Table.grid(padding=(0, 1))
-        line.add_row(*([head] if head.cell_len <= room else []), _bar(pulse, BAR), *told)
+        line.add_row(*([head] if head.cell_len <= room else []), _bar(throughput, BAR), *told)
         above = [] if head.cell_len <= room else [head]
-        return Group(*above, line, Text(", ".join(self._facts(pulse)), style="dim"))
+        return Group(*above, line, Text(", ".join(self._facts(throughput)), style="dim"))
 
     def _many(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for title in ("run", "", "update", "loss", "bits/byte", "tokens/s", "left"):
             table.add_column(title, justify="left" if title in {"run", ""} else "right")
         running = {
-            name: pulse
-            for name, pulse in self.pulses.items()
-            if pulse.begun and name not in self.outcomes
+            name: throughput
+            for name, throughput in self.pulses.items()
+            if throughput.begun and name not in self.outcomes
         }
-        for name, pulse in list(running.items())[:ROWS]:
-            table.add_row(*self._row(name, pulse))
+        for name, throughput in list(running.items())[:ROWS]:
+            table.add_row(*self._row(name, throughput))
         left = self.seconds_left()
         waiting = len(self.pulses) - len(running) - len(self.outcomes)
         foot = f"{self.summary()}, {len(running)} running, {waiting} waiting; "
         foot += f"{duration(left)} left{_until(left)}"
         return Group(table, Text(foot)) if running else Text(foot)
 
-    def _row(self, name: str, pulse: Throughput) -> list[RenderableType]:
-        tokens = pulse.speed("tokens")
+    def _row(self, name: str, throughput: Throughput) -> list[RenderableType]:
+        tokens = throughput.speed("tokens")
         return [
             Text(printable(name), overflow="ellipsis", no_wrap=True),
-            _bar(pulse, 12),
-            Text(f"{pulse.update:,}/{pulse.updates:,}"),
-            Text("" if pulse.loss is None else f"{pulse.loss:.4g}"),
-            Text("" if pulse.bits is None else f"{pulse.bits:.4f}"),
+            _bar(throughput, 12),
+            Text(f"{throughput.update:,}/{throughput.updates:,}"),
+            Text("" if throughput.loss is None else f"{throughput.loss:.4g}"),
+            Text("" if throughput.bits is None else f"{throughput.bits:.4f}"),
             Text("" if tokens is None else f"{tokens:,.0f}"),
-            Text(duration(pulse.seconds_left())),
+            Text(duration(throughput.seconds_left())),
         ]
 
 
-def _bar(pulse: Throughput, width: int) -> ProgressBar:
-    return ProgressBar(total=pulse.updates, completed=pulse.update, width=width)
+def _bar(throughput: Throughput, width: int) -> ProgressBar:
+    return ProgressBar(total=throughput.updates, completed=throughput.update, width=width)
 
 
 def _until(left: float | None) -> str:

@@ -238,7 +238,7 @@ def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, An
                 yield name, archive.open(one)
 
 
-class _Counted:
+class _CountingTar:
     """A tar as it is unpacked: names, and files that nobody wants, count as well."""
 
     def __init__(self, stream: IO[bytes], allowance: "Allowance") -> None:
@@ -263,7 +263,7 @@ def _of_tar(
         start = file.read(4)
     unpacked: Any = next((one for magic, one in _PACKED.items() if start.startswith(magic)), open)
     with unpacked(path, "rb") as stream:
-        counted: Any = _Counted(stream, allowance)
+        counted: Any = _CountingTar(stream, allowance)
         with tarfile.open(fileobj=counted, mode="r:") as archive:
             members = sorted(archive.getmembers(), key=lambda one: one.name)
             stream.seek(archive.offset)

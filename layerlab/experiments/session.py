@@ -165,28 +165,28 @@ def run(
     comparison = check_task(task, several=True)
     # All at once, so that no slot waits for the end of a size; side by side, only what has one.
     parts = task.sizes if comparison.lockstep or comparison.search == "optuna" else [task]
-    with display(task, progress) as watch, closing(WorkerPool()) as pool:
-        return [outcome for part in parts for outcome in _carry_out(part, watch, pool, finish)]
+    with display(task, progress) as shown, closing(WorkerPool()) as pool:
+        return [outcome for part in parts for outcome in _carry_out(part, shown, pool, finish)]
 
 
 def _carry_out(
-    task: PreparedRecipe, watch: Progress, pool: WorkerPool, finish: Finish
+    task: PreparedRecipe, progress: Progress, pool: WorkerPool, finish: Finish
 ) -> list[RunOutcome]:
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
 
     def carry(runs: Sequence[RunSpec]) -> None:
-        outcomes.extend(run_all(runs, out, task.recipe.run, watch, pool=pool))
+        outcomes.extend(run_all(runs, out, task.recipe.run, progress, pool=pool))
 
     for runs in stretches(comparison, task.runs):
         if comparison.lockstep:
-            run_in_lockstep(runs, out, watch)
+            run_in_lockstep(runs, out, progress)
         elif comparison.search == "optuna":
             search_rates(comparison, runs, out, carry)
         else:
             carry(runs)
         ended = {one.name: one for one in (*runs, *(outcome.run for outcome in outcomes))}
-        finish(task, list(ended.values()), watch)
+        finish(task, list(ended.values()), progress)
         # Whatever a look has decided stays so: there is nothing left to run for.
         if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
             break

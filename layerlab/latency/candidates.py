@@ -11,7 +11,7 @@ import torch
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.latency.config import LatencyConfig
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
@@ -71,7 +71,7 @@ def load_candidate(one: Candidate, setting: LatencyConfig) -> Any:
         UserError: it cannot be loaded, does not fit into memory, or has too short a context.
     """
     if one.design is None:
-        model = subject(one.name, device=setting.device, dtype=setting.kind).model
+        model = load_model(one.name, device=setting.device, dtype=setting.kind).model
         if any(weight.is_meta for weight in model.parameters()):
             raise UserError(
                 f"{one.name} does not fit into memory, and from disk its time would be the disk's; "

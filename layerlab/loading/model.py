@@ -182,7 +182,7 @@ class LoadedModel:
         }
 
 
-def subject(
+def load_model(
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

@@ -39,24 +39,24 @@ def note_short(found: Readings, measures: Sequence[Measure]) -> None:
             found.notes.setdefault(measure.name, []).append(short_text())
 
 
-def note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedModel) -> None:
+def note_ahead(found: Readings, measures: Sequence[Measure], subject: LoadedModel) -> None:
     """Give no loss of a model that has seen the next token, and say so of measures that use it."""
     using = [
         measure.name
         for measure in measures
         if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
     ]
-    if (found.loss_nats or using) and patient.reads_ahead:
+    if (found.loss_nats or using) and subject.reads_ahead:
         found.loss_nats = []
         for name in using:
-            found.notes.setdefault(name, []).append(describe_ahead(patient.name))
+            found.notes.setdefault(name, []).append(describe_ahead(subject.name))
 
 
-def note_lacking(found: Readings, patient: LoadedModel) -> None:
+def note_lacking(found: Readings, subject: LoadedModel) -> None:
     """Say of all readings that they are those of the model without its precision policy."""
-    if patient.lacks_policy:
+    if subject.lacks_policy:
         for name in (name for name, rows in found.rows.items() if rows):
-            found.notes.setdefault(name, []).append(describe_lacking(patient.name))
+            found.notes.setdefault(name, []).append(describe_lacking(subject.name))
 
 
 def mean_loss(losses: Sequence[float], pieces: Sequence[Tensor]) -> float | None:

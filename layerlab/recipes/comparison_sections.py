@@ -87,7 +87,7 @@ class Claim(Section):
         return tuple(dict.fromkeys(name for name in given if name is not None))
 
 
-class Published(Section):
+class PublishedResults(Section):
     """Results that a source printed for the same arms: shown for reference, never a target.
 
     Attributes:
@@ -201,7 +201,7 @@ class CompareSection(Section):
     timed: tuple[str, ...] = ()
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
-    published: Published | None = None
+    published: PublishedResults | None = None
     claims: tuple[Claim, ...] = ()
 
     @model_validator(mode="after")

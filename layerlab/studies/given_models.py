@@ -148,10 +148,10 @@ def _load(
     one: Any, name: str, tokenizer: Any, device: str | None, dtype: str | None
 ) -> "LoadedModel":
     """Load a model, or build the one that a name with a colon behind it stands for."""
-    from layerlab.loading.model import LoadedModel, subject
+    from layerlab.loading.model import LoadedModel, load_model
 
     if not is_random(one):
-        loaded = subject(
+        loaded = load_model(
             one if hasattr(one, "config") else str(one), tokenizer, device=device, dtype=dtype
         )
         loaded.name = name

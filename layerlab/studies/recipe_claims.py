@@ -37,13 +37,13 @@ WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
 def contest(name: str) -> Callable[[StudyContext], Outcome]:
     """Return a function that carries out a recipe."""
 
-    def run(work: StudyContext) -> Outcome:
-        return run_claims(name, work)
+    def run(context: StudyContext) -> Outcome:
+        return run_claims(name, context)
 
     return run
 
 
-def run_claims(name: str, work: StudyContext) -> Outcome:
+def run_claims(name: str, context: StudyContext) -> Outcome:
     """Train what is missing (nothing in the fast mode), and judge what is there."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.experiments import session
@@ -51,18 +51,18 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
     from layerlab.report.pages.comparison import save_comparison
 
     recipe = load_recipe(name)
-    if not work.fast:
-        shown = work.watcher is not None
-        task = session.prepare(recipe, work.runs, progress=shown)
+    if not context.fast:
+        shown = context.watcher is not None
+        task = session.prepare(recipe, context.runs, progress=shown)
         failed = [one for one in session.run(task, progress=shown) if one.result is None]
         found = judge(task, failed).content
         save_comparison(found, task.out)
-    elif finished_runs(work.runs / name):
-        found = judge(find_stored(recipe, work.runs)).content
+    elif finished_runs(context.runs / name):
+        found = judge(find_stored(recipe, context.runs)).content
     else:
-        return undone(recipe, work.runs)
-    folders = [work.runs / name / RUNS / one["run"] for one in found["runs"] if one["finished"]]
-    work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
+        return undone(recipe, context.runs)
+    folders = [context.runs / name / RUNS / one["run"] for one in found["runs"] if one["finished"]]
+    context.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
     return Outcome(
         verdicts=tuple(judge_claim(one, found) for one in found["claims"]),
         frames={

@@ -114,16 +114,16 @@ class Transfer:
         return max(filter(self.is_turned, PAIRS), key=smaller.__getitem__, default=None)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Read, draw and judge; nothing is trained in any mode."""
-    sizes = {name: one for name in RECIPES if (one := size(work.runs, name)) is not None}
+    sizes = {name: one for name in RECIPES if (one := size(context.runs, name)) is not None}
     if lacking := [name for name in RECIPES if name not in sizes]:
-        return undone(lacking, work.runs)
+        return undone(lacking, context.runs)
     folders = [folder for one in sizes.values() for folder in one.folders]
     # Most runs at the source's size shared their GPU: their hours say nothing.
     told = {name: value for name, value in runs_in(folders).items() if name != "hours"}
-    work.judged = {"trainings": told, "recipe": settings_of(folders)}
-    taus = draw_taus(work, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
+    context.judged = {"trainings": told, "recipe": settings_of(folders)}
+    taus = draw_taus(context, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
     sure = decided_pairs(sizes)
     source = sizes[SOURCE]
     both = {
@@ -170,10 +170,10 @@ def size(runs: Path, name: str) -> Size | None:
     )
 
 
-def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
+def draw_taus(context: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
     """Draw tau between each twin and the source's size, over draws of the means."""
     cases = [{"twin": one.summary(), "source": two.summary()} for one, two in both]
-    found = work.sample(taus, cases, batch=1000)
+    found = context.sample(taus, cases, batch=1000)
     return [
         Interval(
             float(tau(*(np.array(case[one]["means"]) for one in ("twin", "source")))),

@@ -78,7 +78,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Changed:
+class VocabularyChange:
     """A tokenizer made of another, and the proof.
 
     Attributes:
@@ -95,7 +95,7 @@ def change(
     out: Path,
     say: Tell,
     page: Callable[[Path], object] = lambda folder: None,
-) -> Changed:
+) -> VocabularyChange:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
     Each document is a text of the proof; of a file of plain text, which has no other boundary,
@@ -147,7 +147,7 @@ def change(
 
 def remake(
     base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Tell = lambda text: None
-) -> Changed:
+) -> VocabularyChange:
     """Extend or prune a tokenizer, and prove the result.
 
     Args:
@@ -168,10 +168,10 @@ def remake(
         tokenizer, kept, coverage = pruned.tokenizer, pruned.kept, pruned.coverage
     say("proving it")
     sets = {**texts.proved, **({JEC_QA: exam} if exam else {})}
-    proof = verify(base, tokenizer, sets, terms=texts.terms, coverage=coverage)
+    check = verify(base, tokenizer, sets, terms=texts.terms, coverage=coverage)
     if exam:
-        proof = replace(proof, published=_beside(base, tokenizer, exam))
-    return Changed(tokenizer, proof, kept)
+        check = replace(check, published=_beside(base, tokenizer, exam))
+    return VocabularyChange(tokenizer, check, kept)
 
 
 def _texts(spool: DocumentStore) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _beside(
     return add_published(measure_rates({**found, "this base": base, "this one": new}, exam), left)
 
 
-def _fill(folder: Path, asked: VocabularyRequest, changed: Changed) -> None:
+def _fill(folder: Path, asked: VocabularyRequest, changed: VocabularyChange) -> None:
     changed.words.save_pretrained(folder)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
     head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}

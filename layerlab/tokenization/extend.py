@@ -59,9 +59,9 @@ def extend(
     if not counts:
         raise UserError("there is no text to learn a vocabulary from; give one with words in it")
     spelled = _with_letters(found, counts, size, least)
-    course, barred = Continuation(spelled, counts, least), set(found.fixed)
+    continuation, barred = Continuation(spelled, counts, least), set(found.fixed)
     while True:
-        engine = _grow(course, len(found.vocab), size, barred)
+        engine = _grow(continuation, len(found.vocab), size, barred)
         vocab = engine.get_vocab()
         lost = unreachable(engine, [token for token in vocab if token not in found.vocab])
         if not lost:
@@ -110,19 +110,19 @@ def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: i
     return replace(found, vocab=vocab)
 
 
-def _grow(course: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
+def _grow(continuation: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
     wanted = size + SPARE + int(SHARE * size)
     while True:
-        pairs = course.merges(wanted)
-        vocab, merges = _append(course.found, pairs, before + size, barred)
+        pairs = continuation.merges(wanted)
+        vocab, merges = _append(continuation.found, pairs, before + size, barred)
         made = len(vocab) - before
         if made == size:
-            return course.found.engine(vocab, merges)
+            return continuation.found.engine(vocab, merges)
         if len(pairs) < wanted:
             less = f", or ask for +{made}" if made else ""
             raise UserError(
                 f"the text gives {made:,} of {size:,} new entries: no more pairs of tokens occur "
-                f"{course.least} times; give more text{less}"
+                f"{continuation.least} times; give more text{less}"
             )
         wanted *= 2
 

@@ -21,7 +21,7 @@ from layerlab.tokenization.spm.model_file import SPACE
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedTokenizer:
     """A smaller tokenizer, and what is left of the old one.
 
     Attributes:
@@ -37,7 +37,7 @@ class Pruned:
     coverage: float
 
 
-def prune(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pruned:
+def prune(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> PrunedTokenizer:
     """Cut a tokenizer down to the entries that texts use most; decoding still gives the text back.
 
     Args:
@@ -72,7 +72,7 @@ def prune(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -
     renumbered = {old: new for new, old in enumerate(numbers)}
     merges = [pair for pair in found.merges if {*pair, "".join(pair)} <= kept]
     vocab = {token: renumbered[found.vocab[token]] for token in kept}
-    return Pruned(
+    return PrunedTokenizer(
         tokenizer=rebuild(tokenizer, found.engine(vocab, merges)),
         kept=tuple(numbers),
         fixed=len(fixed),

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grid, grids, printable
-from layerlab.tokenization.verify import Compared, VocabularyCheck
+from layerlab.tokenization.verify import TokenizerComparison, VocabularyCheck
 from layerlab.validation import short_repr
 
 # Tokens that are named; the file names all.
@@ -15,34 +15,34 @@ NAMED = 8
 WIDTH = 24
 
 
-def render_check(proof: VocabularyCheck, width: int) -> RenderableType:
+def render_check(check: VocabularyCheck, width: int) -> RenderableType:
     """Render the whole check, the verdict first, for a terminal of so many characters."""
-    parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
-    if proof.published:
-        parts += [Text(), _published_table(proof.published)]
+    parts: list[RenderableType] = [_lines(check), Text(), _tallies(check.tallies, width)]
+    if check.published:
+        parts += [Text(), _published_table(check.published)]
     return Group(*parts)
 
 
-def _lines(proof: VocabularyCheck) -> Text:
-    now = f"{proof.entries_base:,} entries are now {proof.entries:,}"
-    lines = [f"{now}: {proof.added:,} added, {proof.removed:,} removed"]
-    if proof.coverage is not None:
-        lines.append(f"kept: {proof.coverage:.2%} of the corpus's tokens")
-    of = "new" if proof.added else "kept"
-    lines.append(f"out of reach: {len(proof.unreachable):,}{_list_tokens(proof.unreachable)}")
-    lines.append(f"{of} tokens in none of these texts: {proof.unused:,}")
-    if proof.added:
+def _lines(check: VocabularyCheck) -> Text:
+    now = f"{check.entries_base:,} entries are now {check.entries:,}"
+    lines = [f"{now}: {check.added:,} added, {check.removed:,} removed"]
+    if check.coverage is not None:
+        lines.append(f"kept: {check.coverage:.2%} of the corpus's tokens")
+    of = "new" if check.added else "kept"
+    lines.append(f"out of reach: {len(check.unreachable):,}{_list_tokens(check.unreachable)}")
+    lines.append(f"{of} tokens in none of these texts: {check.unused:,}")
+    if check.added:
         lines.append(
-            f"new, not whole characters: {len(proof.partial):,}{_list_tokens(proof.partial)}"
+            f"new, not whole characters: {len(check.partial):,}{_list_tokens(check.partial)}"
         )
-    if proof.terms is not None:
-        terms = proof.terms
+    if check.terms is not None:
+        terms = check.terms
         lines.append(
             f"{terms.terms:,} terms: {terms.base / terms.terms:.2f} tokens each before, "
             f"{terms.new / terms.terms:.2f} now; one token: {terms.whole_base:,} before, "
             f"{terms.whole:,} now"
         )
-    text = Text("proved" if proof.holds else "NOT proved", style="bold")
+    text = Text("proved" if check.holds else "NOT proved", style="bold")
     return text.append("\n" + "\n".join(lines), style="not bold")
 
 
@@ -53,7 +53,7 @@ def _list_tokens(tokens: Sequence[str]) -> str:
     return f" ({' '.join(map(short_repr, tokens[:NAMED]))}{more})"
 
 
-def _tallies(tallies: Sequence[Compared], width: int) -> Group:
+def _tallies(tallies: Sequence[TokenizerComparison], width: int) -> Group:
     rates = [
         (one.base.per_character, new.per_character, new.per_byte, new.bytes / new.tokens, one.ratio)
         for one in tallies

@@ -19,7 +19,7 @@ from layerlab.tokenization.load import engine
 
 
 @dataclass(frozen=True)
-class Compared:
+class TokenizerComparison:
     """One set of texts under both tokenizers.
 
     Attributes:
@@ -94,7 +94,7 @@ class VocabularyCheck:
     unreachable: tuple[str, ...]
     unused: int
     partial: tuple[str, ...]
-    tallies: tuple[Compared, ...]
+    tallies: tuple[TokenizerComparison, ...]
     terms: Terms | None = None
     coverage: float | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class _Pair:
         self.lengths = (_lengths(self.base), _lengths(self.new))
         self.used = np.zeros(len(self.lengths[1]), bool)
 
-    def tally(self, name: str, texts: Iterable[str]) -> Compared:
+    def tally(self, name: str, texts: Iterable[str]) -> TokenizerComparison:
         sizes = np.zeros(5, np.int64)  # texts, characters, bytes, tokens before and now
         counts = np.zeros(len(_COUNTS), np.int64)
         for batch in batches(texts):
@@ -181,7 +181,7 @@ class _Pair:
         if not sizes[3:].all():
             raise UserError(f"{name} holds no text to compare tokenizers on; leave it out")
         texts_, characters, size, before_, now_ = map(int, sizes)
-        return Compared(
+        return TokenizerComparison(
             name,
             Compression(texts_, characters, size, before_),
             Compression(texts_, characters, size, now_),

@@ -50,14 +50,14 @@ from layerlab.training.validation import ValidationResult, Validator
 
 
 @explain_memory(SMALLER)
-def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
+def train_run(run: RunSpec, folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Train the run of a folder from where it stands to its end; return its result.
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
         Stopped: a signal asked to stop; a checkpoint was left.
     """
-    training = Trainer(run, folder, watch or NullProgress())
+    training = Trainer(run, folder, progress or NullProgress())
     training.start()
     with GracefulStop() as halt:
         while not training.done:
@@ -73,14 +73,14 @@ class Trainer:
 
     alone = True  # in its process, whose peak of memory is then the run's
 
-    def __init__(self, run: RunSpec, folder: Path, watch: Progress) -> None:
+    def __init__(self, run: RunSpec, folder: Path, progress: Progress) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
 
         Raises:
             UserError: what the recipe asks for cannot be had here, the text is not what the run was
                 planned on, or the folder holds another run.
         """
-        self.run, self.folder, self.watch = run, folder, watch
+        self.run, self.folder, self.watch = run, folder, progress
         # By the run itself and nobody else: what a manifest says of a text is what was read.
         self.corpus = corpus = load_corpus(run)
         self.recipe = run.recipe

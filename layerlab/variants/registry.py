@@ -30,7 +30,7 @@ PACKAGES = ("layerlab.blocks", "layerlab.variants")
 
 
 @dataclass(frozen=True)
-class Found:
+class DeclaredNames:
     """The declarations of one file.
 
     Attributes:
@@ -46,11 +46,13 @@ class Found:
     origin: Origin | None = None
 
 
-_ADDED: dict[str, Found] = {}
-_SEEN: dict[str, Found] = {}  # by SHA-256: a model outlives the file as it was when it was built
+_ADDED: dict[str, DeclaredNames] = {}
+_SEEN: dict[
+    str, DeclaredNames
+] = {}  # by SHA-256: a model outlives the file as it was when it was built
 
 
-def add(module: ModuleType, origin: Origin) -> Found:
+def add(module: ModuleType, origin: Origin) -> DeclaredNames:
     """Take in a module from outside the package; a file that is read again replaces itself.
 
     Raises:
@@ -137,7 +139,7 @@ def code_beside(spec: Spec) -> dict[str, str]:
     return code
 
 
-def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]:
+def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[DeclaredNames]:
     """Return the files that declare the parts of a spec, each once.
 
     Args:
@@ -149,7 +151,7 @@ def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]
     """
     then = [_SEEN[digest] for digest in (files or {}).values() if digest in _SEEN]
     everything = [*then, *_all()]
-    homes: dict[str, Found] = {}
+    homes: dict[str, DeclaredNames] = {}
     for slot, name in _list_named(spec):
         holders = (one for one in everything if (slot, name) in _names(one))
         found = next(holders, None)
@@ -197,14 +199,14 @@ def home(name: str) -> str:
     return next(found.home for found in _all() for one in found.variants if one.name == name)
 
 
-def _all() -> Iterator[Found]:
+def _all() -> Iterator[DeclaredNames]:
     yield from _find_packaged()
     yield from _load_plugged()
     yield from _ADDED.values()
 
 
 @cache
-def _find_packaged() -> tuple[Found, ...]:
+def _find_packaged() -> tuple[DeclaredNames, ...]:
     found = []
     for package in map(importlib.import_module, PACKAGES):
         entries = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
@@ -217,9 +219,9 @@ def _find_packaged() -> tuple[Found, ...]:
 
 
 @cache
-def _load_plugged() -> tuple[Found, ...]:
+def _load_plugged() -> tuple[DeclaredNames, ...]:
     """Return what installed plug-ins declare; an unusable one is left out with a warning."""
-    found: list[Found] = []
+    found: list[DeclaredNames] = []
     for entry in entry_points(group=PLUGINS):
         try:
             plugin = _plugin(entry)
@@ -236,7 +238,7 @@ def _load_plugged() -> tuple[Found, ...]:
     return tuple(found)
 
 
-def _plugin(entry: EntryPoint) -> Found:
+def _plugin(entry: EntryPoint) -> DeclaredNames:
     module = importlib.import_module(entry.module)
     path = Path(str(module.__file__))
     source = path.read_bytes()
@@ -245,7 +247,7 @@ def _plugin(entry: EntryPoint) -> Found:
     return _outside(module, f"{entry.name} ({path})", origin)
 
 
-def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
+def _outside(module: ModuleType, home: str, origin: Origin) -> DeclaredNames:
     """Return what a file from outside declares, after checking it."""
     for name, kind in (("PARTS", type), ("VARIANTS", Variant)):
         declared = getattr(module, name, ())
@@ -259,12 +261,12 @@ def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
     return _declare(module, home, origin)
 
 
-def _declare(module: ModuleType, home: str, origin: Origin | None = None) -> Found:
+def _declare(module: ModuleType, home: str, origin: Origin | None = None) -> DeclaredNames:
     parts, variants = (tuple(getattr(module, name, ())) for name in ("PARTS", "VARIANTS"))
-    return Found(home, module.__name__, parts, variants, origin)
+    return DeclaredNames(home, module.__name__, parts, variants, origin)
 
 
-def _check(everything: Iterable[Found]) -> None:
+def _check(everything: Iterable[DeclaredNames]) -> None:
     owners: dict[tuple[str, str], str] = {}
     for found in everything:
         names = [("variant", one.name) for one in found.variants]
@@ -283,7 +285,7 @@ def _check(everything: Iterable[Found]) -> None:
             owners[kind, name] = found.home
 
 
-def _names(found: Found) -> list[tuple[Slot, str]]:
+def _names(found: DeclaredNames) -> list[tuple[Slot, str]]:
     return [(one.slot, one.name) for one in found.parts]
 
 
@@ -297,7 +299,7 @@ def _list_named(spec: Spec) -> Iterator[tuple[Slot, str]]:
                 yield (slots[0] if slots else "norm"), choice.name
 
 
-def _digest(found: Found) -> str | None:
+def _digest(found: DeclaredNames) -> str | None:
     return found.origin.digest if found.origin else None
 
 

@@ -93,7 +93,7 @@ def test_mistakes_are_told_and_before_a_model_is_loaded_where_they_can_be(
         raise AssertionError(given)
 
     if early:
-        monkeypatch.setattr("layerlab.api.precision.subject", load)
+        monkeypatch.setattr("layerlab.api.precision.load_model", load)
     with pytest.raises(UserError, match=text):
         layerlab.precision("llama", **options)
     assert not early or capfd.readouterr().err == ""

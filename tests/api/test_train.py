@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from layerlab import UserError, compare, estimate_runs, train
-from layerlab.api.train import Trained, compare_task, judge_task, prepare, train_task
+from layerlab.api.train import TrainingResult, compare_task, judge_task, prepare, train_task
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import make_recipe
@@ -33,7 +33,7 @@ TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingResult]:
     """A run that is finished; the text that it read is kept for all tests here."""
     folder = tmp_path_factory.mktemp("experiment")
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +41,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         yield train(SMALL, out=folder, progress=False)
 
 
-def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) -> None:
+def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingResult) -> None:
     assert ended.folder.parent.name == "runs" and ended.page.is_file()
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
     assert ended.frame()["update"].tolist() == [1, 2]
@@ -51,7 +51,7 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
 
 
-def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: Trained, tmp_path: Path) -> None:
+def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: TrainingResult, tmp_path: Path) -> None:
     one = estimate_runs(SMALL, out=tmp_path, progress=False)
     arms = estimate_runs(SMALL, out=tmp_path, progress=False, arms=["llama", "gpt2"])
     assert one.sizes[0].estimate.runs == 1 and one.to_json()["looks"] == []
@@ -60,19 +60,19 @@ def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: Trained, tmp_path: Pa
     assert not any(tmp_path.iterdir())
 
 
-def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
+def test_a_kind_of_event_that_there_is_not_is_named(ended: TrainingResult) -> None:
     assert ended.frame("alarm").empty
     refuses("no events of the kind 'nonsense'; expected one of train, ", ended.frame, "nonsense")
 
 
-def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
+def test_a_run_that_keeps_no_model_does_not_name_one(ended: TrainingResult) -> None:
     settings = {"run.save_model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
     assert "The model" not in run.summary()
     refuses(r"kept no model; write run\.save_model = true, delete it", run.model)
 
 
-def test_a_finished_run_is_kept(ended: Trained) -> None:
+def test_a_finished_run_is_kept(ended: TrainingResult) -> None:
     before = (ended.folder / "result.json").stat().st_mtime_ns
     again = train(SMALL, out=ended.folder.parents[2], progress=False)
     assert again.result == ended.result and again.folder == ended.folder
@@ -80,7 +80,7 @@ def test_a_finished_run_is_kept(ended: Trained) -> None:
 
 
 def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
-    ended: Trained, tmp_path: Path
+    ended: TrainingResult, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="'small' compares several arms; type layerlab compare in"):
         train(TWO, out=tmp_path, progress=False)
@@ -90,7 +90,7 @@ def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
 
 
 def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
-    ended: Trained, tmp_path: Path
+    ended: TrainingResult, tmp_path: Path
 ) -> None:
     half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 1}}
     unequal = {**SMALL, "compare": {"arms": ["llama", half]}}
@@ -101,7 +101,7 @@ def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
 
 
 def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
-    ended: Trained, tmp_path: Path
+    ended: TrainingResult, tmp_path: Path
 ) -> None:
     section = {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1]}
     once = {**SMALL, "compare": section}
@@ -129,8 +129,8 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     assert "diverged" in (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: Path) -> None:
-    place, told = tmp_path / "disk", list[Trained]()
+def test_a_page_without_room_takes_no_result_with_it(ended: TrainingResult, tmp_path: Path) -> None:
+    place, told = tmp_path / "disk", list[TrainingResult]()
     with mounted.disk(place, "600k"):
         task = prepare(SMALL, place, progress=False)
         with pytest.raises(UserError, match=r"cannot write .*report\.html: no space is left"):
@@ -141,7 +141,9 @@ def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: P
         assert train_task(task, progress=False).page.is_file()
 
 
-def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path: Path) -> None:
+def test_a_report_without_room_takes_no_verdict_with_it(
+    ended: TrainingResult, tmp_path: Path
+) -> None:
     place, told = tmp_path / "disk", list[Comparison]()
     lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
     with mounted.disk(place, "600k"):
@@ -202,14 +204,14 @@ def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_
     assert len(told) == 1
 
 
-def test_lockstep_is_refused_at_the_plan(ended: Trained) -> None:
+def test_lockstep_is_refused_at_the_plan(ended: TrainingResult) -> None:
     with pytest.raises(UserError, match=r'lockstep .*run\.executor is "slurm"'):
         settings = {"compare.lockstep": True, "run.executor": "slurm"}
         prepare(TWO, ended.folder, settings, progress=False)
 
 
 def test_what_is_read_in_place_of_a_text_is_said(
-    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     settings = {"data.sources": [{"text": "brown"}], "data.vocab_size": 299}
@@ -221,7 +223,7 @@ def test_what_is_read_in_place_of_a_text_is_said(
 
 
 def test_a_plan_says_what_is_read_in_place_of_a_text(
-    ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from layerlab.cli.app import app
 

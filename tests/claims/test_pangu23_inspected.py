@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from layerlab.latency.candidates import build_candidate
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.measures.quantities import theorems
 from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.theorems import MEASURES, SEED
@@ -50,7 +50,7 @@ def drawn(name):
 @cache
 def inspected(name):
     model, tokens = drawn(name)
-    found = readings(subject(model), [tokens], [list_measures()["theorems"]])
+    found = readings(load_model(model), [tokens], [list_measures()["theorems"]])
     rows = {(row["layer"], row["statement"]): row for row in found.rows.get("theorems", ())}
     return rows, found.notes.get("theorems", []), found.refused
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 import layerlab
 from layerlab import UserError
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms
 from layerlab.model.cost.cost import account
 from layerlab.model.design import design
 from layerlab.recipes.training import load_recipe
@@ -181,7 +181,7 @@ def test_refuted_its_runs_can_be_compared_at_all() -> None:
     train = {"max_steps": None, "tokens": 16 * 4 * 30}
     found = [manifest(run) for run in runs(recipe(*arms, train=train))]
     with pytest.raises(UserError, match=r"train.batch_size is 4 in m0-s1.*and 2 in m3-s1") as told:
-        check_equal_terms(found, Varied())
+        check_equal_terms(found, VariedSettings())
     assert str(told.value).endswith('compare.allowed_differences = ["train.batch_size"]')
     alike = [one for one in found if one["arm"] not in {f"m{m}" for m in HALF}]
-    assert check_equal_terms(alike, Varied()) == []
+    assert check_equal_terms(alike, VariedSettings()) == []

@@ -19,7 +19,7 @@ from transformers import (
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.weightless import check_causal
 from layerlab.system.trust import trust
 from tests.families.recipe import FAMILIES, UNBUILT, family_config
@@ -222,7 +222,7 @@ def test_a_field_that_leads_elsewhere_is_one_line(
     shutil.copytree(builtin.path("llama"), place)
     config = place / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
-    assert said in refusal(subject, str(place))
+    assert said in refusal(load_model, str(place))
 
 
 def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
@@ -234,16 +234,16 @@ def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
     config.write_text(json.dumps({**json.loads(config.read_text()), "num_hidden_layers": 3}))
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
     with pytest.raises(UserError, match=r"hold \d+ tensors that its config.json has no place"):
-        subject(str(place), weights_only=True)
+        load_model(str(place), weights_only=True)
     with trust(False, allow_unused=True):
-        assert subject(str(place), weights_only=True).stored
+        assert load_model(str(place), weights_only=True).stored
 
 
 def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "model"
     shutil.copytree(builtin.path("llama"), place)
     (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    refuses(r"an adapter \(adapter_config\.json\) lies beside the mod", subject, str(place))
+    refuses(r"an adapter \(adapter_config\.json\) lies beside the mod", load_model, str(place))
 
 
 SMALL = {"vocab_size": 512, "n_layer": 1, "n_head": 2, "n_embd": 16, "pad_token_id": 0}
@@ -278,7 +278,7 @@ def test_what_no_weights_tell_of_is_bounded(
     given = {**SMALL, **SPECIAL, "num_hidden_layers": 1, **sizes}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **given))
     model.save_pretrained(tmp_path)
-    subject(str(tmp_path))
+    load_model(str(tmp_path))
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **change}), "utf-8")
     typed("inspect", str(tmp_path), *READ).refused(said)

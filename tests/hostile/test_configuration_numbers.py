@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from layerlab import UserError, builtin
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.weights import configuration
 from layerlab.system.logs import quiet_libraries
 from tests.families.recipe import FAMILIES, UNBUILT, build, family_config
@@ -89,7 +89,7 @@ def test_what_transformers_does_not_use_of_rotary_positions_is_said_once(
 
 def test_a_model_that_cannot_be_called_is_one_line(tmp_path: Path) -> None:
     build("mixtral").save_pretrained(tmp_path)
-    assert subject(str(tmp_path)).entries == 256
+    assert load_model(str(tmp_path)).entries == 256
     file = tmp_path / "config.json"
     own = json.loads(file.read_text("utf-8"))
     file.write_text(json.dumps({**own, "num_experts_per_tok": 9}), "utf-8")
@@ -143,7 +143,7 @@ def test_every_number_of_a_family_is_read_or_one_line(family: str, tmp_path: Pat
         for value in VALUES:
             file.write_text(json.dumps(put(own, path, value)), "utf-8")
             try:
-                model = subject(str(tmp_path)).model
+                model = load_model(str(tmp_path)).model
             except UserError as error:
                 assert "\n" not in str(error)
                 continue

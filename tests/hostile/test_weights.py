@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.layer_weights import read_layers, read_outlines
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.weights import check_finite
 from layerlab.loading.weights_hash import weights_hash
 from layerlab.system.trust import trust
@@ -101,7 +101,7 @@ def test_one_weight_under_two_names_is_refused_where_they_differ(
     names = list(weights) if whole else [FIRST]
     same = {rename(name): weights[name].clone() for name in names}
     store(folder, SINGLE, {**weights, **same})
-    assert subject(str(folder)).model.num_parameters() > 0
+    assert load_model(str(folder)).model.num_parameters() > 0
     store(folder, SINGLE, {**weights, **{name: -1 * tensor for name, tensor in same.items()}})
     said = f"which differ and are one weight of LlamaForCausalLM ({len(names)} "
     typed("inspect", str(folder), *READ).refused(said)
@@ -133,9 +133,9 @@ def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
 ) -> None:
     build(family).save_pretrained(tmp_path)
     weights = load_file(tmp_path / SINGLE)
-    assert subject(str(tmp_path)).model.num_parameters() > 0
+    assert load_model(str(tmp_path)).model.num_parameters() > 0
     store(tmp_path, SINGLE, {**weights, other: 2 * weights[name]})
-    refuses("which differ and are one weight of", subject, str(tmp_path))
+    refuses("which differ and are one weight of", load_model, str(tmp_path))
 
 
 def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
     store(folder, "b.safetensors", {name: 2 * tensor for name, tensor in weights.items()})
     for name in ("a.safetensors", "b.safetensors", "a.safetensors"):
         index(folder, dict.fromkeys(weights, name))
-        found.append(weights_hash(folder, subject(str(folder)).model))
+        found.append(weights_hash(folder, load_model(str(folder)).model))
     assert found[0] == found[2] != found[1]
 
 
@@ -192,9 +192,9 @@ def test_scores_of_code_that_has_changed_are_asked_anew(
     for sign in ("1.0", "-1.0", "1.0"):
         (folder / "mine.py").write_text(CODE.replace("SIGN", sign))
         with trust(True):
-            found.append(hash_code(subject(str(folder)).model))
+            found.append(hash_code(load_model(str(folder)).model))
     assert found[0] == found[2] != found[1] and all(found)
-    assert hash_code(subject("llama").model) == ""
+    assert hash_code(load_model("llama").model) == ""
 
 
 def test_a_class_of_the_users_own_is_known_by_its_file(
@@ -230,7 +230,7 @@ def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loa
         for name, one in weights.items()
     }
     store(tmp_path, SINGLE, packed)
-    refuses(r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf", subject, str(tmp_path))
+    refuses(r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf", load_model, str(tmp_path))
 
 
 def quantise(folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_quantised_weights_are_not_read_from_the_disk(
     refuses("are quantised, and what lies on the disk is not what the", next, read_layers(folder))
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
     with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
-        subject(str(folder), weights_only=True)
+        load_model(str(folder), weights_only=True)
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
@@ -279,7 +279,9 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(
     weights = load_file(folder / SINGLE)
     change(weights)
     store(folder, SINGLE, weights)
-    refuses(re.escape(said), subject, str(folder), weights_only=weights_only, unloaded=weights_only)
+    refuses(
+        re.escape(said), load_model, str(folder), weights_only=weights_only, unloaded=weights_only
+    )
 
 
 @pytest.mark.parametrize("name", [pytest.param(FIRST, marks=pytest.mark.full), EMBEDDING])
@@ -317,7 +319,7 @@ def test_a_model_with_numbers_that_are_none_is_not_changed(
 
 
 def test_numbers_of_eight_bits_are_looked_at_too(folder: Path) -> None:
-    model = subject(str(folder)).model
+    model = load_model(str(folder)).model
     check_finite(model)
     name, weight = next(iter(model.named_parameters()))
     weight.data = weight.data.to(torch.float8_e4m3fn)

@@ -9,14 +9,14 @@ import torch
 
 from layerlab import UserError, builtin
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
 from tests.refused import refusal, refuses
 
 
 @pytest.fixture(scope="module")
 def llama() -> LoadedModel:
-    return subject("llama")
+    return load_model("llama")
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_standard_input_without_an_end_is_read_as_far_as_samples_go(monkeypatch)
 
 
 def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
-    broken = subject("llama")
+    broken = load_model("llama")
 
     def refuse(*args: Any, **options: Any) -> None:
         raise OverflowError("int too big\nto convert")

@@ -17,7 +17,7 @@ from transformers import (
 import layerlab
 from layerlab import UserError
 from layerlab.loading.layer_weights import read_layers
-from layerlab.loading.model import check_named, label, subject
+from layerlab.loading.model import check_named, label, load_model
 from layerlab.loading.weights import load_saved
 from tests.families.recipe import build
 from tests.refused import refuses
@@ -31,7 +31,7 @@ def saved(tiny, tmp_path):
 
 
 def test_a_folder_is_loaded_and_described(saved):
-    found = subject(str(saved))
+    found = load_model(str(saved))
     facts = found.facts()
     assert found.tokenizer is None and found.context == 64
     assert (facts["family"], facts["class"]) == ("llama", "LlamaForCausalLM")
@@ -62,29 +62,29 @@ def test_a_folder_whose_name_says_nothing_is_called_with_the_one_above(
 
 
 def test_a_dtype_is_what_was_asked_for(saved):
-    assert subject(str(saved)).model.dtype == torch.float32
-    assert subject(str(saved), dtype="bfloat16").model.dtype == torch.bfloat16
+    assert load_model(str(saved)).model.dtype == torch.float32
+    assert load_model(str(saved), dtype="bfloat16").model.dtype == torch.bfloat16
 
 
 def test_a_mixture_of_experts_runs_in_float64(tmp_path):
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
     MixtralForCausalLM(MixtralConfig(**shape, **heads)).save_pretrained(tmp_path)
-    model = subject(str(tmp_path), dtype="float64").model
+    model = load_model(str(tmp_path), dtype="float64").model
     assert model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float64
 
 
 def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
     tiny("gpt2").half().save_pretrained(tmp_path)
-    assert subject(str(tmp_path)).model.dtype == torch.float32
-    assert subject(str(tmp_path), dtype="float16").model.dtype == torch.float16
+    assert load_model(str(tmp_path)).model.dtype == torch.float32
+    assert load_model(str(tmp_path), dtype="float16").model.dtype == torch.float16
 
 
 def test_a_loaded_model_is_taken_as_it_is(tiny):
     model = tiny("gpt2")
-    found = subject(model)
+    found = load_model(model)
     assert found.model is model and found.source == "memory"
-    refuses(r"this one is loaded: call model.to\(...\) before", subject, model, dtype="float64")
+    refuses(r"this one is loaded: call model.to\(...\) before", load_model, model, dtype="float64")
 
 
 def test_a_falcon_whose_alibi_would_count_twice_is_one_clear_line():
@@ -95,15 +95,15 @@ def test_a_falcon_whose_alibi_would_count_twice_is_one_clear_line():
         apart = (eager(ids).logits - fused(ids).logits).abs().max()
         assert apart > 0.01 * fused(ids).logits.abs().max()
     with pytest.raises(UserError, match="where transformers adds its ALiBi twice"):
-        subject(eager)
-    assert subject(fused).model is fused
-    assert subject(build("falcon", "eager")).stack
+        load_model(eager)
+    assert load_model(fused).model is fused
+    assert load_model(build("falcon", "eager")).stack
 
 
 def test_an_encoder_decoder_is_one_clear_line():
     shape = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8}
     with pytest.raises(UserError, match="T5ForConditionalGeneration is an encoder-decoder"):
-        subject(T5ForConditionalGeneration(T5Config(vocab_size=9, **shape)))
+        load_model(T5ForConditionalGeneration(T5Config(vocab_size=9, **shape)))
 
 
 def test_weights_that_cannot_be_fetched_are_one_clear_line(saved, monkeypatch):
@@ -111,7 +111,7 @@ def test_weights_that_cannot_be_fetched_are_one_clear_line(saved, monkeypatch):
         raise OSError("no such object")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", gone)
-    refuses(r"no safetensors weights for .* could be read: no such", subject, str(saved))
+    refuses(r"no safetensors weights for .* could be read: no such", load_model, str(saved))
 
 
 def broken(folder, kind, tiny):
@@ -164,7 +164,7 @@ def broken(folder, kind, tiny):
     ],
 )
 def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, message):
-    refuses(message, subject, broken(saved, kind, tiny))
+    refuses(message, load_model, broken(saved, kind, tiny))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_model_that_was_trained_is_checked_as_any_other(saved, tiny, kind, mes
         load_saved(Path(broken(saved, kind, tiny)))
 
 
-@pytest.mark.parametrize("reader", [read_layers, subject])
+@pytest.mark.parametrize("reader", [read_layers, load_model])
 def test_a_head_that_differs_from_the_tied_embedding_is_refused_on_the_disk(saved, tiny, reader):
     folder = broken(saved, "tied, but two", tiny)
     options = {} if reader is read_layers else {"unloaded": True}
@@ -197,7 +197,7 @@ def test_a_head_that_says_the_same_as_the_tied_embedding_is_read_from_the_disk(s
     table = weights["model.embed_tokens.weight"].bfloat16()
     weights |= {"model.embed_tokens.weight": table.float(), "lm_head.weight": table.to(kind)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert subject(str(folder), unloaded=True).stored
+    assert load_model(str(folder), unloaded=True).stored
     assert load_saved(folder).lm_head.weight.equal(table.float())
 
 
@@ -214,12 +214,14 @@ def test_a_head_that_says_the_same_as_the_tied_embedding_is_read_from_the_disk(s
     ],
 )
 def test_a_model_that_is_not_there_is_one_clear_line(given, message):
-    refuses(message, subject, **given)
+    refuses(message, load_model, **given)
 
 
 def test_the_folder_above_a_model_names_it(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "run 1" / "model")
-    refuses(r"expected a saved .* model: type '.*run 1/model'$", subject, str(tmp_path / "run 1"))
+    refuses(
+        r"expected a saved .* model: type '.*run 1/model'$", load_model, str(tmp_path / "run 1")
+    )
 
 
 def test_names_are_checked_before_any_model_is_loaded(tiny, tmp_path):

@@ -11,7 +11,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.evaluation.harness.cache import describe_tokenizer
 from layerlab.loading import weights_hash as module
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.weights_hash import hash_tokenizer, hashing, weights_hash
 
 
@@ -23,7 +23,7 @@ def saved(tiny, tmp_path):
 
 
 def test_the_hash_follows_the_weights(saved, tiny):
-    stored = subject(str(saved)).model
+    stored = load_model(str(saved)).model
     before = weights_hash(saved, stored)
     assert weights_hash(saved, stored) == before
     changed = tiny("llama")
@@ -107,7 +107,7 @@ def test_a_report_names_the_hash_of_the_folder(saved):
         str(saved), input_ids=[[1, 2, 3]], measures=["stream"], progress=False
     )
     (card,) = report.models
-    assert card["weights_hash"] == weights_hash(saved, subject(str(saved)).model)
+    assert card["weights_hash"] == weights_hash(saved, load_model(str(saved)).model)
 
 
 def ctrl(folder, *merges, **options):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.studies.budzinskiy25 import section3_condition, section4_bounds, theorem_4_30
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.given_models import GivenModel
@@ -25,7 +25,7 @@ from layerlab.studies.spectral25 import (
     path_decomposition,
     unit_ball,
 )
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from tests.elsewhere import living_elsewhere
 from tests.studies.test_given_models import made
 
@@ -53,7 +53,7 @@ PARTS = {
 
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_drawn_goes_to_the_device_of_the_model(name):
-    whole = subject(made("llama"), tokenizer=patient("llama").tokenizer)
+    whole = load_model(made("llama"), tokenizer=get_model("llama").tokenizer)
     given = {"own": GivenModel(subject=whole, tokens=torch.arange(10, 250), text=None)}
     draw = Sampler(count=2, generator=torch.Generator().manual_seed(0), given=given)
     with living_elsewhere(whole.model):

@@ -6,7 +6,7 @@ import shutil
 from layerlab.studies.engine import code_hash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import StudyRequest, study
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from tests.studies.test_given_models import change_json, given_of, made
 
 NAME = "layernorm-against-rmsnorm"
@@ -20,14 +20,14 @@ def key_of(**given):
 def test_keys_hang_on_the_precision_in_which_the_files_are_read(tmp_path):
     one = tmp_path / "model"
     made("llama").save_pretrained(one)
-    patient("llama").tokenizer.save_pretrained(one)
+    get_model("llama").tokenizer.save_pretrained(one)
     first = key_of(model=str(one))
     change_json(one / "config.json", dtype="bfloat16")  # of the same files
     assert key_of(model=str(one)) != first
 
 
 def test_keys_hang_on_what_a_model_in_memory_computes_beside_its_weights():
-    model, words = made("llama"), patient("llama").tokenizer
+    model, words = made("llama"), get_model("llama").tokenizer
     first = key_of(model=model, tokenizer=words)
     assert key_of(model=model, tokenizer=words) == first
     for layer in model.model.layers:
@@ -39,7 +39,7 @@ def test_keys_hang_on_what_a_model_in_memory_computes_beside_its_weights():
 
 
 def test_keys_hang_on_how_a_tokenizer_writes_tokens():
-    model, words = made("llama"), copy.deepcopy(patient("llama").tokenizer)
+    model, words = made("llama"), copy.deepcopy(get_model("llama").tokenizer)
     first = key_of(model=model, tokenizer=words)
     words.clean_up_tokenization_spaces = not words.clean_up_tokenization_spaces
     assert key_of(model=model, tokenizer=words) != first

@@ -20,7 +20,7 @@ from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
 from layerlab.studies.spectral25.norms_by_depth import judge_bounded_product, norm_of_product
-from layerlab.studies.support.passages import excerpts, patient
+from layerlab.studies.support.passages import excerpts, get_model
 
 QUICK = {"fast": True, "progress": False, "threads": 1}
 LLAMA = {
@@ -88,7 +88,7 @@ def folder(tmp_path_factory):
         if not kept.exists():
             made(family, **changes).save_pretrained(kept)
             if words:
-                patient("llama").tokenizer.save_pretrained(kept)
+                get_model("llama").tokenizer.save_pretrained(kept)
         return str(kept)
 
     return give
@@ -214,7 +214,7 @@ def test_a_weight_that_is_no_number_is_refused(folder):
     with pytest.raises(
         UserError, match=r"GPT2LMHeadModel: .*h\.1\.mlp.* holds 1 of .* numbers that are NaN"
     ):
-        study("bounds-table", model=model, tokenizer=patient("llama").tokenizer, **QUICK)
+        study("bounds-table", model=model, tokenizer=get_model("llama").tokenizer, **QUICK)
 
 
 def test_a_model_that_carries_a_policy_is_said_to_be_read_without_it(folder):
@@ -225,7 +225,7 @@ def test_a_model_that_carries_a_policy_is_said_to_be_read_without_it(folder):
 
 
 def test_what_no_command_could_name_has_none():
-    words = patient("llama").tokenizer
+    words = get_model("llama").tokenizer
     found = study("deep-curve", model=made("gpt2"), tokenizer=words, **QUICK)
     assert found.to_dict()["command"] == ""
 
@@ -241,7 +241,7 @@ def test_rounding_to_16_bits_is_no_counterexample(folder):
     assert first["word"] == "holds" and 1e-4 < first["number"] < 0.05
     # Every token attends to the first alone: the product has the largest norm there is.
     model = made("llama").bfloat16()
-    given = given_of("deep-curve", model=model, tokenizer=patient("llama").tokenizer)
+    given = given_of("deep-curve", model=model, tokenizer=get_model("llama").tokenizer)
     (name,) = given
     ones = torch.full((18, 1), 1.0 + 2**-8).double() * torch.eye(18).double()[:1]
     found = {key: one[None].numpy() for key, one in norm_of_product(ones.expand(3, 18, 18)).items()}
@@ -275,7 +275,7 @@ def test_a_model_in_memory_is_left_as_it_was():
     model = made("gpt2").train()
     before = {name: one.clone() for name, one in model.state_dict().items()}
     kind = model.config._attn_implementation
-    words = patient("llama").tokenizer
+    words = get_model("llama").tokenizer
     found = study("gpt-curves", model=[model, "post-norm"], tokenizer=words, **QUICK)
     assert model.training
     again = study("gpt-curves", model=[model.eval(), "post-norm"], tokenizer=words, **QUICK)

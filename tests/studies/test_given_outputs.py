@@ -10,7 +10,7 @@ from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from layerlab.studies.given_models import load_given
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from tests.studies.test_given_models import FAMILIES, QUICK, made
 
 
@@ -31,7 +31,7 @@ def overflow(model, part):
 @pytest.mark.parametrize("part", ["the embeddings", "layer 1", "the logits"])
 def test_a_model_whose_numbers_are_not_finite_on_the_text_is_refused(part):
     """All its weights are finite; what is NaN would be left out of a verdict over all layers."""
-    model, words = overflow(made("llama"), part), patient("llama").tokenizer
+    model, words = overflow(made("llama"), part), get_model("llama").tokenizer
     for name in OF_MODELS:
         found = studies()[name]
         given = [model] * (len(found.roles) or 1)
@@ -44,7 +44,7 @@ def test_a_model_whose_numbers_are_not_finite_on_the_text_is_refused(part):
 
 @pytest.mark.parametrize("family", [*FAMILIES])
 def test_a_sound_model_of_every_family_is_not_refused(family):
-    found, words = studies()["saliency-repeat"], patient("llama").tokenizer
+    found, words = studies()["saliency-repeat"], get_model("llama").tokenizer
     options = {**found.options, **found.fast}
     (given,) = load_given(found, options, model=made(family), tokenizer=words).values()
     assert not given.subject.model.training

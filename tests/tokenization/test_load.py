@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
 
 TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
@@ -101,8 +101,8 @@ def test_merges_are_left_out_by_nobody(tmp_path: Path, caplog: pytest.LogCapture
         found = [
             load_tokenizer(place),
             load_tokenizer(f"{place}/tokenizer.json"),
-            subject(place).tokenizer,
-            subject(place, tokenizer=drawn).tokenizer,
+            load_model(place).tokenizer,
+            load_model(place, tokenizer=drawn).tokenizer,
         ]
         assert engine(drawn).encode(text).ids == WORDS(text)["input_ids"]
     assert [words(text)["input_ids"] for words in found if words] == [WORDS(text)["input_ids"]] * 4

@@ -9,7 +9,7 @@ import pytest
 from layerlab import UserError
 from layerlab.console.progress import NullProgress
 from layerlab.experiments.plan.arm_checks import PATHS
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, settings
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, settings
 from layerlab.training import manifest, trainer
 from tests.records.test_events import room
 from tests.refused import refusal, refuses
@@ -46,14 +46,19 @@ def test_a_run_of_two_versions_is_told_and_refused(
     assert had == [(0, ONE), (3, OTHER)] and found["versions"] == OTHER
     told = killed.notes(tmp_path / "run")[-1]
     assert told.startswith("from update 3 on versions.torch was 2.13.0 and is 2.99.0: ")
-    said = refusal(check_equal_terms, [found], Varied())
+    said = refusal(check_equal_terms, [found], VariedSettings())
     assert f"is '2.13.0' in {run.name} at first and '2.99.0' in {run.name} from" in said
     assert said.endswith(
         'make them equal, or type compare.allowed_differences = ["versions.torch"]'
     )
-    assert [one.path for one in check_equal_terms([found], Varied(differ=("versions.*",)))]
+    assert [one.path for one in check_equal_terms([found], VariedSettings(differ=("versions.*",)))]
     # Two runs that are mixed alike are no better than one.
-    refuses(r"versions\.torch", check_equal_terms, [found, {**found, "run": "another"}], Varied())
+    refuses(
+        r"versions\.torch",
+        check_equal_terms,
+        [found, {**found, "run": "another"}],
+        VariedSettings(),
+    )
 
 
 def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: Any) -> None:
@@ -72,7 +77,7 @@ def test_back_on_the_first_version_the_one_between_is_not_forgotten(
     assert [one["update"] for one in found["sittings"]] == [0, 2, 4]
     told = [text for text in killed.notes(tmp_path / "run") if "versions" in text]
     assert [text.split(" on ")[0] for text in told] == ["from update 2", "from update 4"]
-    refuses(r"in .* from update 2", check_equal_terms, [found], Varied())
+    refuses(r"in .* from update 2", check_equal_terms, [found], VariedSettings())
 
 
 def test_a_sitting_that_left_no_checkpoint_is_in_no_run(

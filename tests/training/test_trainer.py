@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.api.train import Trained
+from layerlab.api.train import TrainingResult
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
@@ -242,7 +242,7 @@ def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path: 
     assert all(one["bits_per_byte"] is None for one in events if one["kind"] == "evaluation")
     said = [one["text"] for one in events if one["kind"] == "note"]
     assert len(said) == 1 and "the tokenizer does not give its held-out text back" in said[0]
-    trained = Trained(tmp_path / "run", result, tmp_path / "report.html", tuple(said))
+    trained = TrainingResult(tmp_path / "run", result, tmp_path / "report.html", tuple(said))
     assert " nats per token, 128 tokens at" in trained.summary() and said[0] in trained.summary()
     assert read_summary(tmp_path / "run").headline == f"{result['nats']:.4f} nats per token"
     assert "nats per token" in save_run(tmp_path / "run").read_text()

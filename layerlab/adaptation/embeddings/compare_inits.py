@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.embeddings.init import STARTS
-from layerlab.adaptation.embeddings.resize import Resized, Resizing, find_kept_rows
+from layerlab.adaptation.embeddings.resize import ResizeResult, Resizing, find_kept_rows
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
@@ -42,7 +42,7 @@ class InitResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedded:
+class EmbeddingResult:
     """A model with another tokenizer.
 
     Attributes:
@@ -51,7 +51,7 @@ class Embedded:
         ways: what they cost after each way to begin; the last is the one that stayed.
     """
 
-    resized: Resized
+    resized: ResizeResult
     before: Mapping[str, Bits]
     ways: tuple[InitResult, ...]
 
@@ -72,7 +72,7 @@ def embed(
     chosen: EmbeddingSection = EmbeddingSection(),
     note: Callable[[str], None] = lambda text: None,
     context: int | None = None,
-) -> Embedded:
+) -> EmbeddingResult:
     """Give a model another tokenizer, and compare initialisations before any training.
 
     Each start of the embedding is tried beside the chosen one of the head, and the other way round.
@@ -104,7 +104,7 @@ def embed(
         note(f"input {input}, head {head}")
         resized = resizing.carry_out(chosen.model_copy(update={"input": input, "head": head}))
         ways.append(InitResult(input=resized.input, head=resized.head, bits=read(new)))
-    return Embedded(resized=resized, before=before, ways=tuple(ways))
+    return EmbeddingResult(resized=resized, before=before, ways=tuple(ways))
 
 
 def read_sample(text: Text, limit: int = LIMIT) -> list[str]:

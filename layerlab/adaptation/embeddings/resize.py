@@ -34,7 +34,7 @@ PADDING = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resized:
+class ResizeResult:
     """The change of a model's embedding and head.
 
     Attributes:
@@ -100,7 +100,7 @@ def resize(
     beginning: EmbeddingSection = EmbeddingSection(),
     *,
     kept: Sequence[int] | None = None,
-) -> Resized:
+) -> ResizeResult:
     """Give a model the rows of a new tokenizer, in place.
 
     Args:
@@ -180,7 +180,7 @@ class Resizing:
         return [found.get(number, []) for number in self.fresh]
 
     @torch.no_grad()
-    def carry_out(self, beginning: EmbeddingSection) -> Resized:
+    def carry_out(self, beginning: EmbeddingSection) -> ResizeResult:
         """Put the new rows into the model, replacing those of an earlier initialisation.
 
         Raises:
@@ -274,9 +274,9 @@ class Resizing:
         rounded = -(-self.tokens // unit) * unit
         return max(rounded, self.rows_before) if self.kept is None else rounded
 
-    def _result(self, input: str, head: str, moved: tuple[str, ...]) -> Resized:
+    def _result(self, input: str, head: str, moved: tuple[str, ...]) -> ResizeResult:
         kept = self.tokens_before if self.kept is None else len(self.kept)
-        return Resized(
+        return ResizeResult(
             rows_before=self.rows_before,
             rows=len(self.origin),
             tokens_before=self.tokens_before,

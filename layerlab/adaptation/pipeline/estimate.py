@@ -209,7 +209,7 @@ _NUMBERS = ("tokens", "FLOPs", "memory", "time", "updates")
 def forecast(
     recipe: AdaptationRecipe,
     stages: Sequence[Stage],
-    shelf: StageStore,
+    store: StageStore,
     absent: Sequence[str] = (),
 ) -> Forecast:
     """Return a forecast of what the stages of a recipe take.
@@ -221,13 +221,13 @@ def forecast(
         UserError: the base's recipe, or the rows of tuning, cannot be read.
     """
     arms = recipe.arms()
-    size = _parameters(recipe, stages, shelf)
+    size = _parameters(recipe, stages, store)
     teller = _Teller(recipe.run)
     rows = []
     for stage in stages:
         own = arms[stage.arms[0]]
         tokens = count_tokens(own, stage)
-        kept = shelf.read(stage.key)
+        kept = store.read(stage.key)
         row = StageForecast(
             key=stage.key,
             title=stage.title(len(arms)),
@@ -363,10 +363,10 @@ def _room(run: StageRunSection) -> int | None:
     return None
 
 
-def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> int | None:
+def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], store: StageStore) -> int | None:
     """Return the number of parameters of the base, as it was found or as it is designed."""
     base = next(one for one in stages if one.kind == "base")
-    if kept := shelf.read(base.key):
+    if kept := store.read(base.key):
         return int(kept["result"]["parameters"])
     config = base_configuration(recipe)
     if config is None:

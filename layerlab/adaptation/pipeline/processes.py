@@ -34,7 +34,7 @@ def run_step(context: StageContext) -> Json:
     """
     if context.recipe.run.num_processes == 1 or context.stage.kind not in TRAIN:
         return STEPS[context.stage.kind](context)
-    folder = context.shelf.folder.parent / PROCESSES / context.stage.key
+    folder = context.store.folder.parent / PROCESSES / context.stage.key
     _request(context, folder)
     work = RunProcess(folder, _slots(context), WORKER)
     try:
@@ -60,9 +60,9 @@ def _request(context: StageContext, folder: Any) -> None:
     write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
     request = {
         "stage": asdict(context.stage),
-        "shelf": str(context.shelf.folder.resolve()),
+        "store": str(context.store.folder.resolve()),
         "load": list(context.load),
-        "model": context.shelf.model(context.stage.needs["model"]),
+        "model": context.store.model(context.stage.needs["model"]),
     }
     write_file(folder / STAGE, json.dumps(request, indent=1, default=str) + "\n")
     for left in (TOLD, LEFT, REFUSED):  # of an earlier call

@@ -26,7 +26,7 @@ from layerlab.adaptation.sft.train import tune
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.errors import UserError
-from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.model import LoadedModel, load_model
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
@@ -53,7 +53,7 @@ class StageContext:
 
     recipe: AdaptationRecipe
     stage: Stage
-    shelf: StageStore
+    store: StageStore
     tell: ProgressCallback
     load: tuple[str, ...] = ()
     rank: int | None = None
@@ -61,12 +61,12 @@ class StageContext:
     @property
     def folder(self) -> Path:
         """The folder of the stage."""
-        return self.shelf.of(self.stage.key)
+        return self.store.of(self.stage.key)
 
     @property
     def text(self) -> Path:
         """The folder of the cleaned texts."""
-        return self.shelf.check(self.stage.needs["text"])
+        return self.store.check(self.stage.needs["text"])
 
     @property
     def device(self) -> str:
@@ -78,13 +78,13 @@ class StageContext:
 
     def model(self, dtype: str | None = None) -> LoadedModel:
         """Return the model so far, with weights as the recipe says where no dtype is given."""
-        name = self.shelf.model(self.stage.needs["model"])
+        name = self.store.model(self.stage.needs["model"])
         own = dtype or self.recipe.base.dtype
-        return subject(name, device=self.device, dtype=own)
+        return load_model(name, device=self.device, dtype=own)
 
     def words(self, need: str = "model") -> Any:
         """Return the tokenizer of an earlier stage."""
-        return load_or_convert(self.shelf.words(self.stage.needs[need]))
+        return load_or_convert(self.store.words(self.stage.needs[need]))
 
 
 def clean(context: StageContext) -> Json:
@@ -256,6 +256,6 @@ def _peak(context: StageContext) -> Json:
 
 def _source(context: StageContext, file: str) -> str:
     """Return the source that a cleaned text was made from."""
-    kept = context.shelf.read(context.stage.needs["text"])
+    kept = context.store.read(context.stage.needs["text"])
     names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
     return str(names.get(Path(file).parent.name, file))

@@ -22,11 +22,11 @@ class Tally:
     """The finished stages of a recipe, as tables."""
 
     def __init__(
-        self, recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore
+        self, recipe: AdaptationRecipe, stages: Sequence[Stage], store: StageStore
     ) -> None:
         """Read the results of the finished stages."""
         self.recipe, self.stages = recipe, stages
-        found = {stage.key: shelf.read(stage.key) for stage in stages}
+        found = {stage.key: store.read(stage.key) for stage in stages}
         self.left = {key: one for key, one in found.items() if one is not None}
         self.arms = list(recipe.arms())
 

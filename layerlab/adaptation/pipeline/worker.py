@@ -70,7 +70,7 @@ def _carry(folder: Path) -> None:
     context = StageContext(
         recipe=recipe,
         stage=Stage(**request["stage"]),
-        shelf=StageStore(Path(request["shelf"])),
+        store=StageStore(Path(request["store"])),
         tell=told.tell,
         rank=rank,
     )

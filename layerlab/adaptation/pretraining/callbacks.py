@@ -87,7 +87,7 @@ def shares(blocks: BlockDataset, kinds: tuple[str, ...], rows: int) -> list[Sour
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class CurveSettings:
     """The texts and intervals of the curves.
 
     Attributes:
@@ -120,7 +120,7 @@ class Curves(TrainerCallback, ExportableState):
 
     def __init__(
         self,
-        watched: Watched,
+        watched: CurveSettings,
         folder: Path,
         group: ProcessGroup,
         progress: ProgressCallback | None = None,

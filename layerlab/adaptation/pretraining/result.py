@@ -11,7 +11,7 @@ from layerlab.adaptation.pretraining.replay import GENERAL
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrained:
+class PretrainingResult:
     """The result of continued pretraining.
 
     Attributes:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from layerlab.adaptation.pretraining.callbacks import Curves, ProcessGroup, Watched, shares
+from layerlab.adaptation.pretraining.callbacks import Curves, CurveSettings, ProcessGroup, shares
 from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator
 from layerlab.adaptation.pretraining.loss_resampling import batch_losses, draw_hard_batches
 from layerlab.adaptation.pretraining.replay import (
@@ -21,7 +21,7 @@ from layerlab.adaptation.pretraining.replay import (
     mix_texts,
     stack_rows,
 )
-from layerlab.adaptation.pretraining.result import Pretrained
+from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
@@ -74,7 +74,7 @@ def pretrain(
     out: Path,
     progress: ProgressCallback | None = None,
     **arguments: Any,
-) -> Pretrained:
+) -> PretrainingResult:
     """Train a causal language model in place on blocks of domain and general text in turn.
 
     No prefix of the blocks strays from the ratio by more than one block, whatever the lengths of
@@ -180,7 +180,7 @@ class PretrainingRun:
         return nats / size + weigh_router_loss(self.model, outputs, labels.numel() / size)
 
 
-def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) -> Pretrained:
+def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) -> PretrainingResult:
     order = BatchOrder(run.text.corpus, run.block, run.seed)
     updates = count_updates(run.section, run.block)
     blocks = BlockDataset(order, updates * run.section.batch_size)
@@ -197,7 +197,7 @@ def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) ->
         chosen = _choose(run, order, updates, out, group)
         trainer.train_dataset = blocks = BlockDataset(order, run.section.batch_size, chosen)
         run.settings.max_steps = updates = len(chosen)
-    watched = Watched(
+    watched = CurveSettings(
         gauges={
             kind: BitsPerByteEvaluator(
                 EvalBlocks(held, run.block, run.section.max_eval_blocks or None)
@@ -244,15 +244,15 @@ def _place(trainer: Trainer) -> ProcessGroup:
 def _find(
     run: PretrainingRun,
     curves: Curves,
-    watched: Watched,
+    watched: CurveSettings,
     updates: int,
     out: Path,
     remarks: Sequence[str],
-) -> Pretrained:
+) -> PretrainingResult:
     read = shares(watched.blocks, watched.kinds, updates * run.section.batch_size)
     notes = [*run.text.corpus.notes, *remarks]
     notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
-    return Pretrained(
+    return PretrainingResult(
         updates=updates,
         tokens=sum(one.tokens for one in read),
         sources=tuple(read),
@@ -268,7 +268,7 @@ def _find(
     )
 
 
-def _save(run: PretrainingRun, model: Any, found: Pretrained, out: Path) -> None:
+def _save(run: PretrainingRun, model: Any, found: PretrainingResult, out: Path) -> None:
     """Save the model under its name once it is whole."""
 
     def fill(folder: Path) -> None:

@@ -37,7 +37,7 @@ PLAIN = (
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedConversation:
     """A conversation as one text.
 
     Attributes:
@@ -117,7 +117,9 @@ class ChatTemplate:
                 "it asks for one (add_generation_prompt): the model learns to write that too",
             )
 
-    def render(self, turns: Sequence[Turn], location: str = "a conversation") -> Rendered:
+    def render(
+        self, turns: Sequence[Turn], location: str = "a conversation"
+    ) -> RenderedConversation:
         """Return a whole conversation as text.
 
         Raises:
@@ -127,7 +129,7 @@ class ChatTemplate:
             return self._derive(turns, location)
         return self._reach_prompt(*self._render(turns, location, tracked=True))
 
-    def prompt(self, turns: Sequence[Turn], location: str = "a prompt") -> Rendered:
+    def prompt(self, turns: Sequence[Turn], location: str = "a prompt") -> RenderedConversation:
         """Return a conversation up to where the assistant begins to speak.
 
         Raises:
@@ -137,9 +139,9 @@ class ChatTemplate:
         if self.marked:
             return self._reach_prompt(text, spans)
         said = any(turn.role == ASSISTANT for turn in turns)
-        return Rendered(text, self._derive(turns, location).spans if said else ())
+        return RenderedConversation(text, self._derive(turns, location).spans if said else ())
 
-    def _reach_prompt(self, text: str, spans: Sequence[tuple[int, int]]) -> Rendered:
+    def _reach_prompt(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedConversation:
         """Return a rendering whose marked spans begin where that for generation ends."""
         room = len(self._gap)
         found = [
@@ -147,9 +149,9 @@ class ChatTemplate:
             for start, end in spans
             if end > start
         ]
-        return Rendered(text, tuple(found))
+        return RenderedConversation(text, tuple(found))
 
-    def _derive(self, turns: Sequence[Turn], location: str) -> Rendered:
+    def _derive(self, turns: Sequence[Turn], location: str) -> RenderedConversation:
         text = self._render(turns, location)[0]
         spans = []
         for number, turn in enumerate(turns):
@@ -173,7 +175,7 @@ class ChatTemplate:
             # The blanks after the mark of its end belong to nobody.
             blanks = len(foot) - len(foot.rstrip()) if foot.strip() else 0
             spans.append((start, len(after) - blanks))
-        return Rendered(text, tuple(spans))
+        return RenderedConversation(text, tuple(spans))
 
     def _around(self, turns: Sequence[Turn], number: int, location: str) -> tuple[str, str]:
         """Return the text before and after the content of a turn."""

@@ -67,7 +67,7 @@ class SFTDataset:
         return {one.name: asdict(one.tally) for one in self.sources}
 
 
-class Packed(Dataset[list[Example]]):
+class PackedRows(Dataset[list[Example]]):
     """All rows, in their order, each with the examples that are packed into it."""
 
     def __init__(self, prepared: SFTDataset) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int32
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.sft.chat_template import PRIVATE, ChatTemplate, Rendered
+from layerlab.adaptation.sft.chat_template import PRIVATE, ChatTemplate, RenderedConversation
 from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
 from layerlab.errors import UserError
 from layerlab.system.limits import check_work
@@ -126,7 +126,7 @@ class Encoder:
             hidden.append(replace(turn, text=text))
         return tuple(hidden), left + right
 
-    def _encode(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
+    def _encode(self, rendered: RenderedConversation, marks: str) -> tuple[list[int], np.ndarray]:
         """Return the tokens, and the number of the span that each is in, or -1."""
         shown, plain = _show(rendered, marks)
         cuts = {0, len(shown.text), *(edge for span in (*shown.spans, *plain) for edge in span)}
@@ -157,7 +157,9 @@ def _places(text: str, marks: Sequence[str]) -> list[slice]:
     return found[::-1]
 
 
-def _show(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int]]]:
+def _show(
+    rendered: RenderedConversation, marks: str
+) -> tuple[RenderedConversation, list[tuple[int, int]]]:
     """Take the unused characters out again, and return the text and what stood between them."""
     if not marks:
         return rendered, []
@@ -171,7 +173,7 @@ def _show(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int
             kept.append(sign)
         moved.append(len(kept))
     spans = tuple((moved[start], moved[end]) for start, end in rendered.spans)
-    return Rendered("".join(kept), spans), plain
+    return RenderedConversation("".join(kept), spans), plain
 
 
 def _tokens(machine: Tokenizer, text: str, start: int, end: int) -> list[int]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
-from layerlab.adaptation.sft.dataset import Packed, SFTDataset, prepare_dataset
+from layerlab.adaptation.sft.dataset import PackedRows, SFTDataset, prepare_dataset
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.trainer.arguments import (
     block_of,
@@ -54,7 +54,7 @@ HELD = "held"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
+class SftResult:
     """The result of instruction tuning.
 
     Attributes:
@@ -125,7 +125,7 @@ def tune(
     sharding: Sharding = "none",
     progress: ProgressCallback | None = None,
     **arguments: Any,
-) -> Tuned:
+) -> SftResult:
     """Train a causal language model in place on the assistant's tokens alone.
 
     The loss of an update is the mean over all tokens of the assistant in it, however they are
@@ -181,19 +181,19 @@ def tune(
             check_same_plan(out, plan, given, describe_beginning(model, tokenizer))
         settings.distributed_state.wait_for_everyone()  # what is refused is refused by the first
         learner = add_adapters(model, lora, section.seed) if lora else model
-        trainer, watch, remarks = _train(learner, found, settings, out, progress, sharding)
+        trainer, curve, remarks = _train(learner, found, settings, out, progress, sharding)
         learner = whole_model(trainer).eval()
         shared = sharding != "none"
         if lora and merge and (first or not shared):
-            apart = watch.curve[-1][1] if watch.curve else {}
-            measure = None if shared else watch.measure
+            apart = curve.curve[-1][1] if curve.curve else {}
+            measure = None if shared else curve.measure
             learner, rounded = merge_and_measure(learner, apart, "nats per token", measure)
             remarks += rounded
-        done = Tuned(
+        done = SftResult(
             model=learner,
             updates=found.updates,
             sources={one.name: one.tally for one in found.sources},
-            curve=watch.curve,
+            curve=curve.curve,
             folder=out,
             notes=(*notes, *found.notes, *remarks),
         )
@@ -272,17 +272,17 @@ def _train(
     trainer = build_trainer(
         model,
         settings,
-        rows=Packed(found),
+        rows=PackedRows(found),
         collator=found.collator,
         loss=loss,
         sharding=sharding,
     )
-    watch = AnswerLossCallback(found, batching, trainer, progress)
-    trainer.add_callback(watch)
-    return trainer, watch, resume(trainer, out, "instruction tuning")
+    curve = AnswerLossCallback(found, batching, trainer, progress)
+    trainer.add_callback(curve)
+    return trainer, curve, resume(trainer, out, "instruction tuning")
 
 
-def _save(done: Tuned, tokenizer: PreTrainedTokenizerFast) -> None:
+def _save(done: SftResult, tokenizer: PreTrainedTokenizerFast) -> None:
     def fill(folder: Path) -> None:
         done.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

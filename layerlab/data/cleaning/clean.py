@@ -44,7 +44,7 @@ KEEP_ALL = CleanSection(
 
 
 @dataclass(kw_only=True)
-class Removed:
+class RemovedTexts:
     """The texts that were removed for one reason.
 
     Attributes:
@@ -59,7 +59,7 @@ class Removed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cleaned:
+class CleaningResult:
     """The counts of texts kept and removed.
 
     Attributes:
@@ -81,7 +81,7 @@ class Cleaned:
     kept: int
     kept_bytes: int
     changed: int
-    removed: dict[str, Removed]
+    removed: dict[str, RemovedTexts]
     rules: CleanSection
     notes: tuple[str, ...] = ()
     file: Path | None = None
@@ -117,7 +117,7 @@ class Cleaner:
             UserError: near duplicates are asked for, and datasketch is not installed.
         """
         self.rules = rules
-        self.removed: dict[str, Removed] = {}
+        self.removed: dict[str, RemovedTexts] = {}
         self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
         self._exact = ExactDuplicates() if rules.exact_dedup else None
         near = rules.near_duplicate_threshold
@@ -140,9 +140,11 @@ class Cleaner:
             self.changed += normal != text
             yield normal
 
-    def report(self, name: str, notes: tuple[str, ...] = (), file: Path | None = None) -> Cleaned:
+    def report(
+        self, name: str, notes: tuple[str, ...] = (), file: Path | None = None
+    ) -> CleaningResult:
         """Return the report of what has been read so far."""
-        return Cleaned(
+        return CleaningResult(
             name=name,
             documents=self.documents,
             bytes=self.bytes,
@@ -179,7 +181,7 @@ class Cleaner:
         return None
 
     def _remove(self, reason: str, why: str, text: str, size: int) -> None:
-        one = self.removed.setdefault(reason, Removed())
+        one = self.removed.setdefault(reason, RemovedTexts())
         one.documents += 1
         one.bytes += size
         if len(one.samples) < SAMPLES:
@@ -187,7 +189,9 @@ class Cleaner:
             one.samples.append({"document": self.documents, "why": why, "text": begins})
 
 
-def clean(source: Source | str | Path, out: Path, rules: CleanSection = CleanSection()) -> Cleaned:
+def clean(
+    source: Source | str | Path, out: Path, rules: CleanSection = CleanSection()
+) -> CleaningResult:
     """Clean a source into a folder: `text.jsonl` with what is left, `report.json` with the rest.
 
     The rules apply in this order, and the first that a document breaks is its reason: too long, too

@@ -26,7 +26,7 @@ class BenchmarkFile(NamedTuple):
 
 
 def read_files(
-    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
+    benchmark: Benchmark, subtask: Subtask, split: str, folder: Path | None = None
 ) -> list[BenchmarkFile]:
     """Read the files of a split of a subject.
 
@@ -41,7 +41,7 @@ def read_files(
             f"{benchmark.title} has no split {split!r}; expected {' or '.join(benchmark.files)}"
         )
     home = _home(benchmark, folder)
-    wanted = [pattern.format(file=subject.file) for pattern in benchmark.files[split]]
+    wanted = [pattern.format(file=subtask.file) for pattern in benchmark.files[split]]
     return [_find(home, path) or _from_afar(benchmark, home, path) for path in wanted]
 
 

@@ -57,7 +57,7 @@ class Item:
 
 
 def read_items(
-    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
+    benchmark: Benchmark, subtask: Subtask, split: str, folder: Path | None = None
 ) -> list[Item]:
     """Read the questions of a split that have an answer, in the order of the file.
 
@@ -67,7 +67,7 @@ def read_items(
     Raises:
         UserError: the split is not there, not in the benchmark's format, or has no answers.
     """
-    read, given = _READERS[benchmark.name], read_rows(benchmark, subject, split, folder)
+    read, given = _READERS[benchmark.name], read_rows(benchmark, subtask, split, folder)
     found = [read(row) for row in given]
     if benchmark.first and split == benchmark.split:
         found = found[: benchmark.first]
@@ -81,7 +81,7 @@ def read_items(
 
 
 def oddities(
-    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
+    benchmark: Benchmark, subtask: Subtask, split: str, folder: Path | None = None
 ) -> list[str]:
     """Describe what is odd in a file, a line each; its questions are scored as published.
 
@@ -90,7 +90,7 @@ def oddities(
     left out.
     """
     read = _READERS[benchmark.name]
-    found = [read(row) for row in read_rows(benchmark, subject, split, folder)]
+    found = [read(row) for row in read_rows(benchmark, subtask, split, folder)]
     twins = [
         f"{one.line}: the option {short_repr(twin)} stands there twice; it is scored as published"
         for one in found

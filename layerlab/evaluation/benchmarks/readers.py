@@ -69,7 +69,7 @@ class FileRow(NamedTuple):
 
 
 def read_rows(
-    benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
+    benchmark: Benchmark, subtask: Subtask, split: str, folder: Path | None = None
 ) -> list[FileRow]:
     """Read the rows of a split of a subject, in the order of its file.
 
@@ -79,7 +79,7 @@ def read_rows(
     Raises:
         UserError: a file is not there, or not written as the benchmark writes it.
     """
-    files = read_files(benchmark, subject, split, folder)
+    files = read_files(benchmark, subtask, split, folder)
     found = list(_FORMS[benchmark.form](*files))
     if not found:
         raise UserError(f"{files[0].name} holds no rows; copy it anew")

@@ -118,7 +118,7 @@ class Benchmark:
         """
         return f"layerlab_{self.name.replace('-', '_')}"
 
-    def leaf(self, subject: Subtask) -> str:
+    def leaf(self, subtask: Subtask) -> str:
         """Return the name of a subject's task in lm-eval.
 
         Example:
@@ -127,7 +127,7 @@ class Benchmark:
             >>> lawbench.leaf(lawbench.subjects[0])
             'layerlab_lawbench_1_1'
         """
-        return f"{self.task}_{subject.name.replace('-', '_')}"
+        return f"{self.task}_{subtask.name.replace('-', '_')}"
 
     def __getitem__(self, name: str) -> Subtask:
         """Return a subject by its name.

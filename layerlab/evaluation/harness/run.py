@@ -74,8 +74,8 @@ class EvaluationRun:
     weights: str | None
     arithmetic: PrecisionSetting
     options: Options
-    keeper: ResultCache
-    watch: Progress
+    cache: ResultCache
+    progress: Progress
     notes: list[str] = field(default_factory=list)
 
     def records(self, leaves: Sequence[Leaf]) -> Iterator[dict[str, Any]]:
@@ -106,18 +106,18 @@ class EvaluationRun:
             scoring = leaf.scoring(self.options)
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
-            self.watch.begin(f"{self.arm}: {leaf.name}", count)
+            self.progress.begin(f"{self.arm}: {leaf.name}", count)
             kept = self._load_kept(leaf, scoring, name)
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
                 kept = self._ask(leaf, engines[scoring], name)
-            self.watch.end(leaf.name)
+            self.progress.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
     def _ask(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
-        engine.step = lambda rows: self.watch.step(steps=rows)
+        engine.step = lambda rows: self.progress.step(steps=rows)
         if self._batch != 1:  # tried before an emulation begins, which rounds
             self.subject.batching("left" if leaf.generates else "right")
         with self._roomy(leaf), self.arithmetic.running(self.subject):
@@ -132,23 +132,23 @@ class EvaluationRun:
         self.notes.extend(f"{leaf.name}: {one}" for one in engine.notes)
         engine.notes.clear()
         record = self._record(leaf, found, time.monotonic() - start, engine.scoring, name)
-        self.keeper.save(name, record, found.samples)
+        self.cache.save(name, record, found.samples)
         return record
 
     def _load_kept(self, leaf: Leaf, scoring: str, name: str) -> dict[str, Any] | None:
         """Return the record of a task that was kept, where it follows from its own scores."""
-        kept = self.keeper.load(name)
+        kept = self.cache.load(name)
         if kept is None:
             return None
         try:
-            found, seconds = rebuild_result(kept, self.keeper.samples(name))
+            found, seconds = rebuild_result(kept, self.cache.samples(name))
             record = self._record(leaf, found, seconds, scoring, name)
             for key, value in json.loads(json.dumps(record)).items():
                 if kept.get(key) != value:
                     raise ValueError(f"its {key} does not follow from its scores")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.keeper.place(name)} is not what a task came to: {error}; delete it, and "
+                f"{self.cache.place(name)} is not what a task came to: {error}; delete it, and "
                 "type the command again"
             ) from None
         return record
@@ -167,7 +167,7 @@ class EvaluationRun:
             template=template if options.chat else None,
             metric=found.worth,
         )
-        record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
+        record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.cache.folder is not None else None
         return record
 
     @contextmanager

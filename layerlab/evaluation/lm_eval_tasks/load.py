@@ -43,7 +43,7 @@ BOTH = ("acc", "acc_norm")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedTask:
     """A task with its questions.
 
     Attributes:
@@ -71,7 +71,7 @@ class GroupMean:
     metrics: Mapping[str, bool]
 
 
-def load_named(names: str) -> tuple[list[Loaded], list[GroupMean]]:
+def load_named(names: str) -> tuple[list[LoadedTask], list[GroupMean]]:
     """Load tasks of lm-eval.
 
     Args:
@@ -97,7 +97,7 @@ def load_named(names: str) -> tuple[list[Loaded], list[GroupMean]]:
             _try(task)
             with hush(), sandbox_templates():
                 remarks = tuple(leave_out_unmarkable(task))
-        loaded.append(Loaded(task, inside, remarks))
+        loaded.append(LoadedTask(task, inside, remarks))
     return loaded, [one for one in groups.values() if one.metrics]
 
 

@@ -42,9 +42,9 @@ class Templates:
         )
         self._environment.filters["regex_replace"] = utils.regex_replace
 
-    def from_string(self, text: str) -> "Filled":
+    def from_string(self, text: str) -> "FilledTemplate":
         """Return a template that is tried before it is first filled in."""
-        return Filled(self, text)
+        return FilledTemplate(self, text)
 
     def render(self, text: str, values: dict[str, Any]) -> str:
         """Fill a template in.
@@ -72,7 +72,7 @@ class Templates:
         return self._environment.from_string(text)
 
 
-class Filled:
+class FilledTemplate:
     """A template as lm-eval asks for it."""
 
     def __init__(self, owner: Templates, text: str) -> None:

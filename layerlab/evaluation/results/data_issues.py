@@ -48,16 +48,16 @@ def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Return the first question of each kind, and how many more there are."""
     lines = (
         line
-        for subject in benchmark.subjects
-        for line in oddities(benchmark, subject, benchmark.split, folder)
+        for subtask in benchmark.subjects
+        for line in oddities(benchmark, subtask, benchmark.split, folder)
     )
     return (f"{benchmark.title}: {line}" for line in sum_up_alike(lines))
 
 
 def _count_unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield a line for each kind of rows that the source leaves out of a task's score."""
-    for subject in benchmark.subjects:
-        left_out = read_scored_rows(subject.name, folder=folder).left_out
+    for subtask in benchmark.subjects:
+        left_out = read_scored_rows(subtask.name, folder=folder).left_out
         for why, count in Counter(left_out.values()).items():
             rows = "1 row is" if count == 1 else f"{count} rows are"
-            yield f"{benchmark.title} {subject.name}: {rows} left out: {why}"
+            yield f"{benchmark.title} {subtask.name}: {rows} left out: {why}"

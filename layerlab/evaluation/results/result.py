@@ -55,7 +55,7 @@ class AskedShots(BaseModel):
     asked: int
 
 
-class Asked(AskedArm):
+class TaskScores(AskedArm):
     """Scores of a task, question by question."""
 
     task: str
@@ -68,11 +68,11 @@ class Asked(AskedArm):
     asked: dict[str, str] = {}
 
 
-class SubjectScore(Score, Asked):
+class SubjectScore(Score, TaskScores):
     """Score of a part of a benchmark."""
 
 
-class LmEvalScore(Asked):
+class LmEvalScore(TaskScores):
     """Score of a task of lm-eval."""
 
     score: float | None  # a perplexity by word has no bound

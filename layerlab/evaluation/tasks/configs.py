@@ -126,29 +126,29 @@ def task_configs(benchmark: Benchmark, way: str = "") -> list[Config]:
     return [{**_leaf(benchmark, one), **changes} for one in benchmark.subjects]
 
 
-def _leaf(benchmark: Benchmark, subject: Subtask) -> Config:
+def _leaf(benchmark: Benchmark, subtask: Subtask) -> Config:
     template, version = benchmark.name, VERSION
-    if benchmark.name == "agieval" and subject.name in CLOZE:
+    if benchmark.name == "agieval" and subtask.name in CLOZE:
         template, version = "cloze", VALUES
     config = {
         **TEMPLATES.get(template, CHOICE),
-        "task": benchmark.leaf(subject),
-        "task_alias": subject.name,
+        "task": benchmark.leaf(subtask),
+        "task_alias": subtask.name,
         "num_fewshot": benchmark.shots,
-        "metadata": {"version": version, "benchmark": benchmark.name, "subject": subject.name},
+        "metadata": {"version": version, "benchmark": benchmark.name, "subject": subtask.name},
     }
-    return {**config, **_of_law(subject, config)} if template == "lawbench" else config
+    return {**config, **_of_law(subtask, config)} if template == "lawbench" else config
 
 
-def _of_law(subject: Subtask, config: Config) -> Config:
+def _of_law(subtask: Subtask, config: Config) -> Config:
     """Return what a task of LawBench says besides."""
     metadata = {
         **config["metadata"],
-        "level": subject.category,
-        "kind": TASKS[subject.name].kind,
+        "level": subtask.category,
+        "kind": TASKS[subtask.name].kind,
     }
-    alias = f"{subject.name} {subject.english}"
-    if subject.name != CORRECTIONS:
+    alias = f"{subtask.name} {subtask.english}"
+    if subtask.name != CORRECTIONS:
         return {"task_alias": alias, "metadata": metadata}
     return {
         "task_alias": alias,
@@ -166,7 +166,7 @@ def group_config(benchmark: Benchmark, way: str = "") -> Config:
     config: Config = {
         "group": benchmark.task + (f"_{way}" if way else ""),
         "group_alias": benchmark.title + (f", {way}" if way else ""),
-        "task": [benchmark.leaf(subject) for subject in benchmark.subjects],
+        "task": [benchmark.leaf(subtask) for subtask in benchmark.subjects],
         "aggregate_metric_list": [
             {"metric": name, "aggregation": "mean", "weight_by_size": weighted} for name in metrics
         ],

@@ -29,7 +29,7 @@ COLUMNS: Mapping[str, str] = {
 
 def documents(
     benchmark: Benchmark,
-    subject: Subtask,
+    subtask: Subtask,
     split: str,
     manner: Manner | None = None,
     folder: Path | None = None,
@@ -43,10 +43,10 @@ def documents(
         UserError: the split cannot be read, or an example has no explanation to show.
     """
     manner = manner or Manner()
-    found = read_items(benchmark, subject, split, folder)
+    found = read_items(benchmark, subtask, split, folder)
     if manner.cot and split == benchmark.shots_split:
         _explain(found, benchmark)
-    return [_document(one, benchmark, subject, manner) for one in found]
+    return [_document(one, benchmark, subtask, manner) for one in found]
 
 
 def splits(
@@ -75,8 +75,8 @@ def splits(
     return found
 
 
-def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner) -> dict[str, Any]:
-    prompt = build_prompt(one, benchmark, subject, manner)
+def _document(one: Item, benchmark: Benchmark, subtask: Subtask, manner: Manner) -> dict[str, Any]:
+    prompt = build_prompt(one, benchmark, subtask, manner)
     begin: Callable[[str], str] = str.lstrip if manner.chat else str
     return {
         "header": prompt.header,

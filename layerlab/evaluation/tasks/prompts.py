@@ -49,7 +49,7 @@ class Manner:
 
 
 def build_prompt(
-    question: Item, benchmark: Benchmark, subject: Subtask, manner: Manner | None = None
+    question: Item, benchmark: Benchmark, subtask: Subtask, manner: Manner | None = None
 ) -> TaskPrompt:
     r"""Put a question into words.
 
@@ -63,31 +63,31 @@ def build_prompt(
         >>> prompt.choices, prompt.target
         (('A', 'B', 'C', 'D'), 'B')
     """
-    return _WORDINGS[benchmark.name](question, subject, manner or Manner())
+    return _WORDINGS[benchmark.name](question, subtask, manner or Manner())
 
 
-def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_ceval(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     start = "答案：让我们一步一步思考，\n" if manner.cot else "答案："
     steps = f"{question.explanation}\n所以答案是" if manner.cot else ""
     return TaskPrompt(
-        header=f"以下是中国关于{subject.chinese}考试的单项选择题，请选出其中的正确答案。\n\n",
+        header=f"以下是中国关于{subtask.chinese}考试的单项选择题，请选出其中的正确答案。\n\n",
         text=f"{question.text}\n{_list(question)}\n{start}",
         choices=tuple(LETTERS[: len(question.options)]),
         target=f"{steps}{question.letters}" + "。" * manner.cot,
     )
 
 
-def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_cmmlu(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     return TaskPrompt(
-        header=f"以下是关于{subject.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
+        header=f"以下是关于{subtask.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
         text=f"题目：{question.text}\n{_list(question)}\n答案是：",
         choices=tuple(LETTERS[: len(question.options)]),
         target=question.letters,
     )
 
 
-def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
-    name = subject.name.replace("_", " ")
+def _of_mmlu(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
+    name = subtask.name.replace("_", " ")
     return TaskPrompt(
         header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
         text=f"{question.text}\n{_list(question)}\nAnswer:",
@@ -96,9 +96,9 @@ def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     )
 
 
-def _of_agieval(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_agieval(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     last = LETTERS[len(question.options) - 1]
-    if not subject.file.startswith(ENGLISH):
+    if not subtask.file.startswith(ENGLISH):
         asked = f"{question.passage}问题：{question.text}"
         if not question.options:
             return TaskPrompt(text=f"{asked}\n答案：", target=question.reply)
@@ -118,14 +118,14 @@ def _of_agieval(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     )
 
 
-def _of_boolq(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_boolq(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     asked = f"{question.passage}\nQuestion: {question.text}?\n"
     if manner.scoring == "mean_nll":
         return _whole(tuple(f"{asked}{option}" for option in question.options), question)
     return _space(f"{asked}Answer:", question)
 
 
-def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_ax_b(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     if manner.scoring == "mean_nll":
         labels = ("entailment", "not_entailment")
         texts = tuple(f"{question.passage}?{label}, {question.text}" for label in labels)
@@ -135,14 +135,14 @@ def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     )
 
 
-def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_piqa(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     if manner.scoring == "mean_nll":
         start = f"The following makes sense: \nQ: {question.text}\nA: "
         return _whole(tuple(f"{start}{option}\n" for option in question.options), question)
     return _space(f"Question: {question.text}\nAnswer:", question)
 
 
-def _of_csl(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_csl(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     """Put a question of CSL; `mean_nll` compares the abstract alone with the keywords added."""
     abstract = f"摘要：{question.passage}"
     if manner.scoring == "mean_nll":
@@ -160,7 +160,7 @@ def _of_csl(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     )
 
 
-def _of_eprstmt(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_eprstmt(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     asked = f'内容： "{question.text}"。情绪分类：'
     labels = tuple(f"{option}。" for option in question.options)
     if manner.scoring == "mean_nll":
@@ -168,12 +168,12 @@ def _of_eprstmt(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     return TaskPrompt(text=asked, choices=labels, target=labels[question.right[0]])
 
 
-def _of_xsum(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_xsum(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     ask = "Based on the previous text, provide a brief single summary:"
     return TaskPrompt(text=f"Document：{question.text}\n{ask}", target=f" {question.reply}")
 
 
-def _of_lcsts(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+def _of_lcsts(question: Item, subtask: Subtask, manner: Manner) -> TaskPrompt:
     return TaskPrompt(
         text=f"阅读以下文章，并给出简短的摘要：{question.text}\n摘要如下：", target=question.reply
     )

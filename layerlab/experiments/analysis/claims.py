@@ -77,7 +77,7 @@ class ArmPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedClaim:
     """A claim with its pairs of arms and its verdict.
 
     Attributes:
@@ -115,7 +115,7 @@ def judge_claims(
         if min(right[1], wrong[1]) < level.alpha:
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right
-        judged = Judged(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
+        judged = JudgedClaim(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
         rows.append(_row(judged, level, unit if claim.measure == LOSS else unit_of(claim.measure)))
     return rows
 
@@ -182,7 +182,7 @@ def _chances(found: Sequence[ArmPair]) -> tuple[tuple[float, float], tuple[float
     return max(rights, key=lambda both: both[1]), min(wrongs, key=lambda both: both[1])
 
 
-def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
+def _row(judged: JudgedClaim, level: Level, unit: str) -> dict[str, Any]:
     claim = judged.claim
     named = dict.fromkeys(name for pair in judged.pairs for name in (pair.arm, pair.baseline))
     return {
@@ -201,7 +201,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
     }
 
 
-def _describe(judged: Judged, level: Level, unit: str) -> str:
+def _describe(judged: JudgedClaim, level: Level, unit: str) -> str:
     """Describe the verdict in a sentence, with the number that decides it."""
     count, told = len(judged.pairs), _decisive(judged)
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
@@ -217,14 +217,14 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     return "; ".join(part for part in parts if part) + "."
 
 
-def _decisive(judged: Judged) -> ArmPair:
+def _decisive(judged: JudgedClaim) -> ArmPair:
     """Return the surest pair against a claim that fails; else the one that is least sure."""
     if judged.word == "fails":
         return min(judged.pairs, key=lambda pair: pair.wrong[1])
     return max(judged.pairs, key=lambda pair: (pair.right[1], -pair.wrong[1]))
 
 
-def _share(judged: Judged, level: Level) -> str:
+def _share(judged: JudgedClaim, level: Level) -> str:
     count = len(judged.pairs)
     if judged.word == "holds":
         return f"{count} of {count} pairs are as said; the least sure"
@@ -236,7 +236,7 @@ def _share(judged: Judged, level: Level) -> str:
     return f"{sure} of {count} pairs surely as said; the least sure"
 
 
-def _describe_pair(judged: Judged, pair: ArmPair, level: Level, unit: str) -> str:
+def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) -> str:
     names = f"{pair.arm} against {pair.baseline}"
     found, lost, ended = pair.evidence.found, pair.evidence.lost, pair.evidence.ended
     if any(lost):
@@ -258,11 +258,11 @@ def _describe_pair(judged: Judged, pair: ArmPair, level: Level, unit: str) -> st
     return f"{size} ({_evidence(judged, pair, level)})"
 
 
-def _is_margined(judged: Judged) -> bool:
+def _is_margined(judged: JudgedClaim) -> bool:
     return judged.claim.relation in _WITHIN
 
 
-def _evidence(judged: Judged, pair: ArmPair, level: Level) -> str:
+def _evidence(judged: JudgedClaim, pair: ArmPair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
     told = describe_interval(found, questions=is_scored(judged.claim.measure))
     if count > 1:
@@ -273,7 +273,7 @@ def _evidence(judged: Judged, pair: ArmPair, level: Level) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
-def _describe_unfinished(judged: Judged) -> str:
+def _describe_unfinished(judged: JudgedClaim) -> str:
     missing = any(pair.missing for pair in judged.pairs)
     return "planned seeds are missing: this verdict is not final" if missing else ""
 

@@ -33,7 +33,7 @@ from layerlab.experiments.analysis.warnings import (
     remarks,
     warn_of_one_arm,
 )
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
 from layerlab.experiments.statistics.differences import Difference
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
@@ -187,7 +187,7 @@ def _find_declared(
     found = {}
     for name, baseline in baselines.items():
         pair = [one.manifest for one in records if one.arm in (name, baseline)]
-        found[name] = [one.path for one in check_equal_terms(pair, Varied.of(section))]
+        found[name] = [one.path for one in check_equal_terms(pair, VariedSettings.of(section))]
     return found
 
 

@@ -11,7 +11,11 @@ from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Look, collect_arms
 from layerlab.experiments.analysis.judged_measures import measure_tests
-from layerlab.experiments.plan.equal_terms import SettingDifference, Varied, check_equal_terms
+from layerlab.experiments.plan.equal_terms import (
+    SettingDifference,
+    VariedSettings,
+    check_equal_terms,
+)
 from layerlab.experiments.statistics.additive_model import presence
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.moderated_variance import Prior
@@ -83,7 +87,7 @@ def look_at_recipe(
     records, left = _plan(section, [one for one in found if one.arm in baselines])
     records, speeds = without_untimed(section, records)
     records, scores = without_unlike(section, records)
-    contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
+    contrasts = check_equal_terms([one.manifest for one in records], VariedSettings.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
     crossed = find_interactions(recipe, section)

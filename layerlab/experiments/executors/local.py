@@ -65,7 +65,7 @@ class RunOutcome:
         return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
 
 
-def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
+def run_one(run: RunSpec, folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Execute one run, in this process if that is enough, and return its result.
 
     A run that diverges has a result too, which says so.
@@ -78,8 +78,8 @@ def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[s
     if result is not None:
         return result
     if is_here(settings):
-        return _here(run, folder, watch or NullProgress())
-    (outcome,) = run_all([run], folder.parent, settings, watch)
+        return _here(run, folder, progress or NullProgress())
+    (outcome,) = run_all([run], folder.parent, settings, progress)
     if outcome.result is None:
         raise UserError(f"{run.name} {outcome.text}; all that it said is in {folder / LOG}")
     return outcome.result
@@ -95,7 +95,7 @@ def is_here(settings: RunSection) -> bool:
     return settings.num_processes == 1 and settings.executor == "local"
 
 
-def _here(run: RunSpec, folder: Path, watch: Progress) -> dict[str, Any]:
+def _here(run: RunSpec, folder: Path, progress: Progress) -> dict[str, Any]:
     import torch
 
     from layerlab.system.hardware import reset_peak_memory
@@ -108,7 +108,7 @@ def _here(run: RunSpec, folder: Path, watch: Progress) -> dict[str, Any]:
         with lock_runs([folder]), lock_folder(folder):
             write_run(run, folder)
             reset_peak_memory()  # whatever this process has done before is no part of the run
-            return trainer.train_run(run, folder, watch)
+            return trainer.train_run(run, folder, progress)
     except Diverged:
         if (lost := read_result(folder)) is None:
             raise
@@ -121,7 +121,7 @@ def run_all(
     runs: Sequence[RunSpec],
     out: Path,
     settings: RunSection,
-    watch: Progress | None = None,
+    progress: Progress | None = None,
     command: Sequence[str] | None = None,
     pool: WorkerPool | None = None,
 ) -> list[RunOutcome]:
@@ -130,7 +130,7 @@ def run_all(
     Args:
         out: in which each has a folder of its name.
         settings: of where and how; `run.executor` says by whom.
-        watch: is told of every run's progress, and of its end.
+        progress: is told of every run's progress, and of its end.
         command: that carries out the run whose folder is its last argument, in a process of its
             own; None for layerlab's, which carry out one run after another.
         pool: of such workers, kept for further runs; one of its own if left out.
@@ -142,10 +142,10 @@ def run_all(
         UserError: there is no such device, a folder cannot be written, or another runner holds it.
         Stopped: a signal asked to stop; every run was given time for a checkpoint.
     """
-    watch = watch or NullProgress()
+    progress = progress or NullProgress()
     ended = {run.name: skipped for run in runs if (skipped := _skip(run, out))}
     for outcome in ended.values():
-        watch.end(outcome.run.name, outcome.text)
+        progress.end(outcome.run.name, outcome.text)
     left = [run for run in runs if run.name not in ended]
     with lock_runs(out / run.name for run in left):
         for run in left:
@@ -154,7 +154,7 @@ def run_all(
             with ExitStack() as stack:
                 pool = pool or stack.enter_context(closing(WorkerPool()))
                 crew = _crew(settings, out, left, command, pool)
-                ended |= _Pool(out, settings, watch, crew).carry_out(left)
+                ended |= _Pool(out, settings, progress, crew).carry_out(left)
     return [ended[run.name] for run in runs]
 
 
@@ -250,7 +250,7 @@ class _Pool:
 
     out: Path
     settings: RunSection
-    watch: Progress
+    progress: Progress
     crew: _Executor
     ended: dict[str, RunOutcome] = field(default_factory=dict)
     active: list[_Active] = field(default_factory=list)
@@ -287,7 +287,7 @@ class _Pool:
         over = one.work.code() is not None
         event = one.sign.news()
         if event is not None:
-            self.watch.update(one.run.name, event)
+            self.progress.update(one.run.name, event)
         if not one.work.running():
             one.sign.renew()
         elif one.sign.silent() > 60 * self.settings.timeout_minutes:
@@ -300,7 +300,7 @@ class _Pool:
         self.active.remove(one)
         code, result = one.work.code(), read_finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.max_attempts:
-            self.watch.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
+            self.progress.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
             return [(one.run, one.attempt + 1)]
         self._end(one, "failed" if result is None else "finished", result)
         return []
@@ -317,7 +317,7 @@ class _Pool:
             attempts=one.attempt,
         )
         self.ended[one.run.name] = outcome
-        self.watch.end(one.run.name, outcome.text)
+        self.progress.end(one.run.name, outcome.text)
 
     def _stop(self) -> None:
         """Ask all runs for a checkpoint, wait for it a while, and end them."""

@@ -20,7 +20,7 @@ from layerlab.training.step.nonfinite import Diverged
 from layerlab.training.trainer import Trainer
 
 
-def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None:
+def run_in_lockstep(runs: Sequence[RunSpec], out: Path, progress: Progress) -> None:
     """Execute the unfinished runs, one seed after the other.
 
     Args:
@@ -39,7 +39,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
                 stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
             stack.enter_context(explain_memory(SMALLER))
-            _together([_Sharing(run, out / run.name, watch) for run in waiting])
+            _together([_Sharing(run, out / run.name, progress) for run in waiting])
 
 
 class _Sharing(Trainer):

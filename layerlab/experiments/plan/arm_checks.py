@@ -10,7 +10,7 @@ from typing import Any
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.errors import UserError
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, settings
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, settings
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.settings import matches
 from layerlab.system.hardware import LIBRARIES
@@ -42,7 +42,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     for pattern in section.allowed_differences:
         if not any(matches(path, [pattern]) for path in paths):
             raise UserError(_unknown(pattern, sorted(paths)))
-    check_equal_terms(manifests, Varied.of(section))
+    check_equal_terms(manifests, VariedSettings.of(section))
 
 
 def _predict_manifest(run: RunSpec) -> dict[str, Any]:

@@ -63,7 +63,7 @@ _FEW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Varied:
+class VariedSettings:
     """The settings that a comparison declares to vary.
 
     Attributes:
@@ -77,7 +77,7 @@ class Varied:
     time: bool = False
 
     @classmethod
-    def of(cls, section: CompareSection) -> "Varied":
+    def of(cls, section: CompareSection) -> "VariedSettings":
         """Return the settings that a compare section declares to vary."""
         return cls(
             differ=section.allowed_differences,
@@ -107,7 +107,9 @@ class SettingDifference:
         return f"{self.path} is {_describe(left)} in {one} and {_describe(right)} in {other}"
 
 
-def check_equal_terms(manifests: Sequence[Manifest], varied: Varied) -> list[SettingDifference]:
+def check_equal_terms(
+    manifests: Sequence[Manifest], varied: VariedSettings
+) -> list[SettingDifference]:
     """Refuse runs that differ in anything that was not declared.
 
     Returns:
@@ -218,7 +220,7 @@ def _shares_scale(format: Any) -> bool:
         return False
 
 
-def _is_allowed(contrast: SettingDifference, varied: Varied, beside: Sequence[str]) -> bool:
+def _is_allowed(contrast: SettingDifference, varied: VariedSettings, beside: Sequence[str]) -> bool:
     always = [*beside, *_SEED]
     always += _RATE if varied.rates else ()
     always += _TIME if varied.time and not contrast.within else ()

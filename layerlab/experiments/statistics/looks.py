@@ -72,7 +72,7 @@ def describe_looks(section: CompareSection, arms: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _LossTable:
     """A table of losses up to a look."""
 
     model: Additive
@@ -90,7 +90,7 @@ def _seeds(section: CompareSection, arms: int, effect: float, rng: np.random.Gen
     stages = []
     for look, share in zip(section.looks, shares(section.looks, alpha), strict=True):
         values = {str(arm): dict(enumerate(row[:look].tolist())) for arm, row in enumerate(table)}
-        stages.append((share, _Drawn(Additive(values, {"0": 1.0}))))
+        stages.append((share, _LossTable(Additive(values, {"0": 1.0}))))
         family = Family(tests, stages, alpha)
         if all(family[test].corrected < alpha for test in tests):
             return look

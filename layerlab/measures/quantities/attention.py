@@ -57,7 +57,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     return Focus(**read_heads(attended, [replace(FOCUS, dtype=dtype)]))
 
 
-class _Seen:
+class _RowReadings:
     """Readings of the rows of some heads: of blocks, each with its keys, or of all at once."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Seen:
 
 
 def _watch(part: AttentionRecord) -> tuple[Watch, End]:
-    seen = _Seen()
+    seen = _RowReadings()
     return seen, lambda: vars(_pool(part, seen.blocks))
 
 

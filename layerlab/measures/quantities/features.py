@@ -48,7 +48,7 @@ line. `apart` says in a number what the colours show."""
 
 
 @dataclass(kw_only=True)
-class Chosen:
+class ChosenOccurrences:
     """The choice of occurrences that are kept.
 
     Attributes:
@@ -77,7 +77,7 @@ class Cloud:
     marks: list[tuple[int, int]] = field(default_factory=list)
     features: list[Tensor] = field(default_factory=list)
 
-    def add(self, layer: Layer, chosen: Chosen, skip: int) -> None:
+    def add(self, layer: Layer, chosen: ChosenOccurrences, skip: int) -> None:
         """Take the tokens of one more sequence."""
         self.pool.add(layer.stream[skip:])
         drawn = chosen.of(layer.sequence)
@@ -87,7 +87,7 @@ class Cloud:
             self.features.append(layer.stream[positions].detach().cpu())
 
 
-def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> Chosen:
+def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> ChosenOccurrences:
     """Return the most frequent tokens and a limited number of occurrences of each, evenly spread.
 
     Source: pangu23, section 5.2.
@@ -108,7 +108,9 @@ def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> C
         for position, token in enumerate(tokens, skip):
             if token in places:
                 places[token].append((sequence, position))
-    return Chosen(words=most, places=[_spread(places[token], points) for token, _ in most])
+    return ChosenOccurrences(
+        words=most, places=[_spread(places[token], points) for token, _ in most]
+    )
 
 
 def _spread(places: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
@@ -143,7 +145,7 @@ def close(run: MeasureContext) -> Iterator[Row]:
     clouds, skip = run.memory.pop("clouds", {}), run.options["skip"]
     if not clouds:
         raise NotApplicable(f"no text is longer than the {_first(skip)} left out")
-    chosen: Chosen = run.memory["chosen"]
+    chosen: ChosenOccurrences = run.memory["chosen"]
     run.picture.update(_head(chosen, run))
     if skip:
         run.notes["skip"] = f"{_first(skip)} of each sequence left out, as beginnings lie far off"
@@ -183,7 +185,9 @@ def _points(cloud: Cloud, found: Components) -> tuple[Tensor, Tensor]:
     return points, torch.tensor([word for word, _ in cloud.marks])
 
 
-def _table(cloud: Cloud, points: Tensor, chosen: Chosen) -> list[list[list[float | None]]]:
+def _table(
+    cloud: Cloud, points: Tensor, chosen: ChosenOccurrences
+) -> list[list[list[float | None]]]:
     """Return the table by word and occurrence.
 
     None where this layer of its sequence was not finite.
@@ -196,7 +200,7 @@ def _table(cloud: Cloud, points: Tensor, chosen: Chosen) -> list[list[list[float
     return table
 
 
-def _head(chosen: Chosen, run: MeasureContext) -> dict[str, Any]:
+def _head(chosen: ChosenOccurrences, run: MeasureContext) -> dict[str, Any]:
     ids = [token for token, _ in chosen.words]
     named = alone(run.subject, torch.tensor(ids, dtype=torch.int64))
     return {

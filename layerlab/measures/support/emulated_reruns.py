@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import MeasureContext, ModelContext
-from layerlab.numerics.emulation.arithmetic import exact, regime
+from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.formats import parse_formats
@@ -49,7 +49,7 @@ class Reruns:
 
     def read_emulated(self, format: str, mode: str, read: Callable[[int, Tensor], None]) -> None:
         """Read the same outputs as `true` in a format, by their place there; none is kept."""
-        run = Emulation(self.model, regime(format, mode))
+        run = Emulation(self.model, make_arithmetic(format, mode))
         read_outputs(run, self.call, self.blocks, lambda index, seen: read(index, seen[0]))
 
     def foretold(self, format: str, kind: str) -> list[float]:
@@ -64,7 +64,9 @@ class Reruns:
         """
         modules = [*([] if self.front is None else [self.front]), *self.blocks]
         true = [one[None] for one in self.true[self.front is None :]]
-        values, found = spreads(self.model, self.call, regime(format), modules, kind, true=true)
+        values, found = spreads(
+            self.model, self.call, make_arithmetic(format), modules, kind, true=true
+        )
         means = [_relative(one[0], true[0]) for one, true in zip(found, values, strict=True)]
         return means if self.front is not None else [nan, *means]
 

@@ -193,7 +193,7 @@ def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
     Source: golub13, sections 4.2 and 10.1.
     Unit: that of the weights.
     """
-    bounds = [_Certified(matrix) for matrix in matrices]
+    bounds = [_CertifiedBounds(matrix) for matrix in matrices]
     small = [one for one in bounds if one.gram.shape[1] <= SMALL]
     for one, gram in zip(small, read_host([one.gram for one in small]), strict=True):
         one.found = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).to(one.gram)
@@ -248,7 +248,7 @@ class StackedNorms:
         return torch.bmm(self._wide, self._krylov.vector[..., None])[..., 0]
 
 
-class _Certified:
+class _CertifiedBounds:
     """The largest eigenvalues of the Gram matrices of a batch, from below, then from above.
 
     Attributes:

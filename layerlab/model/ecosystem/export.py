@@ -16,7 +16,7 @@ from typing import Any
 
 from layerlab.blocks.spec import Spec
 from layerlab.variants.flat_imports import ERRORS, file_stem, sibling
-from layerlab.variants.registry import Found, declaring, find_needed, read_before, require
+from layerlab.variants.registry import DeclaredNames, declaring, find_needed, read_before, require
 from layerlab.version import VERSION
 
 CONFIG, MODELS = "layerlab.model.config", "layerlab.model.modeling"
@@ -157,7 +157,7 @@ def _seal(code: Mapping[str, bytes]) -> dict[str, bytes]:
     return {**code, first: b"".join([*before, start, marked, end, *after])}
 
 
-def _inventory(homes: list[Found]) -> str:
+def _inventory(homes: list[DeclaredNames]) -> str:
     stems = [file_stem(one.module) for one in homes]
     imports = [f"from .{stem} import PARTS as P{at}\n" for at, stem in enumerate(stems)]
     return INVENTORY.format(

@@ -43,7 +43,7 @@ REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Kept:
+class AppliedPolicy:
     """The meaning of a policy for one model.
 
     Attributes:
@@ -63,7 +63,7 @@ class Kept:
         return name.rpartition(".")[0] in self.modules | self.tied
 
 
-def find_kept(model: nn.Module, policy: Policy) -> Kept:
+def find_kept(model: nn.Module, policy: Policy) -> AppliedPolicy:
     """Look up what a policy keeps.
 
     Raises:
@@ -88,7 +88,9 @@ def find_kept(model: nn.Module, policy: Policy) -> Kept:
             )
     wanted = [*inner, *modules]
     attentions = {name for name in hearing if any(fnmatchcase(name, entry) for entry in wanted)}
-    return Kept(frozenset(modules), frozenset(attentions), residual, _find_tied(model, modules))
+    return AppliedPolicy(
+        frozenset(modules), frozenset(attentions), residual, _find_tied(model, modules)
+    )
 
 
 def _check_entries(entries: list[str]) -> None:
@@ -171,7 +173,7 @@ def saved_policy(model: nn.Module) -> Policy:
 
 
 @contextmanager
-def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
+def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[AppliedPolicy]:
     """Cast as a policy says for as long as the block lasts.
 
     The parameters are the caller's.
@@ -192,7 +194,7 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
             config._attn_implementation = asked
 
 
-def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
+def _install(model: nn.Module, found: AppliedPolicy, low: torch.dtype) -> list[Any]:
     if not (found.modules or found.attentions or found.residual):
         return []  # what the code itself widens stays so
     handles = []
@@ -342,7 +344,7 @@ def _within(name: str, entries: list[str]) -> bool:
     return any(fnmatchcase(path, entry) for path in around for entry in entries)
 
 
-def _check(model: nn.Module, found: Kept) -> None:
+def _check(model: nn.Module, found: AppliedPolicy) -> None:
     """Refuse a model that already has a policy, and a kernel that has no float32."""
     if hasattr(model, APPLIED):
         raise UserError(

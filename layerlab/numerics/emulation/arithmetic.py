@@ -53,7 +53,7 @@ class EmulatedArithmetic:
     device: str | None = None
 
 
-def regime(
+def make_arithmetic(
     format: GivenFormat,
     mode: str = "as-run",
     *,

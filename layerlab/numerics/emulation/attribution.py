@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
+from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
@@ -232,10 +232,10 @@ def attribution(
         UserError: unknown format or mode.
     """
     modules = () if last is None else (last,)
-    run = Emulation(model, regime(format, mode, **options))
+    run = Emulation(model, make_arithmetic(format, mode, **options))
     if true is None:
         step("reference")
-        true = outputs(Emulation(model, exact(run.regime.low)), call, modules)
+        true = outputs(Emulation(model, exact(run.arithmetic.low)), call, modules)
     trial = _Trials(run, call, modules, true, step)
     total = trial("all places", None)
     places = SiteIndex(model, run.roundings)

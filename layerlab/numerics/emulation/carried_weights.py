@@ -92,16 +92,18 @@ class CarriedWeights(EmulationMode):
 
     Args:
         model: the model; it is not changed.
-        regime: which format what is rounded to.
+        arithmetic: which format what is rounded to.
         policy: what stays in float32.
     """
 
-    def __init__(self, model: nn.Module, regime: EmulatedArithmetic, policy: Policy | None) -> None:
-        super().__init__(regime.wide)
+    def __init__(
+        self, model: nn.Module, arithmetic: EmulatedArithmetic, policy: Policy | None
+    ) -> None:
+        super().__init__(arithmetic.wide)
         self.model = model
-        self.regime = regime
+        self.arithmetic = arithmetic
         self.gradients: dict[str, Tensor] = {}
-        self._followers = find_followers(model, regime.low)
+        self._followers = find_followers(model, arithmetic.low)
         self._policy = policy
         self._kept = find_kept(model, policy) if policy is not None else None
 
@@ -116,7 +118,7 @@ class CarriedWeights(EmulationMode):
     @contextmanager
     def carrying(self, backward: bool, by_layer: bool) -> Iterator[None]:
         """Give the model carriers until the block ends."""
-        at_once = backward or self.regime.rounding == "stochastic"
+        at_once = backward or self.arithmetic.rounding == "stochastic"
         by_layer = not at_once and (by_layer or is_offloaded(self.model))
         values = LayerValues()
         with self._swap(backward, values if by_layer else None):
@@ -130,7 +132,7 @@ class CarriedWeights(EmulationMode):
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
-            stored = low_precision_weights(self.model, self.regime.low, self._followers)
+            stored = low_precision_weights(self.model, self.arithmetic.low, self._followers)
             for owner, name, table, value, dtype in stored:
                 if id(value) not in carried:
                     # What is written into a buffer has to last.
@@ -149,9 +151,9 @@ class CarriedWeights(EmulationMode):
     def _carrier(
         self, value: Tensor, site: OpSite, low: torch.dtype, values: LayerValues | None
     ) -> EmulatedTensor:
-        format = self.regime.weights
+        format = self.arithmetic.weights
         kept = self._kept and self._kept.parameter(str(site).replace(":", "."))
-        if kept or low != self.regime.low:
+        if kept or low != self.arithmetic.low:
             low, format = torch.float32, None
         rounded = self.note_weight(site, format)
         make = partial(self._values, value, site, format if rounded else None)

@@ -11,7 +11,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from layerlab.numerics.emulation.apply_policy import cast
-from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
+from layerlab.numerics.emulation.arithmetic import (
+    AnyFormat,
+    EmulatedArithmetic,
+    exact,
+    make_arithmetic,
+)
 from layerlab.numerics.emulation.autocast import autocasting
 from layerlab.numerics.emulation.carried_weights import CarriedWeights
 from layerlab.numerics.emulation.emulated_tensor import (
@@ -36,7 +41,7 @@ from layerlab.numerics.emulation.inner_roundings import (
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, Tracker, moves
 from layerlab.numerics.emulation.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
-from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.round import GivenFormat, Rounder, sparing
 
 
@@ -51,7 +56,7 @@ class Emulation(CarriedWeights):
 
     Args:
         model: the model; it is not changed.
-        regime: which format what is rounded to.
+        arithmetic: which format what is rounded to.
         where: patterns of the places that are rounded; None for all.
         policy: what stays in float32.
     """
@@ -61,16 +66,16 @@ class Emulation(CarriedWeights):
     def __init__(
         self,
         model: nn.Module,
-        regime: EmulatedArithmetic,
+        arithmetic: EmulatedArithmetic,
         where: Any = None,
         policy: Any = None,
     ) -> None:
-        check_policy(policy, regime.autocast is not None)
-        super().__init__(model, regime, policy)
+        check_policy(policy, arithmetic.autocast is not None)
+        super().__init__(model, arithmetic, policy)
         self.tracker = Tracker(model)
         self.roundings: Counter[OpSite] = Counter()
         self.refused: set[OpSite] = set()
-        self._generator = torch.Generator().manual_seed(regime.seed)
+        self._generator = torch.Generator().manual_seed(arithmetic.seed)
         self._rounds: dict[AnyFormat, Rounder] = {}
         self.select(where)
 
@@ -105,9 +110,9 @@ class Emulation(CarriedWeights):
         self._selection.ran = False
         with ExitStack() as stack:
             if self._policy is not None:
-                stack.enter_context(cast(self.model, self._policy, self.regime.low))
-            if (dtype := self.regime.autocast) is not None:
-                stack.enter_context(autocasting(self.model, dtype, self.regime.device))
+                stack.enter_context(cast(self.model, self._policy, self.arithmetic.low))
+            if (dtype := self.arithmetic.autocast) is not None:
+                stack.enter_context(autocasting(self.model, dtype, self.arithmetic.device))
             stack.enter_context(self.tracker.follow())
             stack.enter_context(self.carrying(backward, by_layer))
             handles = (
@@ -144,7 +149,7 @@ class Emulation(CarriedWeights):
         Args:
             in_place: whether scores may be overwritten by weights.
         """
-        return Unfused(in_place)
+        return UnfusedAttention(in_place)
 
     def release(self, output: Any) -> Any:
         """Return what the model returns to its caller, without carriers."""
@@ -168,7 +173,7 @@ class Emulation(CarriedWeights):
         if name == "_grouped_mm":
             offsets = kwargs.get("offs", (*factors, None)[2])
             return multiply_groups(factors[0], factors[1], offsets)
-        steps, format = self.regime.accumulate, self._result(args)
+        steps, format = self.arithmetic.accumulate, self._result(args)
         if steps is None or format is None or not self.is_chosen(self._place):
             return func(*factors, **self.inner(kwargs))
         return accumulate(name, factors, self.inner(kwargs), steps, self.rounder(format))
@@ -176,7 +181,7 @@ class Emulation(CarriedWeights):
     def read_numbers(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Return arguments with numbers as the operation reads them."""
         dtypes = [one.dtype for one in args if floating(one)] if func._opname in READING else []
-        format = self.regime.results.get(dtypes[0]) if dtypes else None
+        format = self.arithmetic.results.get(dtypes[0]) if dtypes else None
         if format is None or not self.is_chosen(self._place):
             return args
         return [narrow(float(one), format) if is_number(one) else one for one in args]
@@ -190,36 +195,32 @@ class Emulation(CarriedWeights):
         for output in outputs:
             if self.keeps(func, inputs, output):
                 continue
-            rounded = output.dtype in self.regime.results
+            rounded = output.dtype in self.arithmetic.results
             (selection.rounded if rounded else selection.islands).add(site)
 
     def keeps(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> bool:
         """Return whether an operation only moves the values that it was given, in their format."""
         given = [value for value in inputs if floating(value)] if moves(func, inputs) else []
-        results = self.regime.results
+        results = self.arithmetic.results
         format = results.get(output.dtype)
         return bool(given) and all(results.get(value.dtype) == format for value in given)
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
-        results, name = self.regime.results, func._opname
+        results, name, site = self.arithmetic.results, func._opname, self._place
         given = [value for value in inputs if floating(value)]
         if name in VIEWS and given and isinstance(given[0], EmulatedTensor):
             for output in outputs:
                 output.weight = given[0].weight
         for output in outputs:
             format = results.get(output.dtype)
-            if (
-                format is None
-                or not self.is_chosen(self._place)
-                or self.keeps(func, inputs, output)
-            ):
+            if format is None or not self.is_chosen(site) or self.keeps(func, inputs, output):
                 if name == "_to_copy" and _shares(output.held, given):
                     output.held = output.held.clone()
                 continue
             own = writes_in_place(func) or not _shares(output.held, given)
             out = output.held if own and output.held.is_contiguous() else None
             output.held = self.rounder(format)(output.held, out)
-            self.roundings[self._place] += 1
+            self.roundings[site] += 1
 
     def note_weight(self, site: OpSite, format: AnyFormat | None) -> bool:
         (self._selection.islands if format is None else self._selection.rounded).add(site)
@@ -237,15 +238,15 @@ class Emulation(CarriedWeights):
 
     def _result(self, args: Sequence[Any]) -> AnyFormat | None:
         dtypes = [value.dtype for value in args if floating(value)]
-        return self.regime.results.get(dtypes[-1])
+        return self.arithmetic.results.get(dtypes[-1])
 
     def _factors(self, args: Sequence[Any]) -> list[Any]:
         """Round the factors of a product where their format is set."""
         factors = list(args)
         if self._place.operation in ("scores", "context"):
-            if self.regime.cache is not None:
+            if self.arithmetic.cache is not None:
                 factors[-1] = self._read(factors[-1], self._place.operation)
-        elif self.regime.activations is not None:
+        elif self.arithmetic.activations is not None:
             for index in range(len(factors)):
                 factors[index] = self._activation(factors[index], index == len(factors) - 1)
         return factors
@@ -256,7 +257,7 @@ class Emulation(CarriedWeights):
         if not self.is_chosen(site):
             return factor
         self._count(site)
-        return self._along(factor, self.regime.cache, turned=operation == "scores")
+        return self._along(factor, self.arithmetic.cache, turned=operation == "scores")
 
     def _activation(self, factor: Any, last: bool) -> Any:
         """Round the factor that meets a parameter in a product, along the summed axis."""
@@ -265,10 +266,10 @@ class Emulation(CarriedWeights):
         if not matrix or getattr(factor, "weight", False) or not self.is_chosen(site):
             return factor
         # What the code, or a policy, has widened meets its parameter as it is.
-        if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
+        if factor.dtype != self.arithmetic.low and factor.dtype not in self.arithmetic.results:
             return factor
         self._count(site)
-        return self._along(factor, self.regime.activations, turned=last)
+        return self._along(factor, self.arithmetic.activations, turned=last)
 
     def _along(self, factor: Tensor, format: Any, turned: bool) -> Tensor:
         """Return a factor rounded along its last axis, or along the one before."""
@@ -279,15 +280,15 @@ class Emulation(CarriedWeights):
 
     def rounder(self, format: AnyFormat) -> Rounder:
         if format not in self._rounds:
-            mode = self.regime.rounding
+            mode = self.arithmetic.rounding
             generator = self._generator if mode == "stochastic" else None
             self._rounds[format] = sparing(format, mode, generator)
         return self._rounds[format]
 
     def _widens(self) -> bool:
         """Return whether what is widened to float32 is not rounded by that."""
-        results = self.regime.results
-        return results.get(torch.float32) in (None, results.get(self.regime.low))
+        results = self.arithmetic.results
+        return results.get(torch.float32) in (None, results.get(self.arithmetic.low))
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
         """Bring the features that a model is given directly into its dtype."""
@@ -295,16 +296,16 @@ class Emulation(CarriedWeights):
 
     def _give(self, value: Any) -> Any:
         if isinstance(value, EmulatedTensor):  # made inside the block
-            return value if value.dtype == self.regime.low else value.to(self.regime.low)
+            return value if value.dtype == self.arithmetic.low else value.to(self.arithmetic.low)
         if not floating(value):
             return value
-        format = self.regime.results.get(self.regime.low)
+        format = self.arithmetic.results.get(self.arithmetic.low)
         site = OpSite("", "input")
         values = value.detach().to(self.wide)
         if format is None or not self.is_chosen(site):
-            return EmulatedTensor(values, self.regime.low)
+            return EmulatedTensor(values, self.arithmetic.low)
         self._count(site)
-        return EmulatedTensor(self.rounder(format)(values), self.regime.low)
+        return EmulatedTensor(self.rounder(format)(values), self.arithmetic.low)
 
 
 @contextmanager
@@ -366,7 +367,7 @@ def emulate(
         >>> sorted(map(str, run.roundings))
         ['lm_head', 'lm_head:weight']
     """
-    found = regime(
+    found = make_arithmetic(
         format,
         mode,
         weights=weights,

@@ -112,7 +112,7 @@ def floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype.is_floating_point
 
 
-class Uncarried(torch.autograd.Function):
+class LeaveCarrier(torch.autograd.Function):
     """From a carrier to a plain tensor, and for its gradient the way back."""
 
     @staticmethod
@@ -131,7 +131,7 @@ class Uncarried(torch.autograd.Function):
 
 def plain(output: Any) -> Any:
     """Return a model's output with plain tensors in place of its carriers."""
-    return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, EmulatedTensor) else x, output)
+    return tree_map(lambda x: LeaveCarrier.apply(x) if isinstance(x, EmulatedTensor) else x, output)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from layerlab.numerics.emulation.autocast import lower
 from layerlab.numerics.emulation.emulated_tensor import relabel
 
 
-class Unfused(TorchFunctionMode):
+class UnfusedAttention(TorchFunctionMode):
     """While it is active, `scaled_dot_product_attention` is done in operations of its own.
 
     Args:

@@ -68,7 +68,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
         )
     real = search.real_share((ALL,))
     search.step("scores and softmax rounded")
-    lower = search.remaining_share(search.logits(Lowered(search.model, search.regime)))
+    lower = search.remaining_share(search.logits(RoundedScores(search.model, search.arithmetic)))
     shares = [left] if real is None else [left, real]
     errors = [search.deviations.get(frozenset((ALL,)), 0.0), search.real_deviation((ALL,))]
     verdicts = {judge_share(*one, budget) for one in zip(shares, errors, strict=False)}
@@ -120,12 +120,12 @@ def _control(search: PolicyRuns, budget: float) -> AdviceCheck:
     return AdviceCheck(advice=CONTROL, source=SOURCE, verdict=OPEN, reason=reason, left=left)
 
 
-class Lowered(Emulation):
+class RoundedScores(Emulation):
     """As run, but scores and the steps of the softmax are rounded also where float32 keeps them."""
 
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         super().settle(func, inputs, outputs)
-        format = self.regime.results.get(self.regime.low)
+        format = self.arithmetic.results.get(self.arithmetic.low)
         if self._place.operation in ("scores", "softmax") and format is not None:
             for output in outputs:
                 output.held = self.rounder(format)(output.held)
@@ -136,9 +136,9 @@ def exact_scores(search: PolicyRuns) -> Tensor:
     policy = Policy(format=search.format, keep=(ALL,))
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
     with _exchanging(search.model, lambda module: _Recorder(seen.setdefault(module, []))):
-        search.logits(Emulation(search.model, exact(search.regime.low), policy=policy))
+        search.logits(Emulation(search.model, exact(search.arithmetic.low), policy=policy))
     with _exchanging(search.model, lambda module: _Replayer(seen[module])):
-        return search.logits(Emulation(search.model, search.regime, policy=policy))
+        return search.logits(Emulation(search.model, search.arithmetic, policy=policy))
 
 
 class _Recorder:

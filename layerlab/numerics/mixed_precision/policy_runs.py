@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.apply_policy import REAL, apply_precision
-from layerlab.numerics.emulation.arithmetic import exact, modes, regime
+from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic, modes
 from layerlab.numerics.emulation.attribution import error, outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policy import Policy
@@ -96,12 +96,12 @@ class PolicyRuns:
 
     def __init__(self, model: nn.Module, run: Run, format: str, step: Step) -> None:
         self.model, self.run, self.format, self.step = model, run, check_request(format), step
-        self.regime = regime(format)
+        self.arithmetic = make_arithmetic(format)
         self.refused: dict[str, str] = {}
         self.runs = 0
         self.mixed = 0
         step("float64 reference")
-        self.true = self.logits(Emulation(model, exact(self.regime.low)))
+        self.true = self.logits(Emulation(model, exact(self.arithmetic.low)))
         step("nothing kept")
         self.whole = self._whole()
         self.shares: dict[frozenset[str], float] = {frozenset(): 1.0}
@@ -110,7 +110,7 @@ class PolicyRuns:
         self.real_losses: dict[frozenset[str], Tensor] = {}
 
     def _whole(self) -> float:
-        emulation = Emulation(self.model, self.regime, policy=Policy(format=self.format))
+        emulation = Emulation(self.model, self.arithmetic, policy=Policy(format=self.format))
         self._check_true()
         seen = self.logits(emulation)
         found = error(seen, self.true)
@@ -179,7 +179,7 @@ class PolicyRuns:
         names = frozenset(keep)
         if names not in self.shares:
             policy = Policy(format=self.format, keep=tuple(sorted(names)))
-            emulation = Emulation(self.model, self.regime, policy=policy)
+            emulation = Emulation(self.model, self.arithmetic, policy=policy)
             seen = self.logits(emulation)
             if len(emulation.refused) > self.mixed:
                 site = min(map(str, emulation.refused))
@@ -194,7 +194,7 @@ class PolicyRuns:
             return None
         self.step("under autocast")
         return self.remaining_share(
-            self.logits(Emulation(self.model, regime(self.format, "autocast")))
+            self.logits(Emulation(self.model, make_arithmetic(self.format, "autocast")))
         )
 
     def try_share(self, name: str, keep: Iterable[str]) -> float | None:

@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.numerics.emulation.apply_policy import find_kept
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.op_site import NUMBER
 from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
-from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import bits, find
 from layerlab.numerics.mixed_precision.advice import Advice, KeepOption, Price
 from layerlab.numerics.mixed_precision.literature_advice import attentions, literature_advice
@@ -230,7 +230,7 @@ class PolicyCost:
         self.model, self.format = model, format
         grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
         # Fused attention is taken apart, since not every device's kernel is counted.
-        with FlopCounterMode(display=False, custom_mapping=grouped) as counter, Unfused():
+        with FlopCounterMode(display=False, custom_mapping=grouped) as counter, UnfusedAttention():
             with torch.no_grad():
                 run(model)
         self.all = counter.get_total_flops()
@@ -250,7 +250,7 @@ class PolicyCost:
             inner = (f"{name}.{child}" for child, _ in module.named_children())
             single += self.counts.get(name, 0) - sum(self.counts.get(child, 0) for child in inner)
         numbers = sum(size for name, size in self.sizes.items() if found.parameter(name))
-        low = (bits(find(self.format)) or 8 * regime(self.format).low.itemsize) / 8
+        low = (bits(find(self.format)) or 8 * make_arithmetic(self.format).low.itemsize) / 8
         return Price(
             flops=single,
             all_flops=self.all,

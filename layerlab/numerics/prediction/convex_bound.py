@@ -12,30 +12,30 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
-from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import Format
 
 SINGLE = Format(name="fp32", digits=24, lowest=-126, highest=127, largest=(2 - 2.0**-23) * 2.0**127)
 
 
-class Hull(Unfused):
+class Hull(UnfusedAttention):
     """Fused attention in a run that carries bounds.
 
     |out'| <= max_j |v'_j| (1 + excess), as sum_j round(e_j) <= (1 + excess) total and total >= 1,
     e_j being exp(0) = 1 where the score is the highest. So |out' - out| <= |out'| + |out|.
 
     Args:
-        regime: of the emulated run.
+        arithmetic: of the emulated run.
         unit: roundoff of the arithmetic that results are made in before they are rounded.
     """
 
-    def __init__(self, regime: EmulatedArithmetic, unit: float) -> None:
+    def __init__(self, arithmetic: EmulatedArithmetic, unit: float) -> None:
         super().__init__()
         self.unit = unit
-        formats = [one for one in regime.results.values() if isinstance(one, Format)]
+        formats = [one for one in arithmetic.results.values() if isinstance(one, Format)]
         self.formats = (*formats, SINGLE)
         # Sums that are rounded on the way, or values read through a cache, are not followed here.
-        self.follows = regime.accumulate is None and regime.cache is None
+        self.follows = arithmetic.accumulate is None and arithmetic.cache is None
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
         found = super().attend(*args, **kwargs)

@@ -33,14 +33,17 @@ class MonteCarlo(Emulation):
 
     Args:
         model: the model; it is not changed.
-        regime: which format what is rounded to; its seed is that of the draws.
+        arithmetic: which format what is rounded to; its seed is that of the draws.
         where: patterns of the places that are rounded; None for all.
     """
 
     def __init__(
-        self, model: nn.Module, regime: EmulatedArithmetic, where: str | Iterable[str] | None = None
+        self,
+        model: nn.Module,
+        arithmetic: EmulatedArithmetic,
+        where: str | Iterable[str] | None = None,
     ) -> None:
-        super().__init__(model, replace(regime, wide=torch.float64), where)
+        super().__init__(model, replace(arithmetic, wide=torch.float64), where)
         self._storing = False
 
     def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
@@ -70,7 +73,7 @@ class MonteCarlo(Emulation):
 def sample_errors(
     model: nn.Module,
     call: Callable[[], Any],
-    regime: EmulatedArithmetic,
+    arithmetic: EmulatedArithmetic,
     modules: Sequence[nn.Module],
     where: str | Iterable[str] | None = None,
     draws: int = DRAWS,
@@ -90,7 +93,7 @@ def sample_errors(
         The values in float64 of the modules' outputs and then the logits, and their spreads.
     """
     if true is None:
-        found = outputs(Emulation(model, exact(regime.low)), call, modules)
+        found = outputs(Emulation(model, exact(arithmetic.low)), call, modules)
         true = found[1:] if modules else found
     values = list(true)
     squares = [torch.zeros_like(value) for value in values]
@@ -100,6 +103,6 @@ def sample_errors(
             squares[index - 1] += (seen - values[index - 1]).square()
 
     for draw in range(draws):
-        run = MonteCarlo(model, replace(regime, seed=regime.seed + draw), where)
+        run = MonteCarlo(model, replace(arithmetic, seed=arithmetic.seed + draw), where)
         read_outputs(run, call, modules, add)
     return values, [(square / draws).sqrt() for square in squares]

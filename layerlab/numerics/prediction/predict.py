@@ -23,7 +23,7 @@ from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.inner_roundings import multiply_groups, rounds_square
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS
-from layerlab.numerics.emulation.unfused_attention import Unfused
+from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
 from layerlab.numerics.prediction.convex_bound import Hull
@@ -51,7 +51,7 @@ class Prediction(Emulation):
 
     Args:
         model: the model; it is not changed.
-        regime: which format what is rounded to.
+        arithmetic: which format what is rounded to.
         kind: "variance" or "bound".
         where: patterns of the places that are rounded; None for all.
     """
@@ -61,12 +61,12 @@ class Prediction(Emulation):
     def __init__(
         self,
         model: nn.Module,
-        regime: EmulatedArithmetic,
+        arithmetic: EmulatedArithmetic,
         kind: StateKind,
         where: str | Iterable[str] | None = None,
     ) -> None:
-        super().__init__(model, replace(regime, wide=torch.float64), where)
-        self.algebra = algebra(kind, regime.wide)
+        super().__init__(model, replace(arithmetic, wide=torch.float64), where)
+        self.algebra = algebra(kind, arithmetic.wide)
         self._correlation = Correlation()
         self._passed: Sequence[Any] = ()
         self.undecided: set[str] = set()
@@ -74,7 +74,7 @@ class Prediction(Emulation):
 
     @contextmanager
     def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Prediction"]:
-        fused = _Softmax() if self.algebra.power == 2 else Hull(self.regime, self.algebra.unit)
+        fused = _Softmax() if self.algebra.power == 2 else Hull(self.arithmetic, self.algebra.unit)
         with super().running(backward, by_layer), fused:
             yield self
 
@@ -118,7 +118,7 @@ class Prediction(Emulation):
         for output, spread in zip(outputs, spreads, strict=True):
             format = None if self._shifts(call) else self._rounding(func, inputs, output)
             if format is not None:
-                mode = self.regime.rounding
+                mode = self.arithmetic.rounding
                 gone = self.algebra.overflows(output.held, spread, format, mode)
                 spread = self.algebra.round(output.held, spread, format, mode)
                 if gone is not None and bool(gone.any()):
@@ -135,14 +135,14 @@ class Prediction(Emulation):
         """Return what becomes of the spread of a step that an operation rounds inside, or None."""
         if not rounds_square(func, inputs):
             return None
-        format = self.regime.results.get(inputs[0].dtype)
+        format = self.arithmetic.results.get(inputs[0].dtype)
         if not isinstance(format, Format) or not self.is_chosen(self._place):
             return None
-        return partial(self.algebra.round, format=format, mode=self.regime.rounding)
+        return partial(self.algebra.round, format=format, mode=self.arithmetic.rounding)
 
     def _rounding(self, func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> Format | None:
         """Return the format that a result is rounded to, as an emulation would."""
-        format = self.regime.results.get(output.dtype)
+        format = self.arithmetic.results.get(output.dtype)
         if format is None or not self.is_chosen(self._place) or self.keeps(func, inputs, output):
             return None
         assert isinstance(format, Format)
@@ -170,10 +170,10 @@ class Prediction(Emulation):
         return bool(kept and math.frexp(number)[0] in (0.5, -0.5))
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
-        return self._factor(factor, super()._read(factor, operation), self.regime.cache)
+        return self._factor(factor, super()._read(factor, operation), self.arithmetic.cache)
 
     def _activation(self, factor: Any, last: bool) -> Any:
-        return self._factor(factor, super()._activation(factor, last), self.regime.activations)
+        return self._factor(factor, super()._activation(factor, last), self.arithmetic.activations)
 
     def _factor(self, factor: Any, kept: Any, format: AnyFormat | None) -> Any:
         """Return a factor that an emulation would round: its value stays, its spread grows."""
@@ -181,19 +181,19 @@ class Prediction(Emulation):
             return factor
         value = self.inner(factor)
         carrier = EmulatedTensor(value, factor.dtype)
-        mode = self.regime.rounding
+        mode = self.arithmetic.rounding
         spread = self.algebra.store(value, kept, state_of(factor), format, mode)
         carrier.spread = _lay(spread, value)
         return carrier
 
     def _sum(self, call: OpCall, given: Sequence[Any]) -> Any:
         """Return the spread of a product whose sums are rounded on the way; None for exact sums."""
-        steps, format = self.regime.accumulate, self._result(given)
+        steps, format = self.arithmetic.accumulate, self._result(given)
         if steps is None or format is None or not self.is_chosen(self._place):
             return None
         if call.name not in ("mm", "bmm", "addmm", "baddbmm") or not isinstance(format, Format):
             raise lacking(f"{call.name} with accumulate=")
-        return accumulate(call, self.algebra, steps, format, self.regime.rounding)
+        return accumulate(call, self.algebra, steps, format, self.arithmetic.rounding)
 
     def _decide(self, func: Any, args: Sequence[Any]) -> None:
         if CHOICES[func._opname](self.inner(tuple(args)), map_nested(tuple(args), state_of)):
@@ -201,7 +201,7 @@ class Prediction(Emulation):
         self.undecided.add(str(self._place))
 
 
-class _Softmax(Unfused):
+class _Softmax(UnfusedAttention):
     """Fused attention with its softmax as one step.
 
     Taken apart, numerator and denominator would count as independent, and a shift of all scores as
@@ -275,7 +275,7 @@ def _keep(func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> None:
 def spreads(
     model: nn.Module,
     call: Callable[[], Any],
-    regime: EmulatedArithmetic,
+    arithmetic: EmulatedArithmetic,
     modules: Sequence[nn.Module],
     kind: str,
     where: str | Iterable[str] | None = None,
@@ -292,7 +292,7 @@ def spreads(
     Args:
         model: the model; it is not changed.
         call: runs the model once; it is called twice, or once more than there are draws.
-        regime: which format what is rounded to.
+        arithmetic: which format what is rounded to.
         modules: those whose outputs are read, in order.
         kind: "variance", "sampled" or "bound".
         where: patterns of the places that are rounded; None for all.
@@ -305,7 +305,7 @@ def spreads(
         UserError: an operation without a rule, a module that `call` does not run, or no such kind.
     """
     if kind == "sampled":
-        return sample_errors(model, call, regime, modules, where, true=true)
+        return sample_errors(model, call, arithmetic, modules, where, true=true)
     if kind not in get_args(StateKind):
         raise UserError(
             f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"
@@ -317,7 +317,7 @@ def spreads(
                 call()
             true = [one.held for one in _read(taken, modules, model)]
         values = list(true)
-        run = Prediction(model, regime, cast(StateKind, kind), where)
+        run = Prediction(model, arithmetic, cast(StateKind, kind), where)
         lost = stack.enter_context(_losing(run, [*modules, model]))
         with run.running(by_layer=True):
             call()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.carried_weights import LayerValues, LayerWeight
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
@@ -91,7 +91,7 @@ class SideBySide(Emulation):
         self._profiles = {n: one.profile for n, one in enumerate(lanes) if one.profile is not None}
         self._unrounded = [n for n, one in self._profiles.items() if "norm_input" in one.operations]
         wide = wide or find_carrier(self._profiles.values())
-        super().__init__(model, replace(regime("bf16"), wide=wide))
+        super().__init__(model, replace(make_arithmetic("bf16"), wide=wide))
         self.runs = tuple(lanes)
         self.index = index
         self.layers = count_layers(model)

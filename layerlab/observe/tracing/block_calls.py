@@ -100,7 +100,7 @@ def residual_of(module: nn.Module, args: Any, options: Any) -> Tensor | None:
 
 
 def sublayers(
-    visit: BlockCall, part: AttentionPart | None, stream: Tensor | None = None
+    block_call: BlockCall, part: AttentionPart | None, stream: Tensor | None = None
 ) -> dict[str, Sublayer]:
     """Return what attention and feed-forward saw and gave, where the block exposes them.
 
@@ -111,36 +111,36 @@ def sublayers(
     """
     found: dict[str, Sublayer] = {}
     outer = None if part is None else part.outer
-    first = next((i for i, call in enumerate(visit.calls) if call.module is outer), None)
+    first = next((i for i, call in enumerate(block_call.calls) if call.module is outer), None)
     if first is not None and part is not None:
-        call = visit.calls[first]
+        call = block_call.calls[first]
         # Where a norm lies between a child and its attention, theorems speak of the inner one.
-        inner = visit.inner.get(part.module, call)
-        found["attention"] = _sublayer(visit, inner, call, stream)
+        inner = block_call.inner.get(part.module, call)
+        found["attention"] = _sublayer(block_call, inner, call, stream)
     heavy = [
         call
-        for call in visit.calls
+        for call in block_call.calls
         if call.module is not outer and call.heavy and not _MIXER.search(call.name)
     ]
     linear = all(isinstance(call.module, nn.Linear) for call in heavy)
     if len(heavy) == 1 or (len(heavy) == 2 and linear):
-        found["ffn"] = _sublayer(visit, heavy[0], heavy[-1], stream)
+        found["ffn"] = _sublayer(block_call, heavy[0], heavy[-1], stream)
     beside = [
         call
-        for call in visit.calls
+        for call in block_call.calls
         if first is not None
         and call.module is not outer
         and call.heavy
-        and call.entered is visit.calls[first].entered
+        and call.entered is block_call.calls[first].entered
         and not ("ffn" in found and any(call is one for one in heavy))
     ]
     if len(beside) == 1:
-        found["shortcut"] = _sublayer(visit, beside[0], beside[0], stream)
+        found["shortcut"] = _sublayer(block_call, beside[0], beside[0], stream)
     return found
 
 
 def _sublayer(
-    visit: BlockCall, begin: ChildCall, end: ChildCall, stream: Tensor | None
+    block_call: BlockCall, begin: ChildCall, end: ChildCall, stream: Tensor | None
 ) -> Sublayer:
     """Return a sublayer from its first child to its last.
 
@@ -149,14 +149,14 @@ def _sublayer(
     taken off again. Some scale the branch by a constant.
     """
     branch, current, joins = _net(end), end.left, end.module
-    for call in visit.calls:
+    for call in block_call.calls:
         reads = call.entered is current and call.module is not end.module
         if reads and end.residual is None:
             branch, current = call.kept, call.left
             # It changes nothing here, and a block may have one dropout for all of its branches.
             joins = joins if isinstance(call.module, nn.Dropout) else call.module
     branch = one_sequence(branch)
-    scale = None if stream is None else _factor(visit, branch, stream)
+    scale = None if stream is None else _factor(block_call, branch, stream)
     nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())
     left = _net(begin if nested else end)
     return Sublayer(
@@ -167,14 +167,14 @@ def _sublayer(
     )
 
 
-def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
+def _factor(block_call: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
     """Return the constant factor with which a branch joins the stream.
 
     Norms read the stream, and in a post-norm block give it.
     """
-    entered = [visit.entered, *(call.entered for call in visit.calls)]
-    normed = [call.kept for call in visit.calls if not call.heavy]
-    heavy = [_net(call) for call in visit.calls if call.heavy]
+    entered = [block_call.entered, *(call.entered for call in block_call.calls)]
+    normed = [call.kept for call in block_call.calls if not call.heavy]
+    heavy = [_net(call) for call in block_call.calls if call.heavy]
     return factor(
         branch,
         sums=_like(branch, [stream, *entered]),

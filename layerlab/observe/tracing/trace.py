@@ -209,58 +209,58 @@ class _Watcher:
             self.answered[number] = self.answered.get(number, 0) + 1
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        visit, stream = self.visit, first_tensor(output)
-        if self.quiet or visit is None:
+        block_call, stream = self.visit, first_tensor(output)
+        if self.quiet or block_call is None:
             return
         self.visit = None
         if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
             stream = stream[None]
-        self.fit(stream, visit.entered)
-        if not self.sound(visit.index, stream):
+        self.fit(stream, block_call.entered)
+        if not self.sound(block_call.index, stream):
             return
-        last = visit.calls[-1] if visit.calls else None
+        last = block_call.calls[-1] if block_call.calls else None
         if last is not None and last.left is first_tensor(output) and not last.heavy:
-            self.fronts[visit.index + 1] = last.module
-        parts = [part for part in self.anatomy.attentions if part.block == visit.index]
+            self.fronts[block_call.index + 1] = last.module
+        parts = [part for part in self.anatomy.attentions if part.block == block_call.index]
         part = parts[0] if len(parts) == 1 else None
         if self.found.no_stream is None:
-            self.give_whole(module, visit, part, stream)
+            self.give_whole(module, block_call, part, stream)
         if self.found.no_stream is not None or part is None:
             for one in parts:
-                self.give_attention(module, visit, one, len(parts) == 1)
+                self.give_attention(module, block_call, one, len(parts) == 1)
 
     def give_whole(
-        self, module: nn.Module, visit: BlockCall, part: AttentionPart | None, stream: Tensor
+        self, module: nn.Module, block_call: BlockCall, part: AttentionPart | None, stream: Tensor
     ) -> None:
         """Hand over a block with its stream, and its attention where it has one."""
         self.give(
             Layer(
                 sequence=self.sequence,
-                layer=visit.index,
+                layer=block_call.index,
                 tokens=self.tokens,
                 stream=stream[0],
-                entered=visit.entered[0],
-                sublayers=sublayers(visit, part, stream),
-                attention=self.attention_of(visit, part),
+                entered=block_call.entered[0],
+                sublayers=sublayers(block_call, part, stream),
+                attention=self.attention_of(block_call, part),
                 block=module,
-                rerun=partial(self.rerun, module, visit),
-                attend=self.attending(visit, part),
+                rerun=partial(self.rerun, module, block_call),
+                attend=self.attending(block_call, part),
             )
         )
 
     def give_attention(
-        self, module: nn.Module, visit: BlockCall, part: AttentionPart, alone: bool
+        self, module: nn.Module, block_call: BlockCall, part: AttentionPart, alone: bool
     ) -> None:
         """Hand over an attention whose block has no stream, or several attentions."""
-        attention = self.attention_of(visit, part)
+        attention = self.attention_of(block_call, part)
         if attention is not None:
             self.give(
                 Layer(
                     sequence=self.sequence,
-                    layer=visit.index,
+                    layer=block_call.index,
                     tokens=self.tokens,
-                    stream=visit.entered.new_empty(len(self.tokens), 0),
-                    sublayers=sublayers(visit, part) if alone else {},
+                    stream=block_call.entered.new_empty(len(self.tokens), 0),
+                    sublayers=sublayers(block_call, part) if alone else {},
                     attention=attention,
                     block=module if alone else None,
                 )
@@ -281,27 +281,31 @@ class _Watcher:
             self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
         return not bad
 
-    def attention_of(self, visit: BlockCall, part: AttentionPart | None) -> AttentionRecord | None:
-        heard = [item for item in visit.heard if part is not None and item.part is part]
+    def attention_of(
+        self, block_call: BlockCall, part: AttentionPart | None
+    ) -> AttentionRecord | None:
+        heard = [item for item in block_call.heard if part is not None and item.part is part]
         if len(heard) != 1 or part is None:
             return None
         if fault := heard[0].fault():  # a longer sequence may be attended to otherwise
             self.found.silent.setdefault(part.number, f"{part.name}{self.place}: {fault}")
             return None
-        before = {one.part.number: one.heads for one in visit.heard}
+        before = {one.part.number: one.heads for one in block_call.heard}
         first = sum(heads for number, heads in before.items() if number < part.number)
         return replace(heard[0].record(0), first=first)
 
-    def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
+    def rerun(self, block: nn.Module, block_call: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
-        args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
+        args, options = _replace(
+            block_call.args, block_call.options, block_call.entered, stream[None]
+        )
         return one_sequence(first_tensor(block(*args, **options)))
 
     def attending(
-        self, visit: BlockCall, part: AttentionPart | None
+        self, block_call: BlockCall, part: AttentionPart | None
     ) -> Callable[[Tensor], tuple[Tensor, AttentionRecord]] | None:
         """Return what runs a block's attention on other features, where it adds no residual."""
-        call = None if part is None else visit.inner.get(part.module)
+        call = None if part is None else block_call.inner.get(part.module)
         if call is None or call.residual is not None:
             return None
 

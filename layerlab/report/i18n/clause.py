@@ -34,7 +34,7 @@ _WIDE = re.compile(r" ?([（），。；：、]) ?")
 _MOST = 8
 
 
-class Known(Protocol):
+class TextTranslator(Protocol):
     """A function that returns the translation of a text by itself, or None.
 
     `begun` asks for templates that begin with a word of their own, `strong` for those that say much
@@ -70,7 +70,7 @@ class _Way(NamedTuple):
 class Clauses:
     """Texts of several clauses in a language."""
 
-    def __init__(self, look_up: Known, label: Callable[[str], str]):
+    def __init__(self, look_up: TextTranslator, label: Callable[[str], str]):
         """Take the functions that translate a whole text and a mark."""
         self.known, self.label = look_up, label
 

@@ -39,15 +39,15 @@ def one(draw: Sampler, norm: str, layers: int, digits: int) -> dict[str, Tensor]
     }
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    found = work.sample(one, [dict(work.options)], batch=32)[0]
-    digits = [work.options["digits"]]
+    found = context.sample(one, [dict(context.options)], batch=32)[0]
+    digits = [context.options["digits"]]
     frames = {way: by_layer(found[way][:, :, None], digits) for way in WAYS}
     # Both in the order in which they are computed: blocks passed since the errors began.
     forward, back = found["forward"][:, :, NORMWISE], found["backward"][:, ::-1, NORMWISE]
     return Outcome(
-        verdicts=(judge(forward, back, work.seed),),
+        verdicts=(judge(forward, back, context.seed),),
         frames=frames,
         pictures=tuple(plot(forward, back)),
         remarks=(

@@ -68,14 +68,14 @@ def one(draw: Sampler, condition: float, fixed: str, norm: str) -> dict[str, Ten
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], :, NORMWISE]}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases: list[dict[str, Any]] = [
-        {"condition": condition, "fixed": fixed, **work.options}
+        {"condition": condition, "fixed": fixed, **context.options}
         for fixed in NORMS
         for condition in CONDITIONS
     ]
-    parts = [part["errors"] for part in work.sample(one, cases)]
+    parts = [part["errors"] for part in context.sample(one, cases)]
     # fixed -> draw x condition x depth x digits
     errors = {
         fixed: np.stack(parts[index * len(CONDITIONS) : (index + 1) * len(CONDITIONS)], axis=1)
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
         for index, condition in enumerate(CONDITIONS)
     ]
     return Outcome(
-        verdicts=(judge(errors, work.seed),),
+        verdicts=(judge(errors, context.seed),),
         frames={"conditions": table(rows)},
         pictures=tuple(plot(errors)),
     )

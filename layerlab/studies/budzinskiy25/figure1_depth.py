@@ -71,19 +71,19 @@ def one(draw: Sampler, norm: str, layers: int) -> dict[str, Tensor]:
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    errors = work.sample(one, [dict(work.options)])[0]["errors"]
+    errors = context.sample(one, [dict(context.options)])[0]["errors"]
     table = by_layer(errors, DIGITS)
     fine = {name: errors[:, :, FINE, index] for name, index in READINGS.items()}
     return Outcome(
         verdicts=(
-            judge_growth(fine, mean, STUDY.claim, work.seed),
+            judge_growth(fine, mean, STUDY.claim, context.seed),
             judge_growth(
-                fine, median, "The median error grows nearly exponentially as well.", work.seed
+                fine, median, "The median error grows nearly exponentially as well.", context.seed
             ),
-            judge_spread(fine, work.seed),
-            judge_rare(fine, work.seed),
+            judge_spread(fine, context.seed),
+            judge_rare(fine, context.seed),
         ),
         frames={"layers": table, "draws": last(errors[:, :, KEPT:], DIGITS[KEPT:])},
         pictures=(*lines(table), heap(errors)),

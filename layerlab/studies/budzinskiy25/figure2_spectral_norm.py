@@ -47,11 +47,11 @@ def one(draw: Sampler, spectral: float, norm: str, digits: int) -> dict[str, Ten
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], 0]}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"spectral": norm, **work.options} for norm in NORMS]
+    cases = [{"spectral": norm, **context.options} for norm in NORMS]
     # draw x norm x depth x statistic
-    errors = np.stack([found["errors"] for found in work.sample(one, cases)], axis=1)
+    errors = np.stack([found["errors"] for found in context.sample(one, cases)], axis=1)
     rows = [
         summary(
             errors[:, index, depth, statistic],
@@ -63,7 +63,7 @@ def run(work: StudyContext) -> Outcome:
     ]
     found = table(rows)
     return Outcome(
-        verdicts=(judge_grows(errors, work.seed), judge_degrees(errors, work.seed)),
+        verdicts=(judge_grows(errors, context.seed), judge_degrees(errors, context.seed)),
         frames={"norms": found},
         pictures=tuple(plot(errors)),
         remarks=(

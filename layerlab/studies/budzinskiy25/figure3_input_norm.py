@@ -46,12 +46,12 @@ def one(draw: Sampler, norm: float, digits: int) -> dict[str, Tensor]:
     return {"errors": errors(observed, truth)}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    digits = work.options["digits"]
+    digits = context.options["digits"]
     cases = [{"norm": norm, "digits": digits} for norm in NORMS]
     # draw x norm x statistic, in units of the last digit
-    found = np.stack([one_["errors"] for one_ in work.sample(one, cases, batch=256)], axis=1)
+    found = np.stack([one_["errors"] for one_ in context.sample(one, cases, batch=256)], axis=1)
     units = found * 2.0**digits
     rows = [
         summary(units[:, index, statistic], {"norm": norm, "statistic": name})
@@ -65,7 +65,7 @@ def run(work: StudyContext) -> Outcome:
         Curve(name="mean of the draws", x=NORMS, y=mean.tolist(), kind=0),
     ]
     return Outcome(
-        verdicts=judge(units[:, :, MAX], work.seed),
+        verdicts=judge(units[:, :, MAX], context.seed),
         frames={"norms": table(rows)},
         pictures=(
             curves(

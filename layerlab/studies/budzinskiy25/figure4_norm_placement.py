@@ -43,12 +43,12 @@ def one(
     return {"errors": found}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"placement": name, **work.options} for name in PLACEMENTS]
-    parts = work.sample(one, cases, batch=256)
+    cases = [{"placement": name, **context.options} for name in PLACEMENTS]
+    parts = context.sample(one, cases, batch=256)
     errors = {name: part["errors"] for name, part in zip(PLACEMENTS, parts, strict=True)}
-    digits = [work.options["digits"]]
+    digits = [context.options["digits"]]
     frames = [by_layer(found, digits, placement=name) for name, found in errors.items()]
     joined = frames[0].__class__(
         {column: np.concatenate([one_[column] for one_ in frames]) for column in frames[0]}
@@ -56,19 +56,19 @@ def run(work: StudyContext) -> Outcome:
     final = {name: found[:, :, 0, NORMWISE] for name, found in errors.items()}
     return Outcome(
         verdicts=(
-            judge(STUDY.claim, "branch", final, work.seed),
+            judge(STUDY.claim, "branch", final, context.seed),
             judge(
                 "Errors accumulate sharply with the norm behind the sum, N(x + A(x)), too.",
                 "sum",
                 final,
-                work.seed,
+                context.seed,
             ),
             judge(
                 "Errors accumulate sharply in post-norm as such, with both norms behind their "
                 "sums, too.",
                 "post",
                 final,
-                work.seed,
+                context.seed,
             ),
         ),
         frames={"layers": joined},

@@ -26,7 +26,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.studies.support.passages import NONE, patient, tokens_of
+from layerlab.studies.support.passages import NONE, get_model, tokens_of
 from layerlab.system.hooks import temporary_hooks
 
 if TYPE_CHECKING:
@@ -74,19 +74,19 @@ def inputs(subject: "LoadedModel", ids: Tensor) -> dict[str, Tensor]:
     return {name: rows for name, rows in found.items() if rows.shape == (len(ids), width)}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    digits = work.options["digits"]
+    digits = context.options["digits"]
     cases: list[dict[str, Any]] = [
         {"spread": spread, "norm": norm, "digits": digits} for norm in NORMS for spread in SPREADS
     ]
-    parts = [part["errors"] for part in work.sample(near, cases, batch=1024)]
+    parts = [part["errors"] for part in context.sample(near, cases, batch=1024)]
     count = len(SPREADS)
     synthetic = {
         norm: np.stack(parts[index * count : (index + 1) * count], axis=1)
         for index, norm in enumerate(NORMS)
     }
-    models = {name: in_model(name, digits, work.given) for name in work.models}
+    models = {name: in_model(name, digits, context.given) for name in context.models}
     rows = [
         summary(
             synthetic[norm][:, index, statistic],
@@ -115,12 +115,12 @@ def run(work: StudyContext) -> Outcome:
         )
         for kind, (norm, found) in enumerate(synthetic.items())
     ]
-    text = next((one.source for one in work.given.values()), "the built-in text")
+    text = next((one.source for one in context.given.values()), "the built-in text")
     title = "Median error near a constant input"
     y = "relative error, normwise"
     picture = curves("spread", title, lines, x="deviation from a constant", y=y, log="xy")
     return Outcome(
-        verdicts=(judge_constant(synthetic, work.seed), judge_real(models, work.seed)),
+        verdicts=(judge_constant(synthetic, context.seed), judge_real(models, context.seed)),
         frames={"inputs": table(rows)},
         pictures=(picture,),
         remarks=(
@@ -138,7 +138,7 @@ def in_model(model: str, digits: int, given: GivenModels = NONE) -> dict[str, np
     Raises:
         NotApplicable: no norm reads its stream.
     """
-    read = inputs(patient(model, given), tokens_of(model, given)[:TOKENS])
+    read = inputs(get_model(model, given), tokens_of(model, given)[:TOKENS])
     if not read:
         raise NotApplicable(f"{model}: no layer norm or RMS norm reads its stream")
     rows = torch.cat(list(read.values()))[:, None]

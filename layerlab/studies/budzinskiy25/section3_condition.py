@@ -35,7 +35,7 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     """Return the conditions of every module of one drawn block, for each passage of a batch."""
-    subject = patient(model, draw.given)
+    subject = get_model(model, draw.given)
     ids = excerpts(draw, model, TOKENS)
     assert not isinstance(subject.stack, str), subject.stack
     layers = torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
@@ -190,12 +190,12 @@ def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
     return matrix if bias is None else torch.cat([matrix, bias[:, None]], 1)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = [{"model": name} for name in work.models]
-    parts = [part["conditions"] for part in work.sample(one, cases, batch=16)]
+    cases = [{"model": name} for name in context.models]
+    parts = [part["conditions"] for part in context.sample(one, cases, batch=16)]
     # passage x model x module x column
-    every, names = np.stack(parts, axis=1), work.models
+    every, names = np.stack(parts, axis=1), context.models
     rows = [
         summary(
             every[:, index, row, column],
@@ -209,21 +209,21 @@ def run(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(
             judge_never(every),
-            *([judge_norms(every, work.seed)] if _has_norms(every) else []),
-            judge_attained(every, names, work.seed),
-            *([judge_loose(every, names, work.seed)] if _loose(every, names) else []),
-            judge_usual(every, names, work.seed),
+            *([judge_norms(every, context.seed)] if _has_norms(every) else []),
+            judge_attained(every, names, context.seed),
+            *([judge_loose(every, names, context.seed)] if _loose(every, names) else []),
+            judge_usual(every, names, context.seed),
         ),
         frames={"conditions": table(rows)},
-        pictures=plot(every, names, work.seed),
+        pictures=plot(every, names, context.seed),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens and one block of each model, at "
             "the last token; scores and softmax are those of the first head.",
             "Errors are relative in every entry, as in the source; of rotary positions in length. "
             "The worst perturbation follows the signs of the Jacobian at the entry that it can "
             "move most, and is carried out in float64.",
-            *describe_parts(every, work),
-            overlap(TOKENS, work.given),
+            *describe_parts(every, context),
+            overlap(TOKENS, context.given),
         ),
     )
 
@@ -242,9 +242,9 @@ def _loose(every: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: one for name, one in kept.items() if np.isfinite(one).all()}
 
 
-def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
+def describe_parts(every: np.ndarray, context: StudyContext) -> list[str]:
     """Describe what the parts of the models have that the source's have not."""
-    if not work.given:
+    if not context.given:
         return [
             "The built-in perceptrons have GELU and biases, norms have eps, gain and shift, "
             "attention has four heads, biases or rotary positions and an output matrix: of these "
@@ -253,7 +253,7 @@ def describe_parts(every: np.ndarray, work: StudyContext) -> list[str]:
     told = []
     for part, rows in PARTS.items():
         read = np.isfinite(every[:, :, [ROWS.index(row) for row in rows], FORM]).any(2).all(0)
-        gone = [name for name, complete in zip(work.models, read, strict=True) if not complete]
+        gone = [name for name, complete in zip(context.models, read, strict=True) if not complete]
         if gone:
             told.append(f"Not read, being none of the source's: {part}, in {', '.join(gone)}.")
     return told

@@ -24,7 +24,7 @@ from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
 from layerlab.studies.support.theory_block import theory_of
 
 TOKENS = 10
@@ -76,7 +76,7 @@ def one(draw: Sampler, model: str) -> dict[str, Tensor]:
 
 def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
     """Return the modules of `ROWS` on the inputs and weights of drawn blocks of a model."""
-    subject = patient(model, draw.given)
+    subject = get_model(model, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
     ids = excerpts(draw, model, TOKENS)
     blocks = torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
@@ -166,18 +166,18 @@ def hostile() -> list[RoundedModule]:
     return [*norms(row), perceptron(row, alike), scores, *rest]
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     # Every scalar operation is a tensor of its own: models of a user may be wide.
-    cases, batch = [{"model": name} for name in work.models], 4 if work.given else 16
-    parts = work.sample(one, cases, batch=batch)
+    cases, batch = [{"model": name} for name in context.models], 4 if context.given else 16
+    parts = context.sample(one, cases, batch=batch)
     # passage x model x row (x format)
     observed, worsts, sizes = (
         np.stack([part[name] for part in parts], axis=1) for name in ("observed", "worst", "sizes")
     )
     hostile_ = adversaries()
     rows = []
-    for position, model in enumerate(work.models):
+    for position, model in enumerate(context.models):
         for index, row in enumerate(ROWS):
             labels = {"model": model, "module": NAMES[row], "row": row}
             every = {
@@ -198,11 +198,11 @@ def run(work: StudyContext) -> Outcome:
             judge_unshifted(worsts, hostile_),
             judge_ranged(worsts, hostile_),
             judge_lowered(hostile_),
-            judge_near(observed, work),
+            judge_near(observed, context),
             judge_speaking(sizes),
         ),
         frames={"bounds": table(rows), "constructed": limits},
-        pictures=(plot(observed, worsts, work.seed),),
+        pictures=(plot(observed, worsts, context.seed),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens and one block of each model. The "
             "modules are the source's: no eps, gain, shift, bias or rotary positions, ReLU, one "
@@ -218,7 +218,7 @@ def run(work: StudyContext) -> Outcome:
             "and worst roundings, which are of first order themselves, may pass it by what "
             "float64 adds.",
             LOOKED,
-            overlap(TOKENS, work.given),
+            overlap(TOKENS, context.given),
         ),
     )
 
@@ -296,10 +296,10 @@ def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
     )
 
 
-def judge_near(observed: np.ndarray, work: StudyContext) -> StudyVerdict:
+def judge_near(observed: np.ndarray, context: StudyContext) -> StudyVerdict:
     """Judge how much of a bound rounding uses in practice."""
     found = {
-        row: bootstrap(observed[:, :, index, 0].max(1), np.median, work.seed)
+        row: bootstrap(observed[:, :, index, 0].max(1), np.median, context.seed)
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
@@ -309,7 +309,7 @@ def judge_near(observed: np.ndarray, work: StudyContext) -> StudyVerdict:
         claim="Rounding to bf16 comes within half of the bounds.",
         word=above(best, 0.5),
         number=best.value,
-        said=f"largest error of a passage over its bound, in the worst of {len(work.models)} "
+        said=f"largest error of a passage over its bound, in the worst of {len(context.models)} "
         f"models, median: {numbers}; above 0.5 was asked for in one",
         source="Own",
         looked=True,

@@ -62,11 +62,11 @@ def repeat(draw: Sampler, mode: str, digits: int, norm: str) -> dict[str, Tensor
     }
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    digits, norm = work.options["digits"], work.options["norm"]
-    sums = work.sample(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
-    blocks = work.sample(
+    digits, norm = context.options["digits"], context.options["norm"]
+    sums = context.sample(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
+    blocks = context.sample(
         repeat, [{"mode": m, "digits": digits, "norm": norm} for m in MODES], batch=32
     )
     signed = {mode: part["errors"] for mode, part in zip(MODES, sums, strict=True)}
@@ -88,9 +88,9 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_shorter(signed, digits, work.seed),
+            judge_shorter(signed, digits, context.seed),
             judge_unbiased(signed),
-            judge_averaged(kept, work.seed),
+            judge_averaged(kept, context.seed),
         ),
         frames={"sums": table(rows), "blocks": table(block_rows)},
         pictures=(plot_means(signed, digits),),

@@ -19,7 +19,7 @@ from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximu
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide, each
 from layerlab.studies.given_models import judge_one
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model
 from layerlab.studies.support.theory_block import theory_of
 
 SIZE = 12
@@ -83,7 +83,7 @@ def errors_of_trained(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the bf16 errors behind each block of a trained model, for one batch."""
     from layerlab.numerics.theory import depth_bounds
 
-    subject = patient(name, draw.given)
+    subject = get_model(name, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
     found = torch.zeros(draw.count, len(subject.stack.blocks), dtype=torch.float64)
     factors = torch.zeros_like(found)
@@ -102,12 +102,14 @@ def errors_of_trained(draw: Sampler, name: str) -> dict[str, Tensor]:
     return {"errors": found, "factors": factors}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
+    parts = context.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    trained = work.sample(errors_of_trained, [{"name": name} for name in work.models], batch=16)
-    models = dict(zip(work.models, trained, strict=True))
+    trained = context.sample(
+        errors_of_trained, [{"name": name} for name in context.models], batch=16
+    )
+    models = dict(zip(context.models, trained, strict=True))
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()
@@ -125,13 +127,13 @@ def run(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(
             judge_never(found),
-            judge_size(found, RECURSION, TELLS, work.seed),
-            judge_size(found, PRINTED, "So does it as it is printed.", work.seed),
+            judge_size(found, RECURSION, TELLS, context.seed),
+            judge_size(found, PRINTED, "So does it as it is printed.", context.seed),
             *(
                 verdict
                 for name, one in models.items()
                 for verdict in judge_one(
-                    name, work.given, judge_speaking(one, work.describe(name), work.seed)
+                    name, context.given, judge_speaking(one, context.describe(name), context.seed)
                 )
             ),
         ),
@@ -145,8 +147,8 @@ def run(work: StudyContext) -> Outcome:
             "takes its leading constants as our copy has them, 16 n + 23 d + 17 D and 4^L / 3, "
             "which cannot be read for sure. Neither is a bound where errors are not small: both "
             "are of first order.",
-            f"On {work.describe_all()}, each draw is a passage of {TOKENS} tokens in bf16, sums in "
-            "float32; the printed form needs W_k^T W_q to be invertible, which no head narrower "
+            f"On {context.describe_all()}, each draw is a passage of {TOKENS} tokens in bf16, sums "
+            "in float32; the printed form needs W_k^T W_q to be invertible, which no head narrower "
             "than the model can be.",
         ),
     )

@@ -275,7 +275,7 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
         check_links(plan.store)
         if plan.restart:
             _remove_batches(plan.store)
-    work = StudyContext(
+    context = StudyContext(
         study=plan.study.name,
         draws=plan.draws,
         seed=plan.seed,
@@ -294,17 +294,17 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
             # One in memory may be in training: dropout would be measured as if it were its own.
             stack.enter_context(evaluation_mode(given.subject.model))
         if progress:
-            work.watcher = bar = stack.enter_context(InspectionBar())
+            context.watcher = bar = stack.enter_context(InspectionBar())
         try:
-            outcome = plan.study.run(work)
+            outcome = plan.study.run(context)
         except NotApplicable as reason:
             raise UserError(
-                f"study {work.study} does not apply to {reason}; "
+                f"study {context.study} does not apply to {reason}; "
                 f"{describe_low(plan.given) or 'give another model'}"
             ) from reason
         if progress:
-            bar.end(work.study)
-    record = _record(plan, work, outcome)
+            bar.end(context.study)
+    record = _record(plan, context, outcome)
     if plan.out is not None:
         record.save(plan.out, lang=plan.lang)
         if plan.store is not None:
@@ -321,7 +321,7 @@ def _remove_batches(store: Path) -> None:
         store.rmdir()
 
 
-def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyResult:
+def _record(plan: StudyRequest, context: StudyContext, outcome: Outcome) -> StudyResult:
     content: dict[str, Any] = {
         "study": plan.study.name,
         **{name: getattr(plan.study, name) for name in ("title", "source", "claim")},
@@ -332,8 +332,8 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "unit": plan.study.unit,
         "fast": plan.fast,
         "command": plan.command,
-        "time": work.clock.seconds_spent(),
-        "batches": {"all": work.done, "kept from an earlier run": work.kept},
+        "time": context.clock.seconds_spent(),
+        "batches": {"all": context.done, "kept from an earlier run": context.kept},
         "versions": {
             "python": platform.python_version(),
             **{library: version(library) for library in LIBRARIES},
@@ -341,7 +341,7 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "machine": {"system": platform.platform(), "threads": plan.threads},
         "pictures": [vars(picture) for picture in outcome.pictures],
         "remarks": list(outcome.remarks),
-        **work.judged,
+        **context.judged,
     }
     if plan.given:
         content["given"] = {

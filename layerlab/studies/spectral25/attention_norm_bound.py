@@ -35,8 +35,8 @@ from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
     for_each_attention,
+    get_model,
     overlap,
-    patient,
 )
 
 # M of the head, the largest score that its weights allow.
@@ -86,7 +86,7 @@ def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
         found["norm"].append(layer_spectrum.norm)
         found["column"].append(layer_spectrum.column_bound)
 
-    for_each_attention(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
+    for_each_attention(get_model(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack(rows).view(draw.count, -1) for key, rows in found.items()}
 
 
@@ -96,7 +96,7 @@ def limits(name: str, given: GivenModels = NONE) -> dict[str, np.ndarray]:
     from layerlab.measures.runner import readings
     from layerlab.studies.support.passages import tokens_of
 
-    subject = patient(name, given)
+    subject = get_model(name, given)
     ids = tokens_of(name, given)[:TOKENS].to(subject.device)
     rows = readings(subject, [ids], MEASURES).rows.get("querykey", [])
     columns = ("score_bound", "prenorm_bound", "prenorm_printed")
@@ -104,18 +104,18 @@ def limits(name: str, given: GivenModels = NONE) -> dict[str, np.ndarray]:
     return {column: values[np.isfinite(values)] for column, values in found.items()}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"limit": limit, "kind": kind} for kind in (RANDOM, AIMED) for limit in LIMITS]
-    parts = work.sample(heads, cases)
+    parts = context.sample(heads, cases)
     single = {
         kind: dict(zip(LIMITS, parts[index * len(LIMITS) :], strict=False))
         for index, kind in enumerate((RANDOM, AIMED))
     }
-    read = work.models if work.given else PAIR
-    passages = work.sample(norms, [{"name": name} for name in read], batch=16)
+    read = context.models if context.given else PAIR
+    passages = context.sample(norms, [{"name": name} for name in read], batch=16)
     models = dict(zip(read, passages, strict=True))
-    every = {name: limits(name, work.given) for name in work.models}
+    every = {name: limits(name, context.given) for name in context.models}
     bounds = {name: found for name, found in every.items() if found["prenorm_bound"].size}
     rows = [
         summary(found[quantity], {"heads": kind, "M": limit, "quantity": quantity})
@@ -135,14 +135,14 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_masked(single[RANDOM], work.seed),
-            judge_scale(single[AIMED], work.seed),
-            judge_corrected(single, work.seed),
+            judge_masked(single[RANDOM], context.seed),
+            judge_scale(single[AIMED], context.seed),
+            judge_corrected(single, context.seed),
             *([judge_tells(bounds)] if bounds else []),
             *(
-                [judge_columns(models, work.seed)]
-                if work.given
-                else [judge_separates(bounds), judge_near_one(models, work.seed)]
+                [judge_columns(models, context.seed)]
+                if context.given
+                else [judge_separates(bounds), judge_near_one(models, context.seed)]
             ),
         ),
         frames={"norms": table(rows)},
@@ -151,8 +151,8 @@ def run(work: StudyContext) -> Outcome:
             f"Random heads: width {WIDTH}, head width {HEAD}, {TOKENS} tokens behind a layer norm "
             "with gain 1, weights scaled to the given M; the scores are divided by sqrt(d_h), as "
             "models do. Aimed heads give the first token all the weight that M allows.",
-            f"{'Models' if work.given else 'Built-in models'}: passages of {TOKENS} tokens. "
-            f"{overlap(TOKENS, work.given)}",
+            f"{'Models' if context.given else 'Built-in models'}: passages of {TOKENS} tokens. "
+            f"{overlap(TOKENS, context.given)}",
             *(
                 f"No head of {name} has the bound: it stands behind no norm that can be read, or "
                 "its scores are normed themselves."

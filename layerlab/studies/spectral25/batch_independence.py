@@ -14,7 +14,7 @@ from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, get_model, overlap
 
 WIDTH = 64
 BATCHES = (2, 8, 32)
@@ -56,7 +56,7 @@ def _moves(norm: Callable[[], nn.Module], one: Tensor, others: Tensor) -> Tensor
 @torch.no_grad()
 def beside(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the largest change of a passage's logits beside others, over the largest of them."""
-    found = patient(name, draw.given)
+    found = get_model(name, draw.given)
     passages = excerpts(draw, name, TOKENS, 1 + BESIDE).view(draw.count, 1 + BESIDE, TOKENS)
     changes = []
     for batch in passages.to(found.device):
@@ -70,12 +70,12 @@ def beside(draw: Sampler, name: str) -> dict[str, Tensor]:
     return {"change": torch.stack(changes).cpu()}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.sample(norms, [{"batch": batch} for batch in BATCHES])
-    models = work.sample(beside, [{"name": name} for name in work.models], batch=8)
+    parts = context.sample(norms, [{"batch": batch} for batch in BATCHES])
+    models = context.sample(beside, [{"name": name} for name in context.models], batch=8)
     moved = {name: np.stack([part[name] for part in parts], 1) for name in NORMS}
-    logits = {name: part["change"] for name, part in zip(work.models, models, strict=True)}
+    logits = {name: part["change"] for name, part in zip(context.models, models, strict=True)}
     rows = [
         summary(values[:, number, index], {"of": name, "batch": batch, "change by": change})
         for name, values in moved.items()
@@ -95,8 +95,8 @@ def run(work: StudyContext) -> Outcome:
     return Outcome(
         verdicts=(
             judge_alone(moved),
-            judge_batch_norm(moved, work.seed),
-            judge_models(logits, work),
+            judge_batch_norm(moved, context.seed),
+            judge_models(logits, context),
         ),
         frames={"changes": table(rows)},
         pictures=(
@@ -110,7 +110,7 @@ def run(work: StudyContext) -> Outcome:
         remarks=(
             f"Of the other tokens of a batch the first becomes {LARGE:g} times as large. Batch "
             "norm has seen one batch when it is evaluated.",
-            overlap(TOKENS, work.given),
+            overlap(TOKENS, context.given),
         ),
     )
 
@@ -151,10 +151,10 @@ def judge_batch_norm(moved: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     )
 
 
-def judge_models(logits: dict[str, np.ndarray], work: StudyContext) -> StudyVerdict:
+def judge_models(logits: dict[str, np.ndarray], context: StudyContext) -> StudyVerdict:
     """Judge whether whole models are so, but for the rounding of their products."""
     allowed = {
-        name: torch.finfo(patient(name, work.given).model.dtype).eps ** 0.5 for name in logits
+        name: torch.finfo(get_model(name, context.given).model.dtype).eps ** 0.5 for name in logits
     }
     largest = {name: float(values.max()) for name, values in logits.items()}
     numbers = ", ".join(f"{value:.1e} ({name})" for name, value in largest.items())

@@ -68,7 +68,7 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
 
     own = weights(name, draw.given.get(name))
     passages.for_each_attention(
-        passages.patient(name, draw.given), passages.excerpts(draw, name, TOKENS), read
+        passages.get_model(name, draw.given), passages.excerpts(draw, name, TOKENS), read
     )
     return {
         key: torch.stack(rows).view(draw.count, -1, *rows[0].shape) for key, rows in found.items()
@@ -78,7 +78,7 @@ def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
 @cache
 def weights(name: str, own: "GivenModel | None" = None) -> "dict[str, HeadWeights]":
     """Return the weights of every attention layer of a model, cut into heads, by its name."""
-    subject = passages.patient(name, {} if own is None else {name: own})
+    subject = passages.get_model(name, {} if own is None else {name: own})
     assert not isinstance(subject.stack, str), subject.stack
     return {part.name: weights_of(part, subject) for part in subject.stack.attentions}
 
@@ -148,22 +148,24 @@ def _residuals(layer: Any) -> Tensor:
     )
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.sample(anatomy, [{"name": name} for name in work.models], batch=8)
-    parts, shown = dict(zip(work.models, gathered, strict=True)), work.models[0]
-    text = next((one.source for one in work.given.values()), "the built-in text")
+    gathered = context.sample(anatomy, [{"name": name} for name in context.models], batch=8)
+    parts, shown = dict(zip(context.models, gathered, strict=True)), context.models[0]
+    text = next((one.source for one in context.given.values()), "the built-in text")
     return Outcome(
         verdicts=(
-            judge_summed(parts, {name: one.rounding(TOKENS) for name, one in work.given.items()}),
-            judge_elsewhere(parts, work.seed),
-            judge_closer(parts, work.seed),
-            judge_further(parts, work.seed),
-            judge_carried(parts, work.seed),
+            judge_summed(
+                parts, {name: one.rounding(TOKENS) for name, one in context.given.items()}
+            ),
+            judge_elsewhere(parts, context.seed),
+            judge_closer(parts, context.seed),
+            judge_further(parts, context.seed),
+            judge_carried(parts, context.seed),
         ),
         frames={"heads": table(rows(parts)), "sublayers": table(rows_of(parts))},
         pictures=(
-            matrices(shown, work.given),
+            matrices(shown, context.given),
             *(
                 by_head(parts[shown], quantity, f"{title} ({shown}, mean over passages)")
                 for quantity, title in SHOWN_HEADS.items()
@@ -174,7 +176,7 @@ def run(work: StudyContext) -> Outcome:
         remarks=(
             f"Passages of {TOKENS} tokens; attention is shown on the first {SHOWN} of {text}, "
             f"in {shown}, in the layer whose heads differ most. "
-            f"{passages.overlap(TOKENS, work.given)}",
+            f"{passages.overlap(TOKENS, context.given)}",
             "What heads add is computed anew in float64 from queries, keys and values that the "
             "model used, and held against what its attention gave.",
         ),
@@ -311,7 +313,7 @@ def matrices(name: str, given: GivenModels = passages.NONE) -> Picture:
     from layerlab.loading.token_text import token_strings
     from layerlab.report.figures.export import plain
 
-    subject, ids = passages.patient(name, given), passages.tokens_of(name, given)[:SHOWN]
+    subject, ids = passages.get_model(name, given), passages.tokens_of(name, given)[:SHOWN]
     found: dict[int, Tensor] = {}
 
     def read(layer: Any) -> None:

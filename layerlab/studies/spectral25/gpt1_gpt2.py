@@ -59,9 +59,9 @@ def _norm(attention: Tensor) -> Tensor:
 def eager(name: str) -> Any:
     """Load a model whose attention returns its matrices, as the script does."""
     # Late: the list of studies needs no transformers.
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
 
-    model = subject(name).model
+    model = load_model(name).model
     model.set_attn_implementation("eager")
     return model
 
@@ -137,12 +137,12 @@ def check_matrices(found: Sequence[Tensor | None] | None, name: str) -> list[Ten
     return layers
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(name, texts) for name in NAMED for texts in LENGTHS]
-    models = dict(zip(NAMED, work.models, strict=True))
+    models = dict(zip(NAMED, context.models, strict=True))
     asked = [{"name": models[name], "texts": texts} for name, texts in cases]
-    gathered = work.sample(norms, asked, batch=32)
+    gathered = context.sample(norms, asked, batch=32)
     every = dict(zip(cases, gathered, strict=True))
     depths = {name: every[name, "short"]["own"].shape[1] for name in NAMED}
     least = min(depths.values())
@@ -158,15 +158,15 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_placement(parts, work.seed),
-            judge_padding(parts, work.seed),
-            judge_length(parts, work.seed),
-            judge_larger(parts, work.seed),
+            judge_placement(parts, context.seed),
+            judge_padding(parts, context.seed),
+            judge_length(parts, context.seed),
+            judge_larger(parts, context.seed),
         ),
         frames={"norms": table(rows)},
         pictures=tuple(plot(parts, texts) for texts in LENGTHS),
         remarks=(
-            pair(work, depths),
+            pair(context, depths),
             "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
             "number is the mean over heads of the spectral norm of the attention matrix.",
             "Intervals are over texts, and there is one model of each placement. What another seed "
@@ -174,7 +174,7 @@ def run(work: StudyContext) -> Outcome:
             "general. Models of several seeds, at one loss: same-loss.",
             f"Norms lie between 1 and 4 here: less than {EFFECT:g} would be within the line of the "
             "figure.",
-            overlap(LENGTHS["long"][1], work.given),
+            overlap(LENGTHS["long"][1], context.given),
         ),
     )
 
@@ -194,16 +194,16 @@ def resample(found: Arrays, layers: int) -> Arrays:
     return found if same else {**found, **{name: read(found[name]) for name in ("own", "padded")}}
 
 
-def pair(work: StudyContext, depths: Mapping[str, int]) -> str:
+def pair(context: StudyContext, depths: Mapping[str, int]) -> str:
     """Describe which models these are, and what differs between them."""
-    if not work.given:
+    if not context.given:
         return (
             "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
             "from the same numbers: nothing but the placement of the norm, and the final norm, "
             "differs. GPT-1 and GPT-2 differ in data, vocabulary and initialisation, too; with "
             f"their weights, from the Hub: {HUB}."
         )
-    named = ", ".join(f"{name} is {one}" for name, one in zip(NAMED, work.models, strict=True))
+    named = ", ".join(f"{name} is {one}" for name, one in zip(NAMED, context.models, strict=True))
     told = f"{named}: more may differ between them than the placement of the norm."
     if len(set(depths.values())) == 1:
         return told

@@ -21,8 +21,8 @@ from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
     for_each_layer,
+    get_model,
     overlap,
-    patient,
 )
 from layerlab.system.hooks import temporary_hooks
 
@@ -118,7 +118,7 @@ def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Te
 def residual_by_dose(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the relative residual behind the last block, by dose, for one batch."""
     ids = excerpts(draw, name, PASSAGE)
-    subject = patient(name, draw.given)
+    subject = get_model(name, draw.given)
     with ALONE, torch.no_grad():
         blocks = find_feedforwards(subject, ids[:1])
         rows = [residual_at(subject, blocks, ids, dose) for dose in TRAINED_DOSES]
@@ -174,14 +174,14 @@ def residual_at(
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
-    gathered = work.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
+    gathered = context.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    read = [{"name": name} for name in work.models]
-    passages = work.sample(residual_by_dose, read, batch=32)
-    models = {n: one["residual"] for n, one in zip(work.models, passages, strict=True)}
+    read = [{"name": name} for name in context.models]
+    passages = context.sample(residual_by_dose, read, batch=32)
+    models = {n: one["residual"] for n, one in zip(context.models, passages, strict=True)}
     rows = [
         summary(found["residual"][:, index], {"stack": _label(case), "dose": dose})
         for case, found in parts.items()
@@ -194,21 +194,23 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_slows(parts, [(PLAIN, False)], STUDY.claim, work.seed),
-            judge_slows(parts, [(PLAIN, True)], "The same holds under a causal mask.", work.seed),
+            judge_slows(parts, [(PLAIN, False)], STUDY.claim, context.seed),
+            judge_slows(
+                parts, [(PLAIN, True)], "The same holds under a causal mask.", context.seed
+            ),
             judge_slows(
                 parts,
                 [(NORMED, False), (NORMED, True)],
                 "The same holds where a norm stands before attention.",
-                work.seed,
+                context.seed,
             ),
             judge_slows(
                 parts,
                 [(BESIDE, False), (BESIDE, True)],
                 "The same holds where the feed-forward has a skip of its own.",
-                work.seed,
+                context.seed,
             ),
-            judge_trained(models, work.seed),
+            judge_trained(models, context.seed),
         ),
         frames={"residual": table(rows)},
         pictures=(plot_stacks(parts), plot_models(models)),
@@ -229,8 +231,8 @@ def run(work: StudyContext) -> Outcome:
             f"In the picture, residuals below {SHOWN:g} stand at {SHOWN:g}. "
             "The relative residual is the share of the features that differs between tokens: it "
             "does not grow when all features do.",
-            f"{'Models' if work.given else 'Built-in models'} keep their skips; passages of "
-            f"{PASSAGE} tokens. {overlap(PASSAGE, work.given)}",
+            f"{'Models' if context.given else 'Built-in models'} keep their skips; passages of "
+            f"{PASSAGE} tokens. {overlap(PASSAGE, context.given)}",
         ),
     )
 

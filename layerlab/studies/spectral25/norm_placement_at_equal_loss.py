@@ -30,9 +30,9 @@ SHOWN = (
 )
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    found, notes = train_to_loss.gather_trials(work)
+    found, notes = train_to_loss.gather_trials(context)
     swept = "; ".join(
         f"{arm} {', '.join(f'{rate:g}: {nats:.3f}' for rate, nats in losses.items())}"
         for arm, losses in found.sweep.items()

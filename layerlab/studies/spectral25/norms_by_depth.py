@@ -111,13 +111,13 @@ def sharpen(model: Any, sharpness: float) -> None:
                 parameter.mul_(sharpness**0.5 * WIDTH**-0.5 / parameter.std())
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     from layerlab.measures.quantities.spectrum import uniform_norm
 
-    if work.given:
-        return read_given(work, uniform_norm(TOKENS, TOKENS))
-    gathered = work.sample(norms, [{"placement": place} for place in VARIANTS], batch=8)
+    if context.given:
+        return read_given(context, uniform_norm(TOKENS, TOKENS))
+    gathered = context.sample(norms, [{"placement": place} for place in VARIANTS], batch=8)
     parts = {
         (place, scores): {name: found[f"{scores} {name}"] for name in ("norm", "product", "norms")}
         for place, found in zip(VARIANTS, gathered, strict=True)
@@ -130,9 +130,9 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_bounded(parts, work.seed),
-            judge_lacks(parts, work.seed),
-            judge_shape(parts, work.seed),
+            judge_bounded(parts, context.seed),
+            judge_lacks(parts, context.seed),
+            judge_shape(parts, context.seed),
             judge_products(parts),
         ),
         frames={"norms": table(rows)},
@@ -152,10 +152,10 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def read_given(work: StudyContext, uniform: float) -> Outcome:
+def read_given(context: StudyContext, uniform: float) -> Outcome:
     """Read and judge the models that the user named, in place of random stacks."""
-    cases = [{"name": name} for name in work.models]
-    parts = dict(zip(work.models, work.sample(norms_of_given, cases, batch=8), strict=True))
+    cases = [{"name": name} for name in context.models]
+    parts = dict(zip(context.models, context.sample(norms_of_given, cases, batch=8), strict=True))
     rows = [
         summary(found["norm"][:, layer], {"model": name, "layer": layer + 1})
         for name, found in parts.items()
@@ -175,9 +175,9 @@ def read_given(work: StudyContext, uniform: float) -> Outcome:
     x, y = "depth: 0 is the first layer, 1 the last", "spectral norm, mean over heads"
     return Outcome(
         verdicts=(
-            judge_flat(parts, work.seed),
-            judge_curve(parts, work.seed),
-            judge_bounded_product(parts, work.given),
+            judge_flat(parts, context.seed),
+            judge_curve(parts, context.seed),
+            judge_bounded_product(parts, context.given),
         ),
         frames={"norms": table(rows)},
         pictures=(curves("depth", title, [*lines, flat], x=x, y=y, log=""),),
@@ -189,7 +189,7 @@ def read_given(work: StudyContext, uniform: float) -> Outcome:
             f"differences of 0.1 and more from its figures: less than {EFFECT:g} is no rise there. "
             "Whether the placement of the norm is why takes stacks that differ in nothing else: "
             "type the study without --model.",
-            overlap(TOKENS, work.given),
+            overlap(TOKENS, context.given),
         ),
     )
 

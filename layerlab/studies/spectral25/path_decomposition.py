@@ -21,7 +21,13 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.spectral25.linear_paths import Piece, paths
-from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
+from layerlab.studies.support.passages import (
+    excerpts,
+    for_each_layer,
+    get_model,
+    overlap,
+    tokens_of,
+)
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
@@ -50,7 +56,7 @@ def trained_layers(name: str, own: "GivenModel | None" = None) -> tuple[Piece, .
             the stream is another between the layers.
     """
     given = {} if own is None else {name: own}
-    subject, found, streams = patient(name, given), list[Piece](), list[Tensor]()
+    subject, found, streams = get_model(name, given), list[Piece](), list[Tensor]()
     ids = tokens_of(name, given)[:TOKENS]
 
     def read(layer: Any) -> None:
@@ -118,7 +124,7 @@ def one(draw: Sampler, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
     if case not in RANDOM:
         layers = trained_layers(case, draw.given.get(case))
-        subject, passages = patient(case, draw.given), excerpts(draw, case, TOKENS)
+        subject, passages = get_model(case, draw.given), excerpts(draw, case, TOKENS)
         found = [paths(embed(subject, ids), layers) for ids in passages]
     else:
         found = []
@@ -151,12 +157,12 @@ def residual(parts: Tensor) -> Tensor:
     return torch.stack([relative_residual(part) for part in parts])
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    cases = (*work.models, *RANDOM)
-    gathered = work.sample(one, [{"case": case} for case in cases], batch=16)
+    cases = (*context.models, *RANDOM)
+    gathered = context.sample(one, [{"case": case} for case in cases], batch=16)
     parts = dict(zip(cases, gathered, strict=True))
-    labels = LABELS | {name: name for name in work.given}
+    labels = LABELS | {name: name for name in context.given}
     every = sum(found["residual"].shape[1] - 1 for found in parts.values())
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
@@ -164,13 +170,13 @@ def run(work: StudyContext) -> Outcome:
         for quantity in ("share", "apart", "residual")
         for length in range(found[quantity].shape[1])
     ]
-    found = {case: steps(one["residual"], work.seed, every) for case, one in parts.items()}
+    found = {case: steps(one["residual"], context.seed, every) for case, one in parts.items()}
     return Outcome(
         verdicts=(
-            judge_short({case: one["share"] for case, one in parts.items()}, work.seed, labels),
+            judge_short({case: one["share"] for case, one in parts.items()}, context.seed, labels),
             judge_ranked(found, labels),
-            judge_nearer(found, work.draws),
-            judge_differing(parts, work.seed, labels),
+            judge_nearer(found, context.draws),
+            judge_differing(parts, context.seed, labels),
         ),
         frames={"paths": table(rows), "steps": table(list(_step(found)))},
         pictures=(
@@ -194,19 +200,19 @@ def run(work: StudyContext) -> Outcome:
             f"intervals of the {every} steps hold together.",
             f"That the steps fall up to length {FALLING} was read off another model of 8 layers: "
             "the claim is asked of these as it is."
-            if work.given
+            if context.given
             else f"That the steps fall up to length {FALLING} was read off the draws of seed 0; "
             "those of seed 1 say the same.",
-            f"Trained stacks: {_depths(work, parts)} and no biases; passages of {TOKENS} tokens. "
-            f"The random stacks are attention with RMS norm and skips, width {WIDTH}, {HEADS} "
-            f"heads, on random features. {overlap(TOKENS, work.given)}",
+            f"Trained stacks: {_depths(context, parts)} and no biases; passages of {TOKENS} "
+            f"tokens. The random stacks are attention with RMS norm and skips, width {WIDTH}, "
+            f"{HEADS} heads, on random features. {overlap(TOKENS, context.given)}",
         ),
     )
 
 
-def _depths(work: StudyContext, parts: Mapping[str, Arrays]) -> str:
-    depths = {name: parts[name]["share"].shape[1] - 1 for name in work.models}
-    told = [f"{work.describe(name)} has {depth} layers" for name, depth in depths.items()]
+def _depths(context: StudyContext, parts: Mapping[str, Arrays]) -> str:
+    depths = {name: parts[name]["share"].shape[1] - 1 for name in context.models}
+    told = [f"{context.describe(name)} has {depth} layers" for name, depth in depths.items()]
     return ", ".join(told)
 
 

@@ -123,12 +123,12 @@ def widen(model: Any) -> Any:
     return model
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     masks = {False: "no mask", True: "causal mask"}
-    lone = dict(zip(masks, work.sample(bare, [{"causal": one} for one in masks]), strict=True))
+    lone = dict(zip(masks, context.sample(bare, [{"causal": one} for one in masks]), strict=True))
     cases = [*((name, "learned") for name in VARIANTS), ("attention-only", "rotary")]
-    parts = work.sample(collapse_of, [{"name": n, "position": p} for n, p in cases], batch=16)
+    parts = context.sample(collapse_of, [{"name": n, "position": p} for n, p in cases], batch=16)
     bares = {causal: found["residual"] for causal, found in lone.items()}
     stacks = {
         (name if position == "learned" else ROTARY, causal): found["causal" if causal else "open"]
@@ -147,11 +147,11 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_doubly(bares[False], work.seed),
-            judge_halved(bares[True], work.seed),
-            judge_rotary(stacks[ROTARY, False], stacks["attention-only", False], work.seed),
-            judge_skips(stacks, work.seed),
-            judge_feedforward(stacks, work.seed),
+            judge_doubly(bares[False], context.seed),
+            judge_halved(bares[True], context.seed),
+            judge_rotary(stacks[ROTARY, False], stacks["attention-only", False], context.seed),
+            judge_skips(stacks, context.seed),
+            judge_feedforward(stacks, context.seed),
         ),
         frames={"residual": table(rows)},
         pictures=(plot_bare(bares), plot_stacks(stacks)),

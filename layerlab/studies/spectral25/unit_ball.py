@@ -22,8 +22,8 @@ from layerlab.studies.support.passages import (
     excerpts,
     for_each_attention,
     for_each_layer,
+    get_model,
     overlap,
-    patient,
     tokens_of,
 )
 from layerlab.studies.support.theory_block import weights_of
@@ -72,7 +72,7 @@ def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
         entered = layer.sublayers["attention"].entered.double()
         found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
 
-    for_each_attention(patient(name, draw.given), excerpts(draw, name, TOKENS), read)
+    for_each_attention(get_model(name, draw.given), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
 
 
@@ -113,7 +113,7 @@ def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 
 def slices(name: str, given: GivenModels = NONE) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the output and value matrices of every head of a model, layer by layer."""
-    subject = patient(name, given)
+    subject = get_model(name, given)
     assert not isinstance(subject.stack, str), subject.stack
     for part in subject.stack.attentions:
         weights = weights_of(part, subject)
@@ -146,7 +146,7 @@ def axes(mapped: Tensor) -> Tensor:
 
 def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     """Choose the head whose map has the largest norm, at the beginning of the text."""
-    subject = patient(name, given)
+    subject = get_model(name, given)
     assert not isinstance(subject.stack, str), subject.stack
     head = int(axes_of(name, given)[:, 0].argmax())
     output, value = (torch.cat(found) for found in zip(*slices(name, given), strict=True))
@@ -178,17 +178,17 @@ def choose_head(name: str, given: GivenModels = NONE) -> ChosenHead:
     return ChosenHead(name=called, values=values.cpu(), **cpu)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.sample(angles, [{"name": name} for name in work.models], batch=16)
-    parts = dict(zip(work.models, gathered, strict=True))
+    gathered = context.sample(angles, [{"name": name} for name in context.models], batch=16)
+    parts = dict(zip(context.models, gathered, strict=True))
     semi = {
-        name: (axes_of(name, work.given) if work.given else axes(maps(name))).numpy()
-        for name in work.models
+        name: (axes_of(name, context.given) if context.given else axes(maps(name))).numpy()
+        for name in context.models
     }
-    one = choose_head(work.models[0], work.given)
-    widths = [patient(name, work.given).config.hidden_size for name in work.models]
-    text = next((one.source for one in work.given.values()), "the built-in text")
+    one = choose_head(context.models[0], context.given)
+    widths = [get_model(name, context.given).config.hidden_size for name in context.models]
+    text = next((one.source for one in context.given.values()), "the built-in text")
     rows = [
         summary(values.ravel(), {"model": name, "quantity": quantity})
         for name, found in parts.items()
@@ -200,11 +200,11 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_aligned(parts, work.seed),
-            judge_cones(parts, work.seed),
-            judge_ball(semi, work.seed),
-            judge_ordered(parts, work.seed),
-            judge_sphere(parts, widths, work.seed),
+            judge_aligned(parts, context.seed),
+            judge_cones(parts, context.seed),
+            judge_ball(semi, context.seed),
+            judge_ordered(parts, context.seed),
+            judge_sphere(parts, widths, context.seed),
         ),
         frames={"heads": table(rows)},
         pictures=(plot_ball(one), plot_angles(one), plot_axes(semi)),
@@ -215,7 +215,7 @@ def run(work: StudyContext) -> Outcome:
             f"Semi-axes or radii within a factor of {ROUND:g} would look like a ball and like 1; "
             f"cones whose mean cosines are less than {APART:g} apart would look like one.",
             f"Passages of {TOKENS} tokens; queries and keys as they meet, behind rotary positions "
-            f"where a model has them. {overlap(TOKENS, work.given)}",
+            f"where a model has them. {overlap(TOKENS, context.given)}",
         ),
     )
 

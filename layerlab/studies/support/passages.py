@@ -47,7 +47,7 @@ def overlap(length: int, given: GivenModels = NONE) -> str:
     )
 
 
-def patient(name: str, given: GivenModels = NONE) -> "LoadedModel":
+def get_model(name: str, given: GivenModels = NONE) -> "LoadedModel":
     """Return the model of this name, loaded once: the given one, else the built-in one."""
     return given[name].subject if name in given else _load_built_in(name)
 
@@ -55,9 +55,9 @@ def patient(name: str, given: GivenModels = NONE) -> "LoadedModel":
 @once
 def _load_built_in(name: str) -> "LoadedModel":
     # Late: the list of studies needs no transformers.
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
 
-    return subject(name)
+    return load_model(name)
 
 
 def tokens_of(name: str, given: GivenModels = NONE) -> Tensor:

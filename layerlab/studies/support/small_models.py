@@ -168,18 +168,18 @@ def begin_training(asked: Any, arm: str) -> Iterator["Trainer"]:
 
 def read_trained(training: "Trainer") -> tuple["LoadedModel", Tensor]:
     """Return the model of a training, and the passages that are held out."""
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.tokenization.load import load_tokenizer
 
     (blocks,) = training.eval_blocks.batches(HELD)
-    found = subject(training.model.eval(), tokenizer=load_tokenizer(WORDS))
+    found = load_model(training.model.eval(), tokenizer=load_tokenizer(WORDS))
     return found, blocks.inputs.clone()
 
 
-def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
+def gather_arms(context: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
     """Gather the loss and layers of every arm, seed by seed, with notes for the reader."""
-    seeds = seeds_of(work)
-    found, notes = kept_readings(work, [(arm, seed) for arm in arms for seed in seeds], DEPTH)
+    seeds = seeds_of(context)
+    found, notes = kept_readings(context, [(arm, seed) for arm in arms for seed in seeds], DEPTH)
     return by_arm(found, arms, seeds), (ABOUT, PAIRED, *notes)
 
 
@@ -195,18 +195,18 @@ def by_arm(
 
 
 def kept_readings(
-    work: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
+    context: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
 ) -> tuple[dict[ArmSeed, dict[str, Any]], list[str]]:
     """Return the readings of every model, and notes on those not trained just now.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
     """
-    sizes = {name: work.options[name] for name in SIZES}
-    lying, code = stored_readings(work, jobs, reading), fingerprint(reading.read.__module__)
-    small = work.fast and None in lying.values()
-    if work.watcher is not None:
-        work.watcher.begin(work.study, len(jobs))
+    sizes = {name: context.options[name] for name in SIZES}
+    lying, code = stored_readings(context, jobs, reading), fingerprint(reading.read.__module__)
+    small = context.fast and None in lying.values()
+    if context.watcher is not None:
+        context.watcher.begin(context.study, len(jobs))
     found, before, hours = {}, 0, list[float | None]()
     for number, job in enumerate(jobs):
         stored = None if small else lying[job]
@@ -216,14 +216,14 @@ def kept_readings(
         if stored is None and not small:
             text = _source(reading, found[job])
             more = {"sizes": sizes, "text": text, "code": code, "hours": hours[-1]}
-            write_kept(place(work.runs, reading.kind, *job, **sizes), {**found[job], **more})
+            write_kept(place(context.runs, reading.kind, *job, **sizes), {**found[job], **more})
         before += stored is not None
-        if work.watcher is not None:
-            work.watcher.step(f"model {number + 1} of {len(jobs)}")
-    work.done, work.kept = work.done + len(jobs), work.kept + before
+        if context.watcher is not None:
+            context.watcher.step(f"model {number + 1} of {len(jobs)}")
+    context.done, context.kept = context.done + len(jobs), context.kept + before
     used = FAST if small else sizes
     tokens = used["updates"] * BATCH * CONTEXT
-    work.judged = {
+    context.judged = {
         "scale": models([parameters(layers=used["layers"], width=used["width"])], [tokens]),
         "trainings": {
             "models": len(jobs),
@@ -244,17 +244,17 @@ def kept_readings(
 
 
 def stored_readings(
-    work: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
+    context: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
 ) -> dict[ArmSeed, dict[str, Any] | None]:
     """Return what earlier trainings left, or None; in the fast mode by whatever code and text."""
-    sizes = {name: work.options[name] for name in SIZES}
-    code = None if work.fast else fingerprint(reading.read.__module__)
+    sizes = {name: context.options[name] for name in SIZES}
+    code = None if context.fast else fingerprint(reading.read.__module__)
 
     def check(found: dict[str, Any]) -> None:
         check_shapes({"hours": None, **found}, {**reading.shapes, "hours": ()})
 
     def one(job: ArmSeed) -> dict[str, Any] | None:
-        found = read_kept(place(work.runs, reading.kind, *job, **sizes), check)
+        found = read_kept(place(context.runs, reading.kind, *job, **sizes), check)
         if found is None or code is None:
             fits = found is not None and _beside(found) == reading.asked(found)
         else:
@@ -306,16 +306,16 @@ def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
     return (time.perf_counter() - begun) / 3600 if stored is None else stored.get("hours")
 
 
-def generator_of(work: StudyContext, number: int) -> torch.Generator:
+def generator_of(context: StudyContext, number: int) -> torch.Generator:
     """Return the random numbers of a batch, as `StudyContext.sample` hands them out."""
-    return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
+    return torch.Generator().manual_seed(int(digest([context.seed, number])[:15], 16))
 
 
-def seeds_of(work: StudyContext) -> list[int]:
+def seeds_of(context: StudyContext) -> list[int]:
     """Return a seed of training for every draw."""
     return [
-        int(torch.randint(2**31, (), generator=generator_of(work, number)))
-        for number in range(work.draws)
+        int(torch.randint(2**31, (), generator=generator_of(context, number)))
+        for number in range(context.draws)
     ]
 
 

@@ -117,14 +117,14 @@ def train_one(trial: Trial, **sizes: int) -> TrialOutcome:
                 assert training.score is not None
                 curve.append((training.update, float(training.score.nats)))
                 reached = trial.target is not None and curve[-1][1] <= trial.target
-        patient, held = small_models.read_trained(training)
+        subject, held = small_models.read_trained(training)
     found: TrialOutcome = {"curve": curve, "reached": reached}
     if trial.target is not None:
-        found |= {"layers": depths(patient, held).tolist(), "norms": norms(patient, held)}
+        found |= {"layers": depths(subject, held).tolist(), "norms": norms(subject, held)}
     return found
 
 
-def norms(patient: Any, ids: torch.Tensor) -> list[float]:
+def norms(subject: Any, ids: torch.Tensor) -> list[float]:
     """Return the spectral norm of attention by layer, mean over heads and passages."""
     from layerlab.measures.quantities.spectrum import spectrum
 
@@ -133,7 +133,7 @@ def norms(patient: Any, ids: torch.Tensor) -> list[float]:
     def read(layer: Any) -> None:
         found.setdefault(layer.layer, []).append(spectrum(layer.attention).norm.mean())
 
-    for_each_attention(patient, ids, read)
+    for_each_attention(subject, ids, read)
     return [float(torch.stack(found[layer]).mean()) for layer in sorted(found)]
 
 
@@ -144,36 +144,36 @@ def place(runs: Path, trial: Trial, **sizes: int) -> Path:
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
-def gather_trials(work: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]:
+def gather_trials(context: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]:
     """Gather all trials, with notes for the reader.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
     """
-    sizes = {name: work.options[name] for name in small_models.SIZES}
-    seeds = small_models.seeds_of(work)
-    if work.watcher is not None:
-        work.watcher.begin(work.study, len(ARMS) * (len(RATES) + len(seeds)))
+    sizes = {name: context.options[name] for name in small_models.SIZES}
+    seeds = small_models.seeds_of(context)
+    if context.watcher is not None:
+        context.watcher.begin(context.study, len(ARMS) * (len(RATES) + len(seeds)))
     small, code, other = False, fingerprint(__name__), list[Trial]()
-    if not work.fast:
+    if not context.fast:
         origin = {"text": small_models.text_identity(), "code": code}
-        found = contest(partial(_fetch, work, origin, sizes), seeds)
+        found = contest(partial(_fetch, context, origin, sizes), seeds)
     else:
         try:
-            found = contest(partial(_store, work, code, other, sizes), seeds)
+            found = contest(partial(_store, context, code, other, sizes), seeds)
         except FileNotFoundError:
             found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
             small = True
     used = small_models.FAST if small else sizes
     size = small_models.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
     updates = [one["curve"][-1][0] for runs in found.runs.values() for one in runs]
-    work.judged = {
+    context.judged = {
         "scale": models(
             [size], [small_models.BATCH * small_models.CONTEXT * one for one in updates]
         )
     }
     notes = small_models.notes_on(
-        work.done, work.kept, small=small, other=0 if small else len(other)
+        context.done, context.kept, small=small, other=0 if small else len(other)
     )
     return found, tuple(notes)
 
@@ -211,23 +211,23 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 
 def _fetch(
-    work: StudyContext, origin: Mapping[str, str], sizes: Mapping[str, int], trial: Trial
+    context: StudyContext, origin: Mapping[str, str], sizes: Mapping[str, int], trial: Trial
 ) -> TrialOutcome:
     """Return what an earlier training on this text by this code left.
 
     Where there is none, the model is trained now and its readings are left there.
     """
-    file = place(work.runs, trial, **sizes)
+    file = place(context.runs, trial, **sizes)
     found = read_kept(file, partial(_check, trial))
     if found is not None and origin.items() <= found.items():
-        return _count(work, trial, found, kept=1)
+        return _count(context, trial, found, kept=1)
     found = train_one(trial, **sizes)
     write_kept(file, {**found, "sizes": sizes, **origin})
-    return _count(work, trial, found, kept=0)
+    return _count(context, trial, found, kept=0)
 
 
 def _store(
-    work: StudyContext, code: str, other: list[Trial], sizes: Mapping[str, int], trial: Trial
+    context: StudyContext, code: str, other: list[Trial], sizes: Mapping[str, int], trial: Trial
 ) -> TrialOutcome:
     """Return what an earlier training left, on whatever text.
 
@@ -237,13 +237,13 @@ def _store(
     Raises:
         FileNotFoundError: none did.
     """
-    file = place(work.runs, trial, **sizes)
+    file = place(context.runs, trial, **sizes)
     found = read_kept(file, partial(_check, trial))
     if found is None:
         raise FileNotFoundError(file)
     if found.get("code") != code:
         other.append(trial)
-    return _count(work, trial, found, kept=1)
+    return _count(context, trial, found, kept=1)
 
 
 def _check(trial: Trial, found: TrialOutcome) -> None:
@@ -253,8 +253,8 @@ def _check(trial: Trial, found: TrialOutcome) -> None:
     check_shapes(found, shapes)
 
 
-def _count(work: StudyContext, trial: Trial, found: TrialOutcome, kept: int) -> TrialOutcome:
-    work.done, work.kept = work.done + 1, work.kept + kept
-    if work.watcher is not None:
-        work.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
+def _count(context: StudyContext, trial: Trial, found: TrialOutcome, kept: int) -> TrialOutcome:
+    context.done, context.kept = context.done + 1, context.kept + kept
+    if context.watcher is not None:
+        context.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
     return found

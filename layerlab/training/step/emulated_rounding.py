@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic, regime
+from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic, make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.recipes.training_sections import EmulateSection
@@ -58,7 +58,9 @@ def emulation(
     if section.format is None:
         yield None
         return
-    found = regime(section.format, rounding=section.mode, seed=_number(f"weights/{seed}/{update}"))
+    found = make_arithmetic(
+        section.format, rounding=section.mode, seed=_number(f"weights/{seed}/{update}")
+    )
     rounded = PassEmulation(model, found, section.where)
     with rounded.running(backward=True):
         rounded.reseed(_number(f"results/{seed}/{update}/{first}"))
@@ -73,8 +75,8 @@ class PassEmulation(Emulation):
         passes: `forward`, `backward` or `both`: which are rounded.
     """
 
-    def __init__(self, model: nn.Module, regime: EmulatedArithmetic, passes: str) -> None:
-        super().__init__(model, regime)
+    def __init__(self, model: nn.Module, arithmetic: EmulatedArithmetic, passes: str) -> None:
+        super().__init__(model, arithmetic)
         self.passes = passes
 
     def is_chosen(self, site: OpSite) -> bool:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTra
 
 from layerlab import UserError, build
 from layerlab.adaptation.embeddings.init import STARTS
-from layerlab.adaptation.embeddings.resize import Resized, find_kept_rows, resize
+from layerlab.adaptation.embeddings.resize import ResizeResult, find_kept_rows, resize
 from layerlab.adaptation.embeddings.token_mapping import BYTE, spell_tokens, token_strings
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.recipes.load import validate_table
@@ -265,7 +265,7 @@ def test_what_is_kept_is_found_from_the_strings() -> None:
 
 def test_the_result_is_told_and_written(tiny: Tiny) -> None:
     found = resize(tiny("gpt2", vocab_size=OLD), BASE, NEW)
-    assert isinstance(found, Resized)
+    assert isinstance(found, ResizeResult)
     assert found.summary().splitlines() == [
         "261 rows are now 265: 265 tokens",
         "4 new tokens began as mean; the head is tied and follows",

@@ -11,7 +11,7 @@ from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.stage import Stage
 from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.adaptation.sft.chat_template import add_plain_template
-from layerlab.adaptation.sft.dataset import Packed, prepare_dataset
+from layerlab.adaptation.sft.dataset import PackedRows, prepare_dataset
 from layerlab.recipes.adaptation import AdaptationRecipe, make_recipe
 from layerlab.tokenization.convert import load_or_convert
 
@@ -52,7 +52,7 @@ def test_rows_are_counted_as_they_are_read(settings: dict[str, Any], tmp_path: P
     read = prepare_dataset(words, rows, recipe.sft, BLOCK)
     assert found is not None and found.encoding > 0
     assert found.updates == pytest.approx(read.updates, rel=0.04)
-    batches = list(Packed(read))
+    batches = list(PackedRows(read))
     passes = [read.collator(batches[at : at + 2]) for at in range(0, len(batches), 2)]
     longest = [one["input_ids"].shape[1] for one in passes]
     assert found.row == pytest.approx(sum(longest) / len(longest), rel=0.06)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import BlockDataset, ReplayData, mix_texts, stack_rows
-from layerlab.adaptation.pretraining.result import Pretrained
+from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.corpus.batches import BatchOrder
 from layerlab.recipes.adaptation_sections import PretrainSection
@@ -62,7 +62,7 @@ def stage(**own: Any) -> PretrainSection:
     return validate_table(PretrainSection, {**usual, **plain, **own}, "a test")
 
 
-def run(folder: Path, out: Path, **options: Any) -> Pretrained:
+def run(folder: Path, out: Path, **options: Any) -> PretrainingResult:
     ratio = options.pop("ratio", (1, 1))
     return pretrain(
         options.pop("model", None) or llama(),
@@ -83,7 +83,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+def whole(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainingResult:
     """A run that was never stopped."""
     return run(texts, tmp_path_factory.mktemp("whole") / "out", save_steps=2)
 
@@ -100,7 +100,7 @@ def near(ours: Path, theirs: Path) -> None:
         assert gap <= ROUNDING * float(value.norm()), name
 
 
-def test_it_says_what_it_read_and_what_came_of_it(whole: Pretrained) -> None:
+def test_it_says_what_it_read_and_what_came_of_it(whole: PretrainingResult) -> None:
     assert (whole.updates, whole.tokens) == (8, 8 * 4 * BLOCK)
     assert [one.blocks for one in whole.sources] == [16, 16]
     assert [one.kind for one in whole.sources] == ["domain", "general"]
@@ -118,7 +118,7 @@ def test_it_says_what_it_read_and_what_came_of_it(whole: Pretrained) -> None:
     assert len({one["digest"] for one in whole.held.values()}) == 2
 
 
-def test_its_events_are_both_curves_and_the_counters(whole: Pretrained) -> None:
+def test_its_events_are_both_curves_and_the_counters(whole: PretrainingResult) -> None:
     events = list(read(whole.folder))
     curve = [event for event in events if event["kind"] == "evaluate"]
     assert [event["update"] for event in curve] == [0, 4, 8]
@@ -131,7 +131,7 @@ def test_its_events_are_both_curves_and_the_counters(whole: Pretrained) -> None:
     assert len(losses) == 8 and losses[-1] < losses[0]
 
 
-def test_the_model_and_its_tokenizer_are_whole(whole: Pretrained) -> None:
+def test_the_model_and_its_tokenizer_are_whole(whole: PretrainingResult) -> None:
     folder = whole.folder / "model"
     assert AutoModelForCausalLM.from_pretrained(folder).config.vocab_size == 300
     assert AutoTokenizer.from_pretrained(folder)("the court")["input_ids"]
@@ -160,14 +160,14 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         assert torch.allclose(value, weight - 0.5 * weight.grad, atol=1e-6), name
 
 
-def test_a_batch_may_be_split(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
+def test_a_batch_may_be_split(whole: PretrainingResult, texts: Path, tmp_path: Path) -> None:
     run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
     near(whole.folder, tmp_path / "out")
 
 
 @pytest.mark.full
 def test_a_killed_run_goes_on_to_the_same_weights(
-    whole: Pretrained, texts: Path, tmp_path: Path
+    whole: PretrainingResult, texts: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     assert Forked("-c", PROGRAM, texts, out, "5").wait().returncode == 3
@@ -183,7 +183,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert ours == theirs and resumed.change == whole.change
 
 
-def test_a_finished_run_is_told_again(whole: Pretrained, texts: Path) -> None:
+def test_a_finished_run_is_told_again(whole: PretrainingResult, texts: Path) -> None:
     before = (whole.folder / "events.jsonl").read_text()
     model = llama()
     again = run(texts, whole.folder, model=model, save_steps=2)
@@ -194,7 +194,9 @@ def test_a_finished_run_is_told_again(whole: Pretrained, texts: Path) -> None:
 
 
 @pytest.mark.full
-def test_two_processes_train_like_one(whole: Pretrained, texts: Path, tmp_path: Path) -> None:
+def test_two_processes_train_like_one(
+    whole: PretrainingResult, texts: Path, tmp_path: Path
+) -> None:
     """As a user starts them: accelerate launch, copies of the model (DDP), gloo."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
@@ -318,7 +320,7 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_pa
     assert not (tmp_path / "out" / "model").exists()
 
 
-def mixed(texts: Path, out: Path, *weights: float) -> Pretrained:
+def mixed(texts: Path, out: Path, *weights: float) -> PretrainingResult:
     """Both texts by their weights; where there is one weight, the other text is general."""
     sources = [Source(text=str(texts / name)) for name in ("law.jsonl", "nature.jsonl")]
     domain = [
@@ -351,7 +353,7 @@ def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts: Path, tmp_path
     assert all(torch.equal(one, before[name]) for name, one in weights(out).items())
 
 
-def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:
+def test_a_folder_of_another_run_is_kept(whole: PretrainingResult, texts: Path) -> None:
     with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
         run(texts, whole.folder, seed=1, save_steps=2)
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
-from layerlab.adaptation.sft.train import Tuned, tune
+from layerlab.adaptation.sft.train import SftResult, tune
 from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
@@ -50,7 +50,7 @@ def fresh(variant: str = "llama") -> Any:
         return build(variant, **SIZES)
 
 
-def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
+def tuned(out: Path, model: Any = None, **settings: Any) -> SftResult:
     section = settings.pop("section", SECTION)
     model = fresh() if model is None else model
     rows = settings.pop("rows", ROWS)
@@ -86,11 +86,11 @@ class Stop(TrainerCallback):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+def done(tmp_path_factory: pytest.TempPathFactory) -> SftResult:
     return tuned(tmp_path_factory.mktemp("done") / "run", save_steps=2)
 
 
-def test_answers_are_learned_and_counted(done: Tuned) -> None:
+def test_answers_are_learned_and_counted(done: SftResult) -> None:
     assert set(done.after) == {"law", "general"}
     assert all(done.after[name] < done.before[name] - 0.5 for name in done.after)
     law = done.sources["law"]
@@ -112,7 +112,7 @@ def test_answers_are_learned_and_counted(done: Tuned) -> None:
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(
-    done: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: SftResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = train.AnswerLossCallback
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -155,13 +155,13 @@ def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None
     assert count_passes("bf16") == count_passes("fp32")
 
 
-def test_a_run_that_has_ended_is_read_again(done: Tuned) -> None:
+def test_a_run_that_has_ended_is_read_again(done: SftResult) -> None:
     again = tuned(done.folder, save_steps=2)
     assert same(again.model, done.model) and again.curve == done.curve
     assert again.model.config.use_cache
 
 
-def test_an_update_does_not_depend_on_how_it_is_split(done: Tuned, tmp_path: Path) -> None:
+def test_an_update_does_not_depend_on_how_it_is_split(done: SftResult, tmp_path: Path) -> None:
     split = tuned(tmp_path / "run", per_device_train_batch_size=1)
     assert same(split.model, done.model, tolerance=1e-3)
     assert split.after == pytest.approx(done.after, rel=1e-3)
@@ -180,7 +180,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.full
-def test_two_processes_learn_what_one_does(done: Tuned, tmp_path: Path) -> None:
+def test_two_processes_learn_what_one_does(done: SftResult, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[3])
     running = [
         Forked("-c", PROGRAM, tmp_path, env={**os.environ, "ROOT": root, **rank})

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, ZambaConfig, Zam
 import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import ReplayData
-from layerlab.adaptation.pretraining.result import Pretrained
+from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.trainer.lora import add_adapters, check_mergeable, merge_adapters
 from layerlab.api.adapt import plan_adaptation
@@ -121,7 +121,7 @@ def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path)
     sizes = {"tokens": 512, "block_size": 16, "batch_size": 4, "learning_rate": 1e-2}
     section = PretrainSection(**sizes, lora=lora)
 
-    def run(base: Path, out: str, merge: bool) -> Pretrained:
+    def run(base: Path, out: str, merge: bool) -> PretrainingResult:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
         asked = {"section": section, "merge": merge, "out": tmp_path / out, "use_cpu": True}
         return pretrain(model, words(), reading, **asked)

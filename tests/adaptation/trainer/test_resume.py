@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.adaptation.pretraining.result import Pretrained
+from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.trainer.resume import hash_plan, newest_checkpoint
 from layerlab.records.file_digests import seal_folder
 from tests.adaptation.pretraining.test_train import run
@@ -48,7 +48,7 @@ def out(half: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(half, tmp_path / "out"))
 
 
-def on(texts: Path, out: Path, **options: Any) -> Pretrained:
+def on(texts: Path, out: Path, **options: Any) -> PretrainingResult:
     return run(texts, out, save_steps=2, **options)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from layerlab.adaptation.embeddings.compare_inits import Embedded, InitResult
+from layerlab.adaptation.embeddings.compare_inits import EmbeddingResult, InitResult
 from layerlab.adaptation.trainer.bits_per_byte import Bits, Document
 from layerlab.cli.adapt.embeddings import _table
 
@@ -22,7 +22,7 @@ def shown(*losses: tuple[float, float], lost: str = "") -> str:
     ]
     resized: Any = None  # the table does not tell of it
     before = {"law": cost(30.0), "news": cost(30.0)}
-    done = Embedded(resized=resized, before=before, ways=tuple(ways))
+    done = EmbeddingResult(resized=resized, before=before, ways=tuple(ways))
     out = io.StringIO()
     Console(file=out, width=80, color_system=None).print(_table(done, 80))
     return " ".join(out.getvalue().split())

@@ -11,7 +11,7 @@ from layerlab import Policy, UserError
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.results.table import render_table
 from layerlab.loading.inputs import sequences
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.loading.text_input import sample
 
 
@@ -29,7 +29,7 @@ def test_an_unknown_format() -> None:
 
 
 def test_perplexity_is_that_of_the_loss() -> None:
-    loaded = subject("llama")
+    loaded = load_model("llama")
     found = perplexity(loaded)
     total = 0.0
     for ids in sequences(sample(samples=4, context=256), loaded):
@@ -41,7 +41,7 @@ def test_perplexity_is_that_of_the_loss() -> None:
 
 
 def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
-    broken = subject("llama")
+    broken = load_model("llama")
     with torch.no_grad():
         next(broken.model.parameters()).fill_(math.nan)
     found = perplexity(broken)
@@ -53,7 +53,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
 
 
 def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
-    loaded = subject("llama")
+    loaded = load_model("llama")
     exact = perplexity(loaded)
     with PrecisionSetting("int4").running(loaded):
         coarse = perplexity(loaded)

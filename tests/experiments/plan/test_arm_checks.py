@@ -7,7 +7,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.plan.arm_checks import check_comparable
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms
 from layerlab.experiments.session import prepare
 from tests.refused import refusal, refuses
 from tests.training.drawn import manifest, recipe, runs
@@ -36,7 +36,9 @@ def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     setting: dict[str, Any],
 ) -> None:
     assert refusal(planned, *half(**setting)) == refusal(
-        check_equal_terms, [manifest(run) for run in runs(recipe(*half(**setting)))], Varied()
+        check_equal_terms,
+        [manifest(run) for run in runs(recipe(*half(**setting)))],
+        VariedSettings(),
     )
     planned(*half(**setting), allowed_differences=list(setting))
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
+from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, notes
 from layerlab.records.settings import flatten
 from tests.refused import refusal, refuses
 from tests.training.drawn import manifest, recipe, runs
 
-NOTHING = Varied()
+NOTHING = VariedSettings()
 
 
 def manifests(*arms: Any, **compare: Any) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
     assert check_equal_terms(manifests(), NOTHING) == []
     assert check_equal_terms(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
     swept = manifests(learning_rates=[1e-3, 3e-3])
-    assert check_equal_terms(swept, Varied(rates=True)) == []
+    assert check_equal_terms(swept, VariedSettings(rates=True)) == []
     with pytest.raises(UserError, match=r'compare.allowed_differences = \["train.learning_rate"\]'):
         check_equal_terms(swept, NOTHING)
 
@@ -42,7 +42,7 @@ def test_parametrizations_are_not_mixed() -> None:
     found = manifests(*arms)
     with pytest.raises(UserError, match=r"declared: train\.parametrization is 'standard' in pl"):
         check_equal_terms(found, NOTHING)
-    declared = check_equal_terms(found, Varied(differ=("train.parametrization",)))
+    declared = check_equal_terms(found, VariedSettings(differ=("train.parametrization",)))
     assert [one.path for one in declared] == ["train.parametrization"]
     other = {"name": "wide", "variant": "llama", "set": {**base, "train.mup_base_width": 8}}
     with pytest.raises(
@@ -67,7 +67,7 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     assert said.endswith(
         'make them equal, or type compare.allowed_differences = ["train.batch_size"]'
     )
-    declared = check_equal_terms(found, Varied(differ=("train.batch_size",)))
+    declared = check_equal_terms(found, VariedSettings(differ=("train.batch_size",)))
     assert [one.path for one in declared] == ["train.batch_size"]
     assert declared[0].values == (16, 8)
 
@@ -75,10 +75,10 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
 def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
     arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch_size": 8}}]
     found = [manifest(run) for run in runs(recipe(*arms, train={"batch_size": 16}))]
-    assert check_equal_terms(found, Varied(differ=("train.batch_size",)))
+    assert check_equal_terms(found, VariedSettings(differ=("train.batch_size",)))
     found[1]["recipe"]["train"]["max_steps"] += 1
     with pytest.raises(UserError, match=r'allowed_differences = \["train.max_steps"\]'):
-        check_equal_terms(found, Varied(differ=("train.batch_size",)))
+        check_equal_terms(found, VariedSettings(differ=("train.batch_size",)))
 
 
 DECISIVE = [
@@ -106,10 +106,10 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
     name = path.removeprefix("recipe.")
     told = refuses(rf'compare.allowed_differences = \["{name}"', check_equal_terms, found, NOTHING)
     assert "other" in told and found[place]["run"] in told
-    assert [one.path for one in check_equal_terms(found, Varied(differ=(name,)))] == [name]
+    assert [one.path for one in check_equal_terms(found, VariedSettings(differ=(name,)))] == [name]
     pattern = name.split(".")[0] + ("*" if "." not in name else ".*")
-    assert check_equal_terms(found, Varied(differ=(pattern,)))
-    assert check_equal_terms(found, Varied(differ=(name.split(".")[0],)))
+    assert check_equal_terms(found, VariedSettings(differ=(pattern,)))
+    assert check_equal_terms(found, VariedSettings(differ=(name.split(".")[0],)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -143,10 +143,10 @@ def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run()
     found = manifests()
     for one in found:
         one["recipe"]["train"]["max_steps"] = 20 if one["arm"] == "llama" else 17
-    assert check_equal_terms(found, Varied(time=True)) == []
+    assert check_equal_terms(found, VariedSettings(time=True)) == []
     refuses(r'"train.max_steps"', check_equal_terms, found, NOTHING)
     found[3]["recipe"]["train"]["max_steps"] = 5
-    refuses(r'"train.max_steps"', check_equal_terms, found, Varied(time=True))
+    refuses(r'"train.max_steps"', check_equal_terms, found, VariedSettings(time=True))
 
 
 def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
@@ -171,7 +171,7 @@ def test_a_micro_batch_that_decides_what_is_rounded_is_declared(format: str) -> 
     refuses(r'one scale .*allowed_differences = \["micro_batch"', check_equal_terms, found, NOTHING)
     found[1]["recipe"]["train"]["micro_batch_size"] = 2
     refuses(r'one scale .* = \["train.micro_batch_size"\]', check_equal_terms, found, NOTHING)
-    assert check_equal_terms(found, Varied(differ=("train.micro_batch_size",)))
+    assert check_equal_terms(found, VariedSettings(differ=("train.micro_batch_size",)))
 
 
 def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
@@ -204,4 +204,6 @@ def test_a_section_declares_what_it_varies() -> None:
         learning_rates=[1e-3, 1e-2], match="time", allowed_differences=["machine.*"]
     ).compare
     assert section is not None
-    assert Varied.of(section) == Varied(differ=("machine.*",), rates=True, time=True)
+    assert VariedSettings.of(section) == VariedSettings(
+        differ=("machine.*",), rates=True, time=True
+    )

@@ -9,7 +9,7 @@ from torch import Tensor
 import layerlab
 from layerlab.errors import NotApplicable
 from layerlab.latency.candidates import build_candidate
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.measures.runner import readings
 from layerlab.model.build import assemble
 from layerlab.observe.architecture.structure import anatomy
@@ -37,7 +37,7 @@ def made(name: str = "pangu-pi", moved: float = 0.3) -> Any:
 
 
 def read(model: Any, ids: Tensor = TOKENS, name: str = "theorems", **options: Any) -> Any:
-    return readings(subject(model), [ids], [list_measures()[name].given(**options)])
+    return readings(load_model(model), [ids], [list_measures()[name].given(**options)])
 
 
 @pytest.mark.parametrize("moved", [0.0, 0.3])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from layerlab.numerics.emulation.arithmetic import exact, regime
+from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
 from layerlab.numerics.formats.formats import find
 
 LOW = {
@@ -22,13 +22,13 @@ LOW = {
 
 @pytest.mark.parametrize("format", list(LOW))
 def test_the_code_sees_the_dtype_that_such_a_model_has(format: str) -> None:
-    assert regime(format).low == LOW[format]
+    assert make_arithmetic(format).low == LOW[format]
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16", "fp8_e5m2", "fp4_e2m1"])
 def test_narrow_formats_are_held_in_float32(format: str) -> None:
     """2 t + 2 digits hold what one operation gives well enough to round it once."""
-    found = regime(format)
+    found = make_arithmetic(format)
     assert found.wide == torch.float32
     assert 2 * find(format).digits + 2 <= 24
     assert list(found.results) == [found.low]
@@ -36,28 +36,28 @@ def test_narrow_formats_are_held_in_float32(format: str) -> None:
 
 @pytest.mark.parametrize("format", ["t16", "t24", "fp32", "fp64"])
 def test_others_are_held_in_float64(format: str) -> None:
-    assert regime(format).wide == torch.float64
+    assert make_arithmetic(format).wide == torch.float64
 
 
 def test_as_run_leaves_single_precision_and_flat_does_not() -> None:
-    assert torch.float32 not in regime("bf16").results
-    assert regime("t16").results[torch.float32] == find("fp32")
-    flat = regime("bf16", "flat").results
+    assert torch.float32 not in make_arithmetic("bf16").results
+    assert make_arithmetic("t16").results[torch.float32] == find("fp32")
+    flat = make_arithmetic("bf16", "flat").results
     assert flat[torch.float32] == flat[torch.bfloat16] == find("bf16")
 
 
 @pytest.mark.parametrize("format", ["int8", "int4", "mxfp4", "nvfp4"])
 def test_formats_of_storage_round_factors(format: str) -> None:
-    found = regime(format)
+    found = make_arithmetic(format)
     assert found.weights == found.activations == find(format)
     assert found.results[torch.bfloat16] == find("bf16")
 
 
 def test_tf32_is_a_format_of_factors() -> None:
-    found = regime("tf32")
+    found = make_arithmetic("tf32")
     assert found.activations == found.weights == find("tf32")
     assert find("tf32") not in found.results.values()
-    assert regime("tf32", "flat").results[torch.float32] == find("tf32")
+    assert make_arithmetic("tf32", "flat").results[torch.float32] == find("tf32")
 
 
 def test_the_reference_rounds_nothing() -> None:

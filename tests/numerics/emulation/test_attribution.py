@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import WEIGHTS, SiteIndex, attribution, error, outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
 from layerlab.numerics.emulation.op_site import OpSite
@@ -112,7 +112,7 @@ def test_an_exact_format_has_no_error_and_no_closure(tiny):
 
 def test_no_places_is_no_rounding_and_the_choice_can_be_taken_back(tiny):
     model = tiny("gpt2")
-    run = Emulation(model, regime("bf16"))
+    run = Emulation(model, make_arithmetic("bf16"))
     full = outputs(run, call(model), ())[-1]
     run.only(())
     none = outputs(run, call(model), ())[-1]
@@ -127,7 +127,7 @@ def test_no_places_is_no_rounding_and_the_choice_can_be_taken_back(tiny):
 def test_outputs_are_what_enters_what_each_module_gives_and_the_logits(tiny):
     model = tiny("llama")
     blocks = list(model.model.layers)
-    run = Emulation(model, regime("fp32"))
+    run = Emulation(model, make_arithmetic("fp32"))
     entered, *streams, last = outputs(run, call(model), blocks)
     with torch.no_grad():
         hidden = model(input_ids=TOKENS, output_hidden_states=True).hidden_states

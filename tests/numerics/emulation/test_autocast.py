@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import attribution
 from layerlab.numerics.emulation.autocast import LOWER, SINGLE, WIDEST, autocasting
 from layerlab.numerics.emulation.emulate import emulate, reference
@@ -293,7 +293,7 @@ def test_what_it_rounds_can_be_attributed_and_predicted() -> None:
     found = attribution(model, lambda: model(ids), "bf16", "autocast")
     assert found.closure == pytest.approx(1, abs=0.35)
     assert not any(part.name == "residual stream" for part in found.components)
-    kind = regime("bf16", "autocast")
+    kind = make_arithmetic("bf16", "autocast")
     modules = list(model.model.layers)
     _, deviations = spreads(model, lambda: model(ids), kind, modules, "variance")
     with reference(model):

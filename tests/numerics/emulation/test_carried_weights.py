@@ -7,7 +7,7 @@ import torch
 from accelerate import cpu_offload, disk_offload
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.arithmetic import exact, regime
+from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate
 from tests.live_bytes import live_bytes
@@ -27,7 +27,7 @@ def logits(model, run, **options):
 )
 def test_a_run_by_layer_gives_the_same_bits_and_holds_one_layer(tiny, kind):
     model = tiny("llama", **SHAPE)
-    arithmetic = exact(torch.float32) if kind == "float64" else regime(kind)
+    arithmetic = exact(torch.float32) if kind == "float64" else make_arithmetic(kind)
     layer = sum(p.numel() * 8 for p in model.model.layers[0].parameters())
     given = [*model.parameters(), *model.buffers()]
     with live_bytes(given) as counted:
@@ -42,7 +42,7 @@ def test_a_run_by_layer_gives_the_same_bits_and_holds_one_layer(tiny, kind):
 
 def test_stochastic_rounding_draws_each_weight_once(tiny):
     model = tiny("llama")
-    arithmetic = regime("bf16", rounding="stochastic")
+    arithmetic = make_arithmetic("bf16", rounding="stochastic")
     first = logits(model, Emulation(model, arithmetic), by_layer=True)
     assert torch.equal(first, logits(model, Emulation(model, arithmetic)))
 
@@ -51,7 +51,7 @@ def test_stochastic_rounding_draws_each_weight_once(tiny):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_model_whose_weights_wait_elsewhere_gives_the_same_bits(tiny, family, store):
     model = tiny(family)
-    here = outputs(Emulation(model, regime("bf16")), lambda: model(IDS), ())[-1]
+    here = outputs(Emulation(model, make_arithmetic("bf16")), lambda: model(IDS), ())[-1]
     plain = model(IDS).logits
     with tempfile.TemporaryDirectory() as scratch:
         if store == "cpu":
@@ -69,4 +69,4 @@ def test_a_model_whose_weights_wait_elsewhere_gives_the_same_bits(tiny, family, 
 def test_a_model_without_weights_anywhere_is_refused(tiny):
     model = tiny("llama").to("meta")
     with pytest.raises(UserError, match="has no weights: there is nothing to round"):
-        logits(model, Emulation(model, regime("bf16")))
+        logits(model, Emulation(model, make_arithmetic("bf16")))

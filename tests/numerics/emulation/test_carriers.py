@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layerlab.numerics.emulation.arithmetic import carrier, regime
+from layerlab.numerics.emulation.arithmetic import carrier, make_arithmetic
 from layerlab.numerics.formats.formats import BLOCKS, FLOATS, Format, find
 from layerlab.numerics.formats.round import round_to
 from tests.numerics import exact
@@ -159,7 +159,7 @@ def test_products_and_quotients_of_every_bf16_significand_are_as_if_rounded_once
 )
 def test_formats_that_float32_cannot_carry_are_carried_by_float64(name):
     assert carrier(find(name)) == torch.float64
-    assert regime(name, "flat").wide == torch.float64
+    assert make_arithmetic(name, "flat").wide == torch.float64
 
 
 def test_a_format_at_the_limit_is_carried_by_float32_and_one_beyond_is_not():
@@ -210,5 +210,5 @@ def test_a_directed_sum_is_rounded_as_the_carrier_gives_it():
 
 
 def test_weights_of_more_digits_than_float32_are_carried_by_float64():
-    assert regime("bf16", weights="fp64").wide == torch.float64
-    assert regime("bf16", weights="fp8_e4m3", activations="fp8_e5m2").wide == torch.float32
+    assert make_arithmetic("bf16", weights="fp64").wide == torch.float64
+    assert make_arithmetic("bf16", weights="fp8_e4m3", activations="fp8_e5m2").wide == torch.float32

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import layerlab
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.formats.round import round_to
@@ -206,7 +206,7 @@ def test_only_chosen_places_are_rounded() -> None:
 def test_one_emulation_runs_again_with_other_places() -> None:
     model = built("gpt2")
     ids = words(model)
-    run = Emulation(model, regime("bf16"))
+    run = Emulation(model, make_arithmetic("bf16"))
     outputs = {}
     for where in ("*.mlp", None, "*.mlp"):
         run.select(where)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation, emulate
 from layerlab.numerics.prediction.predict import Prediction, StateKind
 from tests.measures.family import built
@@ -47,7 +47,7 @@ def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"where='{wrong}'")):
         with emulate(model, "bf16", where=["*.mlp:mul", wrong]):
             model(words(model, 8))
-    run = Emulation(model, regime("bf16"), ["*.mlp:mul", "*:weight", "*:input", "*:cache"])
+    run = Emulation(model, make_arithmetic("bf16"), ["*.mlp:mul", "*:weight", "*:input", "*:cache"])
     features = torch.ones(1, 3, model.config.hidden_size)
     with pytest.raises(UserError, match=r"where='\*:cache' matches nothing"), run.running():
         model(inputs_embeds=features)
@@ -72,14 +72,14 @@ def test_every_pattern_of_a_list_is_checked(wrong: str) -> None:
 )
 def test_patterns_are_texts(where: object, text: str) -> None:
     with pytest.raises(UserError, match=text):
-        Emulation(built("llama"), regime("bf16"), where)
+        Emulation(built("llama"), make_arithmetic("bf16"), where)
 
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
 def test_predictions_check_their_patterns_too(kind: StateKind) -> None:
     model = built("llama")
     for where, text in (("*:softmax", "rounds nothing as run"), ("*.mlp:mull", "matches nothing")):
-        run = Prediction(model, regime("bf16"), kind, ["*.mlp:mul", where])
+        run = Prediction(model, make_arithmetic("bf16"), kind, ["*.mlp:mul", where])
         with torch.no_grad(), pytest.raises(UserError, match=text), run.running():
             model(words(model, 4))
 
@@ -109,7 +109,7 @@ def test_an_option_that_emulate_does_not_have_is_told_where_it_is_typed() -> Non
 @pytest.mark.parametrize("given", ["policy.toml", Path("policy.toml")])
 def test_a_policy_by_its_path_is_told_how_to_be_read(given: str | Path) -> None:
     with pytest.raises(UserError, match="is no policy but what one may be read from") as caught:
-        Emulation(nn.Linear(2, 2), regime("bf16"), policy=given)
+        Emulation(nn.Linear(2, 2), make_arithmetic("bf16"), policy=given)
     assert "type policy=layerlab.load_policy('policy.toml')" in str(caught.value)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from layerlab.numerics.emulation.emulate import emulate
-from layerlab.numerics.emulation.unfused_attention import Unfused, attention
+from layerlab.numerics.emulation.unfused_attention import UnfusedAttention, attention
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_a_row_that_may_look_nowhere_gives_zeros() -> None:
 def test_the_mode_takes_the_fused_function_s_place_and_leaves() -> None:
     query = drawn(1, 2, 4, 8).float()
     fused = functional.scaled_dot_product_attention
-    with Unfused():
+    with UnfusedAttention():
         inside = functional.scaled_dot_product_attention(query, query, query, is_causal=True)
     assert functional.scaled_dot_product_attention is fused
     torch.testing.assert_close(inside, attention(query, query, query, is_causal=True))

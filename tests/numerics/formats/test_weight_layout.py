@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.round import round_to
@@ -52,8 +52,8 @@ def test_blocks_of_experts_lie_along_their_inputs(family: str) -> None:
     with torch.no_grad():
         weight[0, 0] *= 1e3  # an input that is larger than the others
     module, _, name = path.rpartition(".")
-    emulation = Emulation(model, regime("mxfp4"))
-    found = emulation._weight(weight.detach(), OpSite(module, name), emulation.regime.weights)
+    emulation = Emulation(model, make_arithmetic("mxfp4"))
+    found = emulation._weight(weight.detach(), OpSite(module, name), emulation.arithmetic.weights)
     wanted = round_to(weight.detach().mT.contiguous(), "mxfp4").mT
     assert torch.equal(found, wanted)
     assert not torch.equal(found, round_to(weight.detach(), "mxfp4"))

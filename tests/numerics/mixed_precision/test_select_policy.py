@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from layerlab import UserError
 from layerlab.numerics.emulation import unfused_attention
 from layerlab.numerics.emulation.apply_policy import apply_precision
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.policy import Policy
@@ -27,7 +27,7 @@ from layerlab.numerics.mixed_precision.advice import (
 )
 from layerlab.numerics.mixed_precision.literature_advice import (
     ALL,
-    Lowered,
+    RoundedScores,
     attentions,
     exact_scores,
     literature_advice,
@@ -266,7 +266,7 @@ class Attending(nn.Module):
 def test_lowered_scores_are_rounded_step_by_step() -> None:
     drawn = torch.Generator().manual_seed(0)
     given = [torch.randn(2, 7, 16, generator=drawn).bfloat16().float() for _ in range(3)]
-    with Lowered(model := Attending(), regime("bf16")).running():
+    with RoundedScores(model := Attending(), make_arithmetic("bf16")).running():
         seen = model(*given)
 
     def low(value: Tensor) -> Tensor:

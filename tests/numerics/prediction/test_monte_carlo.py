@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
@@ -27,7 +27,7 @@ def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: st
     model = built(family)
     ids = torch.randint(3, 64, (2, 32), generator=torch.Generator().manual_seed(1))
     layers = tuple(next(one for one in model.modules() if isinstance(one, nn.ModuleList)))
-    found = regime(format)
+    found = make_arithmetic(format)
     values, predicted = sample_errors(model, lambda: model(ids), found, layers)
     seen = outputs(Emulation(model, found), lambda: model(ids), layers)[1:]
     for value, spread, one in zip(values, predicted, seen, strict=True):
@@ -37,9 +37,9 @@ def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: st
 def test_it_is_a_kind_of_prediction_and_repeats() -> None:
     model = built("llama")
     ids = torch.arange(3, 15)[None]
-    first = spreads(model, lambda: model(ids), regime("bf16"), [], "sampled")
-    again = sample_errors(model, lambda: model(ids), regime("bf16"), [])
-    other = sample_errors(model, lambda: model(ids), regime("bf16", seed=9), [])
+    first = spreads(model, lambda: model(ids), make_arithmetic("bf16"), [], "sampled")
+    again = sample_errors(model, lambda: model(ids), make_arithmetic("bf16"), [])
+    other = sample_errors(model, lambda: model(ids), make_arithmetic("bf16", seed=9), [])
     assert torch.equal(first[1][0], again[1][0])
     assert torch.equal(first[0][0], other[0][0])
     assert not torch.equal(first[1][0], other[1][0])
@@ -47,7 +47,7 @@ def test_it_is_a_kind_of_prediction_and_repeats() -> None:
 
 @pytest.mark.parametrize("format", ["bf16", "t11"])
 def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: str) -> None:
-    run = MonteCarlo(nn.Linear(2, 2), regime(format))
+    run = MonteCarlo(nn.Linear(2, 2), make_arithmetic(format))
     kind = find(format)
     torch.manual_seed(0)
     values = torch.randn(20_000, dtype=torch.float64) + 0.1
@@ -60,7 +60,7 @@ def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: s
 
 
 def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
-    run = MonteCarlo(nn.Linear(2, 2), regime("fp8_e4m3"))
+    run = MonteCarlo(nn.Linear(2, 2), make_arithmetic("fp8_e4m3"))
     values = torch.tensor([0.0, 1.0, -0.375, 448.0, 1000.0, torch.inf, -3e38]).double()
     held = torch.tensor([0.0, 1.0, -0.375, 448.0, 448.0, 448.0, -3e38]).double()
     moved = run.rounder(find("fp8_e4m3"))(values)
@@ -70,6 +70,9 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
 
 def test_weights_are_rounded_and_not_drawn() -> None:
     layer = nn.Linear(3, 3)
-    for run in (MonteCarlo(layer, regime("bf16")), Emulation(layer, regime("bf16"))):
+    for run in (
+        MonteCarlo(layer, make_arithmetic("bf16")),
+        Emulation(layer, make_arithmetic("bf16")),
+    ):
         stored = run._weight(layer.weight.data.double(), OpSite("", "weight"), find("bf16"))
         assert torch.equal(stored, layer.weight.data.to(torch.bfloat16).double())

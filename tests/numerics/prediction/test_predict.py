@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab import UserError
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.prediction.attention_correlation import Correlation
 from layerlab.numerics.prediction.predict import Prediction, spreads
@@ -88,7 +88,7 @@ def test_prediction_is_within_30_percent_on_random_weights(family: str, attentio
     ids = tokens()
     call = partial(model, ids)
     for format in FORMATS if family == "llama" else ("bf16",):
-        values, found = spreads(model, call, regime(format), blocks(model), "variance")
+        values, found = spreads(model, call, make_arithmetic(format), blocks(model), "variance")
         seen = observed(model, call, blocks(model), (format, {}))
         for one, value, spread in zip(seen, values, found, strict=True):
             ratio = relative(one - value, value) / relative(spread, value)
@@ -113,7 +113,7 @@ def test_prediction_and_bound_with_options(format: str, options: dict[str, Any])
     ids = tokens(count=12)
     call = partial(model, ids)
     seen = observed(model, call, [], (format, options))[0]
-    given = regime(format, **options)
+    given = make_arithmetic(format, **options)
     (value,), (spread,) = spreads(model, call, given, [], "variance")
     assert 0.7 < relative(seen - value, value) / relative(spread, value) < 1.3
     (value,), (bound,) = spreads(model, call, given, [], "bound")
@@ -127,12 +127,12 @@ def test_only_what_is_chosen_is_predicted() -> None:
     place = "transformer.h.1.mlp"
     given = {"where": place}
     seen = observed(model, call, blocks(model), ("fp16", given))
-    values, found = spreads(model, call, regime("fp16"), blocks(model), "variance", place)
+    values, found = spreads(model, call, make_arithmetic("fp16"), blocks(model), "variance", place)
     assert found[0].abs().max() == 0.0
     for one, value, spread in zip(seen[1:], values[1:], found[1:], strict=True):
         assert 0.7 < relative(one - value, value) / relative(spread, value) < 1.3
     with pytest.raises(UserError, match="matches nothing in this model"):
-        spreads(model, call, regime("fp16"), [], "variance", "transformer.h.9")
+        spreads(model, call, make_arithmetic("fp16"), [], "variance", "transformer.h.9")
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -157,7 +157,7 @@ def test_bound_is_never_exceeded(
     call = partial(model, ids)
     given = {"mode": mode, "rounding": rounding}
     seen = observed(model, call, blocks(model), (format, given))
-    values, bounds = spreads(model, call, regime(format, **given), blocks(model), "bound")
+    values, bounds = spreads(model, call, make_arithmetic(format, **given), blocks(model), "bound")
     for one, value, bound in zip(seen, values, bounds, strict=True):
         assert not bound.isnan().any()
         error = (one - value).abs()
@@ -186,10 +186,10 @@ def test_powers_are_predicted_with_what_their_kernels_round_inside(
     x = 2.0 ** torch.empty(4096).uniform_(-2, 2, generator=torch.Generator().manual_seed(0))
     call = partial(model, x)
     seen = observed(model, call, [], (format, {}))[0]
-    (value,), (spread,) = spreads(model, call, regime(format), [], "variance")
+    (value,), (spread,) = spreads(model, call, make_arithmetic(format), [], "variance")
     ratio = ((seen - value) / value).norm() / (spread / value).norm()
     assert 0.95 < ratio < 1.05
-    (value,), (bound,) = spreads(model, call, regime(format), [], "bound")
+    (value,), (bound,) = spreads(model, call, make_arithmetic(format), [], "bound")
     assert ((seen - value).abs() <= bound).all()
     # No bound of nothing: some number comes near it.
     assert ((seen - value).abs() / bound).max() > 0.5
@@ -201,8 +201,8 @@ def test_bound_speaks_at_float32() -> None:
     ids = tokens()
     call = partial(model, ids)
     modules = blocks(model)[:1]
-    values, bounds = spreads(model, call, regime("fp32"), modules, "bound")
-    _, found = spreads(model, call, regime("fp32"), modules, "variance")
+    values, bounds = spreads(model, call, make_arithmetic("fp32"), modules, "bound")
+    _, found = spreads(model, call, make_arithmetic("fp32"), modules, "variance")
     assert relative(found[0], values[0]) < relative(bounds[0], values[0]) < 1e-3
 
 
@@ -217,7 +217,7 @@ def test_bound_is_below_1_behind_a_block(
     inner: Any = model.get_submodule(model.base_model_prefix)
     modules = [inner.get_submodule(front), blocks(model)[0]]
     values, bounds = spreads(
-        model, lambda: model(tokens(count=8)), regime(format), modules, "bound"
+        model, lambda: model(tokens(count=8)), make_arithmetic(format), modules, "bound"
     )
     for value, bound in zip(values[:2], bounds[:2], strict=True):
         assert relative(bound, value) < 1
@@ -228,7 +228,7 @@ def test_scores_that_are_unknown_leave_fused_attention_among_its_values() -> Non
     model = Sharp()
     x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))
     call = partial(model, x)
-    (value,), (bound,) = spreads(model, call, regime("bf16"), [], "bound")
+    (value,), (bound,) = spreads(model, call, make_arithmetic("bf16"), [], "bound")
     with emulate(model, "bf16"):
         seen = call().double()
     assert ((seen - value).abs() <= bound).all()
@@ -252,9 +252,9 @@ def test_float64_is_what_it_is() -> None:
     model = built("llama")
     ids = tokens()
     call = partial(model, ids)
-    values, bounds = spreads(model, call, regime("fp64"), blocks(model), "bound")
+    values, bounds = spreads(model, call, make_arithmetic("fp64"), blocks(model), "bound")
     assert relative(bounds[0], values[0]) < 1e-10
-    _, found = spreads(model, call, regime("fp64"), blocks(model), "variance")
+    _, found = spreads(model, call, make_arithmetic("fp64"), blocks(model), "variance")
     assert all((one == 0).all() for one in found)
 
 
@@ -281,7 +281,7 @@ def test_what_scores_share_and_weights_exchange_is_known(monkeypatch: pytest.Mon
     seen = observed(model, call, [], ("t12", {}))[0]
 
     def ratio() -> float:
-        (value,), (spread,) = spreads(model, call, regime("t12"), [], "variance")
+        (value,), (spread,) = spreads(model, call, make_arithmetic("t12"), [], "variance")
         return float((seen[0] - value[0]).norm() / spread[0].norm())
 
     assert 0.7 < ratio() < 1.3
@@ -312,7 +312,7 @@ def test_what_is_written_in_place_carries_its_spread(kind: Any) -> None:
     x = torch.randn(4, generator=torch.Generator().manual_seed(0))
     readings = []
     for model in (Written(), Returned()):
-        given = regime("t12")
+        given = make_arithmetic("t12")
         readings.append(spreads(model, lambda m=model: m(x), given, [], kind)[1][0])  # type: ignore[misc]
     assert (readings[0] > 0).all()
     torch.testing.assert_close(readings[0], readings[1], rtol=1e-12, atol=0.0)
@@ -328,9 +328,9 @@ class Choosing(nn.Module):
 def test_a_choice_within_the_error_has_no_bound(value: float, decided: bool) -> None:
     model = Choosing()
     x = torch.full((3,), value)
-    _, (bound,) = spreads(model, lambda: model(x), regime("bf16"), [], "bound")
+    _, (bound,) = spreads(model, lambda: model(x), make_arithmetic("bf16"), [], "bound")
     assert (bound.isfinite() == decided).all()
-    run = Prediction(model, regime("bf16"), "bound")
+    run = Prediction(model, make_arithmetic("bf16"), "bound")
     with run.running():
         model(x)
     assert bool(run.undecided) is not decided
@@ -354,20 +354,20 @@ def test_errors_are_not_lost_in_older_tensors() -> None:
     model = Remembering()
     x = torch.ones(3)
     with pytest.raises(UserError, match="into a tensor made before the run"):
-        spreads(model, lambda: model(x), regime("bf16"), [], "variance")
+        spreads(model, lambda: model(x), make_arithmetic("bf16"), [], "variance")
 
 
 def test_mistakes_are_named() -> None:
     strange = Strange()
     x = torch.ones(3)
     with pytest.raises(UserError) as caught:
-        spreads(strange, lambda: strange(x), regime("bf16"), [], "variance")
+        spreads(strange, lambda: strange(x), make_arithmetic("bf16"), [], "variance")
     assert "errors cannot be followed through special_bessel_j0: no rule" in str(
         caught.value
     ).replace("aten.", "").replace(".default", "")
     model = built("gpt2")
     with pytest.raises(UserError) as caught:
-        spreads(model, lambda: model(tokens()), regime("bf16"), [nn.Linear(2, 2)], "bound")
+        spreads(model, lambda: model(tokens()), make_arithmetic("bf16"), [nn.Linear(2, 2)], "bound")
     assert "gave no tensor: its output cannot be read" in str(caught.value)
     with pytest.raises(UserError, match="is none of 'variance', 'sampled', 'bound'"):
-        spreads(model, lambda: model(tokens()), regime("bf16"), [], "range")
+        spreads(model, lambda: model(tokens()), make_arithmetic("bf16"), [], "range")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from layerlab import UserError
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.gap import BEHIND, CLOSED, EXPERTS, FORWARDS, find_gap
 from layerlab.numerics.profiles.gap_result import RunGap, advise
 from layerlab.numerics.profiles.lanes import Lane
@@ -67,7 +67,7 @@ def test_shares_add_up(family: str, b: str) -> None:
     [*(pytest.param(one, marks=pytest.mark.full) for one in ("pre-norm", "post-norm")), "llama"],
 )
 def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> None:
-    model = subject(name).model
+    model = load_model(name).model
     for b in ("torch-compile", "autocast-bf16"):
         found = find_gap(model, [IDS], EAGER, load_profile(b), call=call)
         assert found.forwards <= FORWARDS
@@ -108,7 +108,7 @@ def test_what_is_left_has_the_experts_that_are_found_then() -> None:
 
 def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:
     coarse = NumericsProfile(name="coarse", format="t3")
-    found = find_gap(subject("llama").model, [IDS], EAGER, coarse, call=call)
+    found = find_gap(load_model("llama").model, [IDS], EAGER, coarse, call=call)
     assert abs(found.closure - 1) > CLOSED
     assert found.pairs and found.forwards <= FORWARDS
 

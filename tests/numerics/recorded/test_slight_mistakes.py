@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from layerlab import builtin
 from layerlab.api.gap import run_model
 from layerlab.loading.inputs import passage, sequences
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.numerics.profiles.token_scores import TokenScores
@@ -33,7 +33,7 @@ def model() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def pieces() -> list[Tensor]:
-    return sequences(passage(context=256), subject("llama"))[:2]
+    return sequences(passage(context=256), load_model("llama"))[:2]
 
 
 def score(logits: Tensor, targets: Tensor, warmth: float = 1.0) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from layerlab.studies.budzinskiy25.layernorm_rmsnorm import inputs
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
 from tests.studies.test_given_models import given_of
@@ -35,7 +35,7 @@ def test_norms_of_our_own_blocks_are_read(model):
 
 def test_norms_of_the_built_in_models_are_all_read():
     for name in ("llama", "pre-norm", "post-norm"):
-        model = patient(name)
+        model = get_model(name)
         found = inputs(model, torch.arange(8))
         norms = [one for one, _ in model.model.named_modules() if "norm" in one or "ln_" in one]
         assert [*found] and {*found} == {*norms}

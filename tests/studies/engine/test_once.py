@@ -7,7 +7,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.model.build import build
 from layerlab.studies.engine.once import once
 from tests.cli.several import several
@@ -60,9 +60,9 @@ def test_models_loaded_and_built_at_once_are_what_they_are_alone():
         return torch.cat([parameter.flatten() for parameter in model.parameters()])
 
     makers = [
-        lambda: subject("llama").model,
+        lambda: load_model("llama").model,
         lambda: build("llama", **SIZES),
-        lambda: subject("pre-norm").model,
+        lambda: load_model("pre-norm").model,
         lambda: build("gpt2", **SIZES),
     ]
     alone = [numbers(make()) for make in makers]

@@ -6,7 +6,7 @@ import torch
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.batch_independence import BATCH, LAYER, RMS, WIDTH, beside, norms
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
 
@@ -38,7 +38,7 @@ def mix(module, given, output):
 
 @pytest.mark.parametrize("lowest", [-torch.inf, torch.finfo(torch.float32).min])
 def test_entries_that_a_model_rules_out_are_no_logits(lowest):
-    model = patient("llama").model
+    model = get_model("llama").model
 
     def rule_out(module, given, output):
         output.logits[..., :5] = lowest
@@ -55,7 +55,7 @@ def test_entries_that_a_model_rules_out_are_no_logits(lowest):
 
 
 def test_a_model_whose_texts_see_each_other_is_found_out():
-    model = patient("llama").model
+    model = get_model("llama").model
     hook = model.model.norm.register_forward_hook(mix)
     try:
         found = study("batch-independence", **QUICK).verdicts

@@ -26,7 +26,7 @@ from layerlab.studies.spectral25.block_anatomy import (
     matrices,
     weights,
 )
-from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.examination import subject
 from tests.families.recipe import build
 
@@ -46,7 +46,7 @@ def test_a_head_that_is_left_out_is_missed(name):
         if layer.attention is not None:
             found.append((layer.attention, layer.sublayers["attention"].left.double()))
 
-    for_each_layer(patient(name), tokens_of(name)[None, :TOKENS], read)
+    for_each_layer(get_model(name), tokens_of(name)[None, :TOKENS], read)
     for known, (attended, left) in zip(weights(name).values(), found, strict=True):
         added = contributions(attended, known)
         bias = 0 if known.output_bias is None else known.output_bias.double()
@@ -161,7 +161,7 @@ def test_a_layer_has_the_number_of_its_block_where_not_all_have_attention():
     sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
     more = {"num_key_value_heads": 2, "block_ff_dim": 32, "conv_L_cache": 3, "vocab_size": 600}
     model = Lfm2ForCausalLM(Lfm2Config(**sizes, **more, layer_types=["conv", "full_attention"] * 2))
-    given = {"model": model.eval(), "tokenizer": patient("llama").tokenizer}
+    given = {"model": model.eval(), "tokenizer": get_model("llama").tokenizer}
     found = study("block-anatomy", **given, fast=True, draws=4, progress=False, threads=1)
     assert {*found.frame("heads")["layer"]} == {*found.frame("sublayers")["layer"]} == {2, 4}
     pictures = {one["name"]: one for one in found.to_dict()["pictures"]}

@@ -19,7 +19,7 @@ from layerlab.studies.spectral25.gpt1_gpt2 import (
     matrices,
     norms,
 )
-from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import family_config
 
 TEXT = torch.arange(3, 21)[None]
@@ -38,7 +38,7 @@ def test_a_text_of_a_padded_batch_has_the_norms_that_it_has_alone(name):
         if layer.attention is not None:
             heard.append(spectrum(layer.attention).norm.double())
 
-    for_each_layer(patient(name), ids[None, :12], read)
+    for_each_layer(get_model(name), ids[None, :12], read)
     for alone, layer in zip(heard, padded, strict=True):
         own = torch.linalg.matrix_norm(layer[0, :, :12, :12], 2)
         assert torch.allclose(own, alone, rtol=1e-5)

@@ -23,7 +23,7 @@ from layerlab.studies.spectral25.mlp_lipschitz import (
     response,
     stack,
 )
-from layerlab.studies.support.passages import patient, tokens_of
+from layerlab.studies.support.passages import get_model, tokens_of
 from tests.families.examination import subject
 from tests.families.recipe import build
 
@@ -117,9 +117,9 @@ def test_scores_of_nothing_weigh_all_keys_alike(causal):
 def test_a_trained_model_is_left_as_it_was(name):
     ids = tokens_of(name)[None, :16]
     with torch.no_grad():
-        before = patient(name).model(ids).logits
+        before = get_model(name).model(ids).logits
         found = residual_by_dose(draw(2), name)["residual"]
-        assert torch.equal(before, patient(name).model(ids).logits)
+        assert torch.equal(before, get_model(name).model(ids).logits)
     assert found.shape == (2, 5) and len(found.unique()) == found.numel()
 
 

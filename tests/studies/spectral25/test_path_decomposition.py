@@ -30,7 +30,7 @@ from layerlab.studies.spectral25.path_decomposition import (
     steps,
     trained_layers,
 )
-from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import build
 
 
@@ -46,8 +46,10 @@ def draw():
 
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
     ids, streams = tokens_of("llama")[100 : 100 + TOKENS], []
-    for_each_layer(patient("llama"), ids[None], lambda layer: streams.append(layer.stream.double()))
-    parts = paths(embed(patient("llama"), ids), trained_layers("llama"))
+    for_each_layer(
+        get_model("llama"), ids[None], lambda layer: streams.append(layer.stream.double())
+    )
+    parts = paths(embed(get_model("llama"), ids), trained_layers("llama"))
     assert len(parts) == DEPTH + 1
     # The model computes in float32, through eight layers.
     assert (parts.sum(0) - streams[-1]).norm() < 1e-5 * streams[-1].norm()

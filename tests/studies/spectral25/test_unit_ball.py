@@ -18,7 +18,7 @@ from layerlab.studies.spectral25.unit_ball import (
     share_matched,
 )
 from layerlab.studies.support.attention_scores import check_scores
-from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from layerlab.studies.support.passages import for_each_layer, get_model, tokens_of
 from tests.families.recipe import family_config
 
 TOKENS = 20
@@ -33,7 +33,7 @@ def test_the_maps_of_a_layer_make_what_the_model_makes_of_a_lone_token():
         if layer.attention is not None:
             found[layer.attention.layer] = layer.sublayers["attention"]
 
-    for_each_layer(patient("llama"), tokens_of("llama")[None, :8], read)
+    for_each_layer(get_model("llama"), tokens_of("llama")[None, :8], read)
     every = maps("llama")
     heads = len(every) // len(found)
     for number, sublayer in found.items():

@@ -11,7 +11,7 @@ from layerlab.errors import NotApplicable
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.attention_scores import check_rows
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 
 QUICK = {"fast": True, "draws": 4, "progress": False, "threads": 1}
 ROWS = ("attention-lambda", "attention-gain", "block-anatomy", "gpt-curves", "deep-curve")
@@ -46,4 +46,4 @@ def test_sinks_take_a_part_of_the_rows():
 def test_what_is_said_of_rows_that_sum_to_one_is_said_of_no_others(name):
     given = [with_sinks()] * (len(studies()[name].roles) or 1)
     with pytest.raises(UserError, match="do not sum to 1"):
-        study(name, model=given, tokenizer=patient("llama").tokenizer, **QUICK)
+        study(name, model=given, tokenizer=get_model("llama").tokenizer, **QUICK)

@@ -2,7 +2,7 @@
 
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.feature_statistics import warn_of_few
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from tests.studies.test_given_models import made
 
 WORDS = "512 tokens, and no more directions than tokens can show: for a width of 192 of"
@@ -17,7 +17,7 @@ def test_a_width_of_a_quarter_of_the_tokens_is_not_too_wide():
 def test_the_dimension_of_a_wide_model_of_a_user_is_said_to_be_cut_off():
     model = made("gpt2", n_embd=192)
     quick = {"draws": 4, "layers": 2, "width": 16, "progress": False, "threads": 1, "fast": True}
-    given = {"model": model, "tokenizer": patient("llama").tokenizer}
+    given = {"model": model, "tokenizer": get_model("llama").tokenizer}
     wide, own = (study("collapse-depth", **one, **quick).to_dict() for one in (given, {}))
     assert [WORDS in one for one in wide["remarks"]].count(True) == 1
     assert not any(WORDS in one for one in own["remarks"])

@@ -6,7 +6,7 @@ import torch
 from layerlab import UserError
 from layerlab.errors import NotApplicable
 from layerlab.studies.engine.runner import study
-from layerlab.studies.support.passages import for_each_attention, for_each_layer, patient
+from layerlab.studies.support.passages import for_each_attention, for_each_layer, get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
 from tests.studies.test_given_models import made
@@ -48,7 +48,7 @@ def test_an_attention_that_is_not_heard_is_not_left_out():
 
 
 def test_blocks_that_pass_on_another_shape_are_refused_where_a_stream_is_read():
-    model, words = made("gpt2"), patient("llama").tokenizer
+    model, words = made("gpt2"), get_model("llama").tokenizer
     # A stream of token x batch, as some families have it.
     model.transformer.drop.register_forward_hook(lambda *given: given[2].transpose(0, 1))
     with pytest.raises(UserError, match="do not pass on one vector for each token"):

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from layerlab import builtin
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.tokenization.load import load_folder, load_tokenizer
 from layerlab.tokenization.stored.compare import find_difference, have_same_rules, open_stored
 
@@ -104,7 +104,7 @@ def test_a_model_is_read_with_the_tokenizer_of_its_file(tmp_path: Path) -> None:
     file = folder / "tokenizer_config.json"
     kind = {"tokenizer_class": "Qwen2Tokenizer"}
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **kind}))
-    found: Any = subject(str(folder)).tokenizer
+    found: Any = load_model(str(folder)).tokenizer
     text = "In 2024 there were 123456 cats."
     assert found(text, add_special_tokens=False)["input_ids"] == wanted.encode(text).ids
 

@@ -11,7 +11,7 @@ from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import formats
-from layerlab.numerics.emulation.arithmetic import exact, modes, regime
+from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic, modes
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.parameter_layers import hearing_front, layer_of
 from layerlab.records.layer_names import EMBEDDING
@@ -39,7 +39,7 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
         seen = {}
         for mode in modes(name):
             context.step(f"gradients in {name}, {mode}")
-            seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
+            seen[mode] = _gradients(Emulation(model, make_arithmetic(name, mode)), tokens)
         for layer in range(EMBEDDING, len(stack.blocks) + 1):
             of = [one for one, own in layers.items() if own == layer]
             if of:

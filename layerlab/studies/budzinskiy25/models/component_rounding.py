@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.studies.budzinskiy25.models.components import WEIGHTED
 from layerlab.studies.engine.sampling import GivenModels
-from layerlab.studies.support.passages import NONE, patient
+from layerlab.studies.support.passages import NONE, get_model
 
 if TYPE_CHECKING:
     from layerlab.numerics.emulation.emulate import Emulation
@@ -35,14 +35,14 @@ class Trials:
         self, model: str, ids: Tensor, format: str, mode: str, given: GivenModels = NONE
     ) -> None:
         # Late: the list of studies needs no transformers.
-        from layerlab.numerics.emulation.arithmetic import exact, regime
+        from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
         from layerlab.numerics.emulation.emulate import Emulation
         from layerlab.studies.budzinskiy25.support.model_components import ComponentIndex
 
-        subject = patient(model, given)
+        subject = get_model(model, given)
         self.model: Any = subject.model
         self.ids = ids.to(subject.device)
-        self._run = Emulation(self.model, regime(format, mode))
+        self._run = Emulation(self.model, make_arithmetic(format, mode))
         self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
         self.whole = self._error()
         assert not isinstance(subject.stack, str), subject.stack

@@ -15,7 +15,7 @@ from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide, each, within
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, get_model, overlap
 
 TOKENS = 24
 # Runs with drawn errors: the many entries of a passage make one steady enough.
@@ -37,15 +37,15 @@ def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     The places are behind each block, and the logits.
     """
     # Late: the list of studies needs no transformers.
-    from layerlab.numerics.emulation.arithmetic import regime
+    from layerlab.numerics.emulation.arithmetic import make_arithmetic
     from layerlab.numerics.emulation.attribution import outputs
     from layerlab.numerics.emulation.emulate import Emulation
     from layerlab.numerics.prediction.monte_carlo import sample_errors
     from layerlab.numerics.prediction.predict import spreads
 
-    subject = patient(model, draw.given)
+    subject = get_model(model, draw.given)
     assert not isinstance(subject.stack, str), subject.stack
-    blocks, kind = subject.stack.blocks, regime(format)
+    blocks, kind = subject.stack.blocks, make_arithmetic(format)
     ids = excerpts(draw, model, TOKENS).to(subject.device)
 
     def call() -> object:
@@ -75,11 +75,11 @@ def length(x: Tensor) -> Tensor:
     return x.flatten(1).norm(dim=1)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    formats = work.options["formats"].split("+")
-    cases = [{"model": model, "format": name} for model in work.models for name in formats]
-    parts = work.sample(one, cases)
+    formats = context.options["formats"].split("+")
+    cases = [{"model": model, "format": name} for model in context.models for name in formats]
+    parts = context.sample(one, cases)
     labels = [(case["model"], case["format"]) for case in cases]
     ratios = {label: part["ratios"] for label, part in zip(labels, parts, strict=True)}
     bounds = {label: part["bounds"] for label, part in zip(labels, parts, strict=True)}
@@ -106,18 +106,18 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_near(ratios, VARIANCE, TWICE, STUDY.claim, work),
+            judge_near(ratios, VARIANCE, TWICE, STUDY.claim, context),
             judge_near(
                 ratios,
                 SAMPLED,
                 NEAR,
                 "Errors drawn at random for every operation come within a quarter of it.",
-                work,
+                context,
             ),
             judge_telling(bounds),
         ),
         frames={"ratios": table(rows)},
-        pictures=(plot(ratios, formats[0], work.models),),
+        pictures=(plot(ratios, formats[0], context.models),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens; errors are norms over all its tokens, "
             "behind each block and of the logits. The model's own code runs in the format, and "
@@ -125,11 +125,11 @@ def run(work: StudyContext) -> Outcome:
             "Variances are carried along to first order; the rounding of weights is computed and "
             "not foretold. Drawn errors replace every rounding by a random part of the gap between "
             "neighbours. The worst case is a bound at every entry.",
-            *([] if work.given else [ABOUT_GPT1]),
+            *([] if context.given else [ABOUT_GPT1]),
             f"A factor of {TWICE:g} is one binary digit, near enough to choose a format by; a "
             f"factor of {NEAR:g} is a third of a digit.",
             LOOKED,
-            overlap(TOKENS, work.given),
+            overlap(TOKENS, context.given),
         ),
     )
 
@@ -159,13 +159,13 @@ def judge_near(
     kind: int,
     factor: float,
     claim: str,
-    work: StudyContext,
+    context: StudyContext,
 ) -> StudyVerdict:
     """Judge whether all medians are within a factor of the prediction."""
-    found = medians(ratios, kind, work.seed)
+    found = medians(ratios, kind, context.seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
     models = []
-    for model in work.models:
+    for model in context.models:
         every = [one.value for key, one in found.items() if key[0] == model]
         models.append(f"{min(every):.2f} to {max(every):.2f} ({model})")
     return StudyVerdict(

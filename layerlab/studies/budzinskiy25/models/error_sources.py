@@ -51,16 +51,16 @@ def components(given: GivenModels) -> tuple[str, ...]:
     return (*COMPONENTS, OTHER) if given else tuple(COMPONENTS)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases, parted = (
-        [{"model": name, **work.options} for name in work.models],
-        components(work.given),
+        [{"model": name, **context.options} for name in context.models],
+        components(context.given),
     )
-    parts = work.sample(one, cases)
-    errors = {name: part["errors"] for name, part in zip(work.models, parts, strict=True)}
+    parts = context.sample(one, cases)
+    errors = {name: part["errors"] for name, part in zip(context.models, parts, strict=True)}
     found = {
-        (model, name): share_of(every, [name], parted, work)
+        (model, name): share_of(every, [name], parted, context)
         for model, every in errors.items()
         for name in parted
         if errs(every[:, parted.index(name)])
@@ -82,28 +82,28 @@ def run(work: StudyContext) -> Outcome:
         model: [one for one, column in zip(parted, every.T, strict=False) if np.isnan(column).all()]
         for model, every in errors.items()
     }
-    format = work.options["format"]
+    format = context.options["format"]
     return Outcome(
         verdicts=(
-            judge_attention(errors, work, format),
-            *([] if work.given else [judge_stepwise(found)]),
-            judge_dominant(found, work.models),
-            judge_adding(errors, work),
+            judge_attention(errors, context, format),
+            *([] if context.given else [judge_stepwise(found)]),
+            judge_dominant(found, context.models),
+            judge_adding(errors, context),
         ),
         frames={"components": table(rows)},
-        pictures=(plot(found, work.models),),
+        pictures=(plot(found, context.models),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens. The model's own code runs in {format}, "
-            f"{work.options['mode']}: one component is rounded at a time and all others are in "
+            f"{context.options['mode']}: one component is rounded at a time and all others are in "
             "float64. A share is the squared error of the logits that this gives, over that with "
             "everything rounded.",
             # Rounded flat, no kernel keeps anything.
-            *([] if work.given or work.options["mode"] == "flat" else [ABOUT_FUSED]),
+            *([] if context.given or context.options["mode"] == "flat" else [ABOUT_FUSED]),
             f"Most is more than half. Shares within {CLOSED:g} of 1 add up to within an eighth of "
             "the error itself, which is the root.",
             LOOKED,
-            overlap(TOKENS, work.given),
-            *(describe_missing(name, missing[name]) for name in work.given if missing[name]),
+            overlap(TOKENS, context.given),
+            *(describe_missing(name, missing[name]) for name in context.given if missing[name]),
         ),
     )
 
@@ -114,7 +114,7 @@ def errs(errors: np.ndarray) -> bool:
 
 
 def share_of(
-    errors: np.ndarray, names: Sequence[str], parted: Sequence[str], work: StudyContext
+    errors: np.ndarray, names: Sequence[str], parted: Sequence[str], context: StudyContext
 ) -> Interval:
     """Return the share of the squared error that some components give, each rounded alone.
 
@@ -124,15 +124,17 @@ def share_of(
     return bootstrap(
         errors,
         lambda draws: float(np.nansum(draws[:, places]) / draws[:, -1].sum()),
-        work.seed,
-        comparisons=len(work.models),
+        context.seed,
+        comparisons=len(context.models),
     )
 
 
-def judge_attention(errors: dict[str, np.ndarray], work: StudyContext, format: str) -> StudyVerdict:
+def judge_attention(
+    errors: dict[str, np.ndarray], context: StudyContext, format: str
+) -> StudyVerdict:
     """Judge whether the error comes from attention's core, as the source's advice supposes."""
-    parted = components(work.given)
-    found = {model: share_of(every, ATTENTION, parted, work) for model, every in errors.items()}
+    parted = components(context.given)
+    found = {model: share_of(every, ATTENTION, parted, context) for model, every in errors.items()}
     numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
     return StudyVerdict(
@@ -182,10 +184,10 @@ def judge_dominant(found: dict[tuple[str, str], Interval], models: Sequence[str]
     )
 
 
-def judge_adding(errors: dict[str, np.ndarray], work: StudyContext) -> StudyVerdict:
+def judge_adding(errors: dict[str, np.ndarray], context: StudyContext) -> StudyVerdict:
     """Judge whether the shares add up to the whole."""
-    parted = components(work.given)
-    found = {model: share_of(every, parted, parted, work) for model, every in errors.items()}
+    parted = components(context.given)
+    found = {model: share_of(every, parted, parted, context) for model, every in errors.items()}
     numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",

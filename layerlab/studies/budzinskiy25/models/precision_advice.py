@@ -50,14 +50,14 @@ def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     return {"errors": torch.stack([*kept, run, trials.whole], 1)}
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    names = work.models
-    cases = [{"model": name, **work.options} for name in names]
-    parts = work.sample(one, cases)
+    names = context.models
+    cases = [{"model": name, **context.options} for name in names]
+    parts = context.sample(one, cases)
     errors = {name: part["errors"] for name, part in zip(names, parts, strict=True)}
     found = {
-        (model, name): share_left(every, name, work.seed, len(names))
+        (model, name): share_left(every, name, context.seed, len(names))
         for model, every in errors.items()
         for name, column in zip(NAMES[:-1], every.T, strict=False)
         if not np.isnan(column).all()
@@ -76,13 +76,13 @@ def run(work: StudyContext) -> Outcome:
         if name == "nothing" or (model, name) in found
     ]
     missing = {model: [one for one in KEPT if (model, one) not in found] for model in names}
-    format = work.options["format"]
+    format = context.options["format"]
     # Of a user's models none is known to compute attention step by step.
-    fused = names if work.given else [name for name in names if name != STEPWISE]
+    fused = names if context.given else [name for name in names if name != STEPWISE]
     return Outcome(
         verdicts=(
             judge_advised(found, format, fused),
-            *([] if work.given else [judge_stepwise(found)]),
+            *([] if context.given else [judge_stepwise(found)]),
             judge_most(found, names),
             judge_together(found),
             judge_islands(found, fused),
@@ -97,12 +97,12 @@ def run(work: StudyContext) -> Outcome:
             "is gone had cancelled others.",
             f"'{AS_RUN}' keeps what transformers' code itself has in float32: a fused softmax, the "
             "inside of norms, rotary tables. "
-            + ("" if work.given else "The post-norm model, in GPT-1's code, has none of them."),
+            + ("" if context.given else "The post-norm model, in GPT-1's code, has none of them."),
             f"{WORTH:.0%} of the squared error, 13 % of the error itself, is about what somebody "
             "would change code for; a third is 18 % of the error.",
             LOOKED,
-            overlap(TOKENS, work.given),
-            *(describe_missing(name, missing[name]) for name in work.given if missing[name]),
+            overlap(TOKENS, context.given),
+            *(describe_missing(name, missing[name]) for name in context.given if missing[name]),
         ),
     )
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact
 
 
-class Disturbed(Exact):
+class PerturbedArithmetic(Exact):
     """Every result times 1 + delta, the deltas of all draws apart; adding an exact 0 costs nothing.
 
     Attributes:
@@ -73,7 +73,7 @@ def worst(run: Callable[[Exact], Tensor], columns: Sequence[int]) -> Tensor:
         columns: the entries that are asked for.
     """
     with torch.enable_grad():
-        arithmetic = Disturbed()
+        arithmetic = PerturbedArithmetic()
         out = run(arithmetic)
         found = []
         for column in columns:

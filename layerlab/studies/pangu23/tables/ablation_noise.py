@@ -65,7 +65,7 @@ def word(found: Contest) -> Word:
     return combine(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     rows = [
         {

@@ -47,7 +47,7 @@ def read_per_token(layers: int, vocab: int) -> float:
     return float(found.blocks + found.head)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Count, judge and draw."""
     found = accounting()
     block = found["one block"]

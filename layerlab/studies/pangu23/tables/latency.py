@@ -97,12 +97,12 @@ def place(runs: Path, width: int, device: str = "cpu") -> Path:
     )
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Time, judge and draw."""
-    width, device = work.options["width"], work.options["device"]
-    file = place(work.runs, width, device)
-    if not work.fast:
-        write_kept(file, measure_times(width, device, work.draws))
+    width, device = context.options["width"], context.options["device"]
+    file = place(context.runs, width, device)
+    if not context.fast:
+        write_kept(file, measure_times(width, device, context.draws))
     found = read_kept(file, check_times)
     notes = [describe_times(found), *check_plan(found)] if found else [UNTIMED]
     verdicts = (judge_quicker(found), judge_costs(found), judge_explained(found))

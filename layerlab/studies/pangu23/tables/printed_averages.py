@@ -51,7 +51,7 @@ def is_ranked(found: PublishedTable) -> bool:
     )
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     every = rows()
     shown = [

@@ -56,7 +56,7 @@ def rows(form: str) -> list[CostRow]:
     return found
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Count, judge and draw."""
     every = {form: rows(form) for form in ("affine-in", "multi-projection")}
     lines = [

@@ -51,7 +51,7 @@ def rows() -> list[ShortcutRow]:
     return found
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Count, judge and draw."""
     found = rows()
     lines = [

@@ -105,53 +105,53 @@ def count_tokens(draw: Sampler, entries: int, characters: int) -> dict[str, Tens
     }
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Count, judge and draw."""
     # One batch, so that the vocabularies are made once.
-    (found,) = work.sample(count_tokens, [work.options], batch=work.draws)
+    (found,) = context.sample(count_tokens, [context.options], batch=context.draws)
     tokens, characters = found["tokens"], found["characters"]
-    law, remarks = read_law(work)
+    law, remarks = read_law(context)
     rows, printed = published_rows()
     rows += rate_rows(law) if law else []
     rows += [
         {"tokenizer": kind, "entries": size, "rate": rate, "of": "code, trained here"}
         for (kind, size), rate in zip(
-            sizes(work.options["entries"]).items(),
+            sizes(context.options["entries"]).items(),
             tokens.sum(0) / characters.sum(),
             strict=True,
         )
     ]
-    if not work.fast:
+    if not context.fast:
         more, told = at_hand()
         rows, printed = rows + more, [*printed, *told]
     counted = {name: counts(law, name) for name in (QUESTIONS, STATUTES)} if law else {}
-    beside = ratio(tokens, EXTENDED, BASE, work.seed)
+    beside = ratio(tokens, EXTENDED, BASE, context.seed)
     return Outcome(
         verdicts=(
-            judge_lower(counted.get(QUESTIONS), work.seed),
-            judge_statutes(counted.get(STATUTES), work.seed),
-            judge_on_par(counted.get(QUESTIONS), work.seed),
-            judge_of_domain(counted.get(QUESTIONS), work.seed),
+            judge_lower(counted.get(QUESTIONS), context.seed),
+            judge_statutes(counted.get(STATUTES), context.seed),
+            judge_on_par(counted.get(QUESTIONS), context.seed),
+            judge_of_domain(counted.get(QUESTIONS), context.seed),
             judge_monotone(),
         ),
         frames={"rates": table(rows)},
-        pictures=(plot({**counted, "code": tokens}, work.seed),),
+        pictures=(plot({**counted, "code": tokens}, context.seed),),
         remarks=(
             *remarks,
             f"On Python's code, under byte-pair encodings of its documentation of "
-            f"{work.options['entries']:,} entries and in proportion, entries of the domain leave "
-            f"{beside} of the tokens of {len(tokens)} files, up to "
-            f"{work.options['characters']:,} characters of each: {', '.join(LEARNED)} are learned "
-            "from. No verdict rests on it.",
+            f"{context.options['entries']:,} entries and in proportion, entries of the domain "
+            f"leave {beside} of the tokens of {len(tokens)} files, up to "
+            f"{context.options['characters']:,} characters of each: {', '.join(LEARNED)} are "
+            "learned from. No verdict rests on it.",
             *printed,
         ),
     )
 
 
-def read_law(work: StudyContext) -> tuple[LawCounts | None, list[str]]:
+def read_law(context: StudyContext) -> tuple[LawCounts | None, list[str]]:
     """Count the tokens of law, where its texts are at hand; else return what was counted before."""
-    file, told = place(work.runs), list[str]()
-    if not work.fast:
+    file, told = place(context.runs), list[str]()
+    if not context.fast:
         try:
             write_kept(file, count_law())
         except UserError as error:

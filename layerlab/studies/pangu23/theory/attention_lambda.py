@@ -29,8 +29,8 @@ from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
     for_each_attention,
+    get_model,
     overlap,
-    patient,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def one(draw: Sampler, tokens: int, models: Sequence[str]) -> dict[str, Tensor]:
     return {
         CAUSAL: largest(causal)[:, None],
         DOUBLY: largest(balance(scores.exp()))[:, None],
-        **{name: heads(patient(name, draw.given), excerpts(draw, name, tokens)) for name in models},
+        **{
+            name: heads(get_model(name, draw.given), excerpts(draw, name, tokens))
+            for name in models
+        },
     }
 
 
@@ -101,12 +104,14 @@ def blocks(tokens: int) -> Tensor:
     return torch.eye(tokens, dtype=torch.float64)[seen]
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
-    cases = [{"tokens": tokens, "models": work.models} for tokens in lengths]
-    parts = work.sample(one, cases, batch=4)
-    labels = {f"heads of {name}, causal" if work.given else TRAINED: name for name in work.models}
+    lengths = [tokens for tokens in LENGTHS if tokens <= context.options["tokens"]]
+    cases = [{"tokens": tokens, "models": context.models} for tokens in lengths]
+    parts = context.sample(one, cases, batch=4)
+    labels = {
+        f"heads of {name}, causal" if context.given else TRAINED: name for name in context.models
+    }
     found = {
         label: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
         for label, name in {**labels, CAUSAL: CAUSAL, DOUBLY: DOUBLY}.items()
@@ -143,8 +148,8 @@ def run(work: StudyContext) -> Outcome:
                 for label, name in labels.items()
                 for verdict in judge_one(
                     name,
-                    work.given,
-                    judge_real(found[label], work.seed, label.removesuffix(", causal")),
+                    context.given,
+                    judge_real(found[label], context.seed, label.removesuffix(", causal")),
                 )
             ),
             judge_doubly(found[DOUBLY]),
@@ -163,10 +168,10 @@ def run(work: StudyContext) -> Outcome:
         },
         pictures=(picture,),
         remarks=(
-            f"Trained heads are all heads of all layers of {work.describe_all()}. Lemma 1 itself, "
-            "with whatever lambda is, holds for every attention whose rows sum to 1.",
+            f"Trained heads are all heads of all layers of {context.describe_all()}. Lemma 1 "
+            "itself, with whatever lambda is, holds for every attention whose rows sum to 1.",
             "'Usually' is more than half of the heads.",
-            overlap(work.options["tokens"], work.given),
+            overlap(context.options["tokens"], context.given),
         ),
     )
 

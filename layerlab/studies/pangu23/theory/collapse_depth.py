@@ -21,7 +21,7 @@ from layerlab.studies.support.feature_statistics import (
     depths,
     warn_of_few,
 )
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, get_model, overlap
 
 TOKENS = 128
 # Passages of one draw: together enough tokens to read a dimension at the width.
@@ -35,12 +35,12 @@ CLAIM = "The features of {model} collapse with depth: its tokens become alike."
 def trained_depths(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return both quantities by layer in a trained model, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
-    return {"layers": torch.stack([depths(patient(name, draw.given), one) for one in ids])}
+    return {"layers": torch.stack([depths(get_model(name, draw.given), one) for one in ids])}
 
 
 def random_depths(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
     """Return both quantities in random Llamas, with small and with ordinary matrices."""
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.model.build import build
 
     ids = excerpts(draw.built_in, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
@@ -54,7 +54,7 @@ def random_depths(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
             "vocab": 512,
             "context": TOKENS,
         }
-        found = subject(build("llama", **sizes, seed=seed))
+        found = load_model(build("llama", **sizes, seed=seed))
         small.append(depths(found, one))
         scale_weights(found.model, width**-0.5 / SMALL)
         ordinary.append(depths(found, one))
@@ -69,15 +69,15 @@ def scale_weights(model: torch.nn.Module, factor: float) -> None:
                 parameter.mul_(factor)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    layers, width = work.options["layers"], work.options["width"]
-    cases = [{"name": name} for name in work.models]
-    parts = work.sample(trained_depths, cases, batch=4)
-    trained = {name: part["layers"] for name, part in zip(work.models, parts, strict=True)}
-    found = {name if work.given else f"{name}, trained": one for name, one in trained.items()}
-    judged = work.models if work.given else TRAINED[:1]
-    (random,) = work.sample(random_depths, [work.options], batch=2)
+    layers, width = context.options["layers"], context.options["width"]
+    cases = [{"name": name} for name in context.models]
+    parts = context.sample(trained_depths, cases, batch=4)
+    trained = {name: part["layers"] for name, part in zip(context.models, parts, strict=True)}
+    found = {name if context.given else f"{name}, trained": one for name, one in trained.items()}
+    judged = context.models if context.given else TRAINED[:1]
+    (random,) = context.sample(random_depths, [context.options], batch=2)
     small, ordinary = f"random, deviation {SMALL:g}", "random, deviation 1/sqrt(width)"
     found |= {small: random["small"], ordinary: random["ordinary"]}
     rows = [
@@ -89,17 +89,21 @@ def run(work: StudyContext) -> Outcome:
     deep = f"of {layers} layers and width {width}"
     return Outcome(
         verdicts=(
-            *(verdict for name in judged for verdict in judge_trained(name, trained[name], work)),
+            *(
+                verdict
+                for name in judged
+                for verdict in judge_trained(name, trained[name], context)
+            ),
             judge_alike(
                 f"A deep Llama whose matrices start with a deviation of {SMALL:g} collapses.",
                 found[small],
-                work.seed,
+                context.seed,
                 f"in random Llamas {deep},",
             ),
             judge_alike(
                 "A deep Llama whose matrices start with a deviation of 1/sqrt(width) collapses.",
                 found[ordinary],
-                work.seed,
+                context.seed,
                 f"in the same Llamas {deep}, every matrix multiplied,",
             ),
         ),
@@ -108,39 +112,39 @@ def run(work: StudyContext) -> Outcome:
         remarks=(
             f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
             "and the dimension is that of all others together. A random model is drawn with them.",
-            overlap(TOKENS, work.given),
-            *warn_of_few(EACH * TOKENS, {**widths(work), "the random Llamas": width}),
-            f"The trained models have {sizes(work)}; the models of the source have 29 of "
+            overlap(TOKENS, context.given),
+            *warn_of_few(EACH * TOKENS, {**widths(context), "the random Llamas": width}),
+            f"The trained models have {sizes(context)}; the models of the source have 29 of "
             "4096. Collapse stands for less than half of what there was behind the embedding.",
         ),
     )
 
 
-def widths(work: StudyContext) -> dict[str, int]:
+def widths(context: StudyContext) -> dict[str, int]:
     """Return the width of the features of each trained model."""
-    models = {name: patient(name, work.given) for name in work.models}
-    return {work.describe(name): one.config.hidden_size for name, one in models.items()}
+    models = {name: get_model(name, context.given) for name in context.models}
+    return {context.describe(name): one.config.hidden_size for name, one in models.items()}
 
 
-def sizes(work: StudyContext) -> str:
+def sizes(context: StudyContext) -> str:
     """Describe the shapes of the trained models."""
     shapes = []
-    for name in work.models:
-        subject = patient(name, work.given)
+    for name in context.models:
+        subject = get_model(name, context.given)
         assert not isinstance(subject.stack, str), subject.stack
         shapes.append(f"{len(subject.stack.blocks)} layers of width {subject.config.hidden_size}")
     return " and ".join(dict.fromkeys(shapes))
 
 
-def judge_trained(name: str, found: np.ndarray, work: StudyContext) -> list[StudyVerdict]:
+def judge_trained(name: str, found: np.ndarray, context: StudyContext) -> list[StudyVerdict]:
     """Judge one trained model: whether its tokens become alike, and its features narrow."""
-    called = work.describe(name)
-    claim = CLAIM.format(model=name) if work.given else STUDY.claim
+    called = context.describe(name)
+    claim = CLAIM.format(model=name) if context.given else STUDY.claim
     return judge_one(
         name,
-        work.given,
-        judge_alike(claim, found, work.seed, f"in {called},", trained=True),
-        judge_narrow(found, work.seed, called),
+        context.given,
+        judge_alike(claim, found, context.seed, f"in {called},", trained=True),
+        judge_narrow(found, context.seed, called),
     )
 
 

@@ -50,12 +50,12 @@ def dimensions(
     name: str, options: dict[str, Any], sizes: dict[str, Any], seed: int, ids: Tensor
 ) -> Tensor:
     """Return the dimension of one variant, start by layer."""
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.model.build import build
 
     model = build(name, **sizes, **options, seed=seed)
     scatter(model, seed)
-    loaded = subject(model)
+    loaded = load_model(model)
     small = depths(loaded, ids)[:, DIMENSION]
     scale_weights(model, sizes["width"] ** -0.5 / SMALL)
     return torch.stack([small, depths(loaded, ids)[:, DIMENSION]])
@@ -70,9 +70,9 @@ def scatter(model: torch.nn.Module, seed: int) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    (part,) = work.sample(one, [work.options], batch=2)
+    (part,) = context.sample(one, [context.options], batch=2)
     found = part["dimension"]
     rows = [
         summary(found[:, variant, start, layer], {"start": label, "model": name, "layer": layer})
@@ -82,18 +82,18 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judge_limits(found, work.seed),
-            judge_series(found, 0, work.seed),
-            judge_series(found, 1, work.seed),
+            judge_limits(found, context.seed),
+            judge_series(found, 0, context.seed),
+            judge_series(found, 1, context.seed),
         ),
         frames={"dimension": table(rows)},
         pictures=tuple(plot(found, start) for start in range(len(STARTS))),
         remarks=(
-            f"Random models of {work.options['layers']} layers and width {work.options['width']}; "
-            "what variants share is the same in all. Shortcuts of the width over 32 start at "
-            "random, and so do scales and shifts of the series: in this package both start "
-            "silent, and all four would be one model.",
-            *warn_of_few(EACH * TOKENS, {"these models": work.options["width"]}),
+            f"Random models of {context.options['layers']} layers and width "
+            f"{context.options['width']}; what variants share is the same in all. "
+            "Shortcuts of the width over 32 start at random, and so do scales and shifts of the "
+            "series: in this package both start silent, and all four would be one model.",
+            *warn_of_few(EACH * TOKENS, {"these models": context.options["width"]}),
             "The figure is of trained models of 7B, and its values are not printed: that the "
             "modules act otherwise when they are trained is not excluded here.",
             overlap(TOKENS),

@@ -81,9 +81,9 @@ def streams(model: Any, start: Tensor) -> list[Tensor]:
     return found
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    (found,) = work.sample(one, [work.options], batch=2)
+    (found,) = context.sample(one, [context.options], batch=2)
     residual, rest = found["residual"], found["rest"]
     rows = [
         summary(
@@ -115,16 +115,17 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            judge_prevents(residual, work.seed),
-            judge_noisy(rest, work.seed),
-            judge_idle(rest, work.seed),
+            judge_prevents(residual, context.seed),
+            judge_noisy(rest, context.seed),
+            judge_idle(rest, context.seed),
         ),
         frames={"scales": table(rows)},
         pictures=(picture,),
         remarks=(
-            f"Random Llamas of {work.options['layers']} layers and width {work.options['width']}, "
-            "whose matrices have a deviation of 0.02; the shortcut around attention has the "
-            "weight, that around the feed-forward has none. Every draw has all weights.",
+            f"Random Llamas of {context.options['layers']} layers and width "
+            f"{context.options['width']}, whose matrices have a deviation of 0.02; "
+            "the shortcut around attention has the weight, that around the feed-forward has "
+            "none. Every draw has all weights.",
             overlap(TOKENS),
             f"Little to do is below {IDLE:g} of what layers else do; noise that grows less than "
             f"{EFFECT:g} times as much as the features grows as they do to any reader.",

@@ -73,9 +73,9 @@ def influence(module: torch.nn.Module, draw: Sampler) -> Tensor:
     return torch.stack(rows)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = [found["influence"] for found in work.sample(one, FORMS)]
+    parts = [found["influence"] for found in context.sample(one, FORMS)]
     back = [np.stack([backwards(draw) for draw in drawn]) for drawn in parts]
     rows = [
         summary(found[:, distance], {**options, "tokens_back": distance})
@@ -104,7 +104,7 @@ def run(work: StudyContext) -> Outcome:
         verdicts=(
             judge_elementwise(parts),
             judge_literal(parts),
-            judge_neighbours(parts, back, work.seed),
+            judge_neighbours(parts, back, context.seed),
             judge_everywhere(parts),
         ),
         frames={"influence": table(rows)},

@@ -15,7 +15,7 @@ from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
-from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import excerpts, for_each_layer, get_model, overlap
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -37,13 +37,15 @@ COLUMNS = ("noise over that of L Z Theta", "signal over that of L Z Theta", "equ
 
 def one(draw: Sampler, layer: int, name: str = MODEL) -> dict[str, Tensor]:
     """Return every activation's effect on features and noise, for one batch of draws."""
-    width = patient(name, draw.given).config.hidden_size if layer else WIDTH
+    width = get_model(name, draw.given).config.hidden_size if layer else WIDTH
     features = draw.normal(TOKENS, width)
     weights = draw.normal(width, width, deviation=width**-0.5)
     noise = draw.normal(TOKENS, width)
     noise -= noise.mean(1, keepdim=True)
     if layer:
-        features = attention_inputs(patient(name, draw.given), excerpts(draw, name, TOKENS), layer)
+        features = attention_inputs(
+            get_model(name, draw.given), excerpts(draw, name, TOKENS), layer
+        )
     rows = [noise_and_signal(*parts) for parts in zip(features, weights, noise, strict=True)]
     return {"gains": torch.stack(rows)}
 
@@ -62,16 +64,16 @@ def attention_inputs(subject: "LoadedModel", ids: Tensor, layer: int) -> Tensor:
     return torch.stack(found)
 
 
-def chosen_layers(work: StudyContext) -> dict[str, dict[str, Any]]:
+def chosen_layers(context: StudyContext) -> dict[str, dict[str, Any]]:
     """Return the features that are read: Gaussian ones, and three layers of each model.
 
     Of a model of another depth than the built-in one they are the first, the middle and the last.
     """
     found: dict[str, dict[str, Any]] = {GAUSSIAN: {"layer": 0}}
-    if not work.given:
+    if not context.given:
         return found | {f"layer {layer}": {"layer": layer} for layer in LAYERS}
-    for name in work.models:
-        stack = patient(name, work.given).stack
+    for name in context.models:
+        stack = get_model(name, context.given).stack
         assert not isinstance(stack, str), stack
         # A block may have no attention.
         numbers = sorted({1 + part.block for part in stack.attentions})
@@ -110,10 +112,10 @@ def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
     return float(diversity(change)), float(noise.norm())
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    chosen = chosen_layers(work)
-    parts = work.sample(one, [*chosen.values()], batch=16)
+    chosen = chosen_layers(context)
+    parts = context.sample(one, [*chosen.values()], batch=16)
     # features -> draw x activation x level x column
     gains = {name: found["gains"] for name, found in zip(chosen, parts, strict=True)}
     rows = [
@@ -126,22 +128,22 @@ def run(work: StudyContext) -> Outcome:
         for index, level in enumerate(LEVELS)
         for column, quantity in enumerate(COLUMNS)
     ]
-    ratios = robustness(gains, work.seed)
+    ratios = robustness(gains, context.seed)
     return Outcome(
         verdicts=(
             judge_strict(gains),
             judge_condition(),
-            judge_usual(gains, work.seed),
+            judge_usual(gains, context.seed),
             judge_robust(ratios, len(parts[0]["gains"])),
-            judge_even(gains, work.seed),
+            judge_even(gains, context.seed),
         ),
         frames={"gains": table(rows)},
         pictures=plot(gains, ratios),
         remarks=(
             f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
-            f"a layer of {work.describe_all()} on as many tokens of text; Theta and the noise are "
-            "Gaussian, and the noise has no mean over tokens, as the source supposes.",
-            overlap(TOKENS, work.given),
+            f"a layer of {context.describe_all()} on as many tokens of text; Theta and the noise "
+            "are Gaussian, and the noise has no mean over tokens, as the source supposes.",
+            overlap(TOKENS, context.given),
             "Whether a network trains better with one or the other shortcut is another question.",
         ),
     )

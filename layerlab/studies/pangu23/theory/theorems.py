@@ -30,8 +30,8 @@ from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
     for_each_layer,
+    get_model,
     overlap,
-    patient,
     tokens_of,
 )
 
@@ -55,7 +55,7 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
     """Evaluate every statement on every layer, and on the stack, for one batch."""
     ids = excerpts(draw if trained else draw.built_in, model, tokens)
     if trained:
-        subject = patient(model, draw.given)
+        subject = get_model(model, draw.given)
         layers = trace_layers(model, tokens, draw.given.get(model))
     else:
         subject = twin(model, int(torch.randint(2**31, (), generator=draw.generator)))
@@ -77,15 +77,15 @@ def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tens
 def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> list[CaseLayer]:
     """Trace the layers of a model."""
     given = {} if own is None else {name: own}
-    return parts(patient(name, given), tokens_of(name, given)[:tokens])
+    return parts(get_model(name, given), tokens_of(name, given)[:tokens])
 
 
 def twin(name: str, seed: int) -> "LoadedModel":
     """Return a built-in model as it was before its training, from another seed."""
-    from layerlab.loading.model import subject
+    from layerlab.loading.model import load_model
     from layerlab.studies.support.builtin_architectures import Recipe, build
 
-    return subject(build(name, Recipe(seed=seed)))
+    return load_model(build(name, Recipe(seed=seed)))
 
 
 def state_all(
@@ -106,35 +106,35 @@ def state_all(
     return torch.stack(rows), stack_statements(layers, starts[0], extra)
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [
-        {"model": name, "trained": trained, **work.options}
-        for trained, names in ((True, work.models), (False, builtin.NAMES))
+        {"model": name, "trained": trained, **context.options}
+        for trained, names in ((True, context.models), (False, builtin.NAMES))
         for name in names
     ]
-    gathered = work.sample(one, cases, batch=4)
+    gathered = context.sample(one, cases, batch=4)
     found = {
         f"{case['model']}, {'trained' if case['trained'] else 'random'}": split(part)
         for case, part in zip(cases, gathered, strict=True)
     }
-    models = " and ".join(work.given) or "the built-in models"
-    shape = "the built-in models'" if work.given else "their"
-    if work.given:
-        work.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
+    models = " and ".join(context.given) or "the built-in models"
+    shape = "the built-in models'" if context.given else "their"
+    if context.given:
+        context.judged = {"scale": f"{BUILT_IN}, and random models of the built-in ones' shapes"}
     # Nobody says whether those of a user were trained.
-    called = {name: name.removesuffix(", trained") if work.given else name for name in found}
+    called = {name: name.removesuffix(", trained") if context.given else name for name in found}
     rows = [row for name, ratios in found.items() for row in tightness(called[name], ratios)]
     return Outcome(
         verdicts=(
-            judge_printed(found, work.seed),
+            judge_printed(found, context.seed),
             judge_corrected(found),
-            *([judge_gated(found, work)] if _has(found, GATED) else []),
+            *([judge_gated(found, context)] if _has(found, GATED) else []),
             judge_strict(),
             judge_scales(),
             judge_ceiling(),
-            judge_usual(found, work.seed),
-            judge_telling(found, work.seed, "all" if work.given else "8"),
+            judge_usual(found, context.seed),
+            judge_telling(found, context.seed, "all" if context.given else "8"),
         ),
         frames={"statements": table(rows)},
         pictures=(plot(found),),
@@ -144,7 +144,7 @@ def run(work: StudyContext) -> Outcome:
             "models have none. Noise is a tenth of the features' diversity.",
             "In depth, the layers' own maps are stacked without norms and shortcuts, as the "
             "theorems have it; models are not built so.",
-            overlap(work.options["tokens"], work.given),
+            overlap(context.options["tokens"], context.given),
         ),
     )
 
@@ -240,10 +240,10 @@ def judge_corrected(found: CaseReadings) -> StudyVerdict:
     )
 
 
-def judge_gated(found: CaseReadings, work: StudyContext) -> StudyVerdict:
+def judge_gated(found: CaseReadings, context: StudyContext) -> StudyVerdict:
     """Judge Theorem 3 for the gated feed-forward of the source's own models."""
-    gated = [name for name in work.given if GATED in found[f"{name}, trained"]]
-    whose = f"{' and '.join(gated)}'s" if work.given else "the trained llama's"
+    gated = [name for name in context.given if GATED in found[f"{name}, trained"]]
+    whose = f"{' and '.join(gated)}'s" if context.given else "the trained llama's"
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return StudyVerdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",

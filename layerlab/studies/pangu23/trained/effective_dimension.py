@@ -31,9 +31,9 @@ ORDER = (
 EFFECT = 1.05
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    parts, remarks = small_models.gather_arms(work, ARMS)
+    parts, remarks = small_models.gather_arms(context, ARMS)
     return Outcome(
         verdicts=(
             judge_ordered(parts),
@@ -48,7 +48,7 @@ def run(work: StudyContext) -> Outcome:
             "The dimension is d(0.8) of 16 held-out passages together, the first token of each "
             "left out; means are over all layers behind a block. The source shows 29 layers of "
             "4096 and 1.6 trillion tokens; a 32nd of the width is 128 there and "
-            f"{max(1, work.options['width'] // 32)} here.",
+            f"{max(1, context.options['width'] // 32)} here.",
         ),
     )
 

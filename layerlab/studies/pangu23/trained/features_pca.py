@@ -41,7 +41,7 @@ from layerlab.studies.pangu23.trained.feature_pictures import (
 from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
-from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model, overlap
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -111,7 +111,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the quantities of a model by layer, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
-    return {"layers": torch.stack([read(patient(name, draw.given), one)[0] for one in ids])}
+    return {"layers": torch.stack([read(get_model(name, draw.given), one)[0] for one in ids])}
 
 
 def of_twin(one: small_models.Twin) -> dict[str, Any]:
@@ -128,16 +128,16 @@ READING = small_models.ModelReading(
 )
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    names = work.models
-    if work.given:
-        return read_given(work)
-    models = work.sample(ours, [{"name": name} for name in names], batch=10)
+    names = context.models
+    if context.given:
+        return read_given(context)
+    models = context.sample(ours, [{"name": name} for name in names], batch=10)
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
-    seeds = range(1, work.options["seeds"] + 1)
+    seeds = range(1, context.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
-    found, notes = small_models.kept_readings(work, jobs, READING)
+    found, notes = small_models.kept_readings(context, jobs, READING)
     parts = small_models.by_arm(found, ARMS, seeds)
     seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
     return Outcome(
@@ -147,8 +147,8 @@ def run(work: StudyContext) -> Outcome:
             judge_spreads(parts),
             *(judge_gathers(parts, arm) for arm in ABLATED),
             judge_distinct(parts),
-            judge_along(built["llama"], "the built-in llama", work.seed),
-            judge_outlying(built["llama"], "the built-in llama", work.seed),
+            judge_along(built["llama"], "the built-in llama", context.seed),
+            judge_outlying(built["llama"], "the built-in llama", context.seed),
         ),
         frames={"layers": table([*rows(parts), *rows_of(built)])},
         pictures=(
@@ -170,30 +170,30 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def read_given(work: StudyContext) -> Outcome:
+def read_given(context: StudyContext) -> Outcome:
     """Read and judge the models that the user named, without twins beside them."""
-    cases = [{"name": name} for name in work.models]
-    models = work.sample(ours, cases, batch=10)
-    built = {name: one["layers"] for name, one in zip(work.models, models, strict=True)}
+    cases = [{"name": name} for name in context.models]
+    models = context.sample(ours, cases, batch=10)
+    built = {name: one["layers"] for name, one in zip(context.models, models, strict=True)}
     clouds = []
-    for number, name in enumerate(work.models, 1):
-        generator = torch.Generator().manual_seed(work.seed)
-        draw = Sampler(count=1, generator=generator, given=work.given)
-        found, drawn = read(patient(name, work.given), excerpts(draw, name, TOKENS, EACH))
+    for number, name in enumerate(context.models, 1):
+        generator = torch.Generator().manual_seed(context.seed)
+        draw = Sampler(count=1, generator=generator, given=context.given)
+        found, drawn = read(get_model(name, context.given), excerpts(draw, name, TOKENS, EACH))
         seen = {"layers": found.tolist(), **drawn}
         # A name may hold what no file's does, as a folder before a checkpoint.
         clouds += [cloud(name, seen, layer, f"model-{number}") for layer in seen["drawn"]]
     return Outcome(
         verdicts=tuple(
             verdict
-            for name in work.models
+            for name in context.models
             for verdict in judge_one(
                 name,
-                work.given,
+                context.given,
                 judge_along(
-                    built[name], name, work.seed, f"The features of {name} lie along one axis."
+                    built[name], name, context.seed, f"The features of {name} lie along one axis."
                 ),
-                judge_outlying(built[name], name, work.seed),
+                judge_outlying(built[name], name, context.seed),
             )
         ),
         frames={"layers": table(rows_of(built))},
@@ -203,7 +203,7 @@ def read_given(work: StudyContext) -> Outcome:
             f"Clouds show the {WORDS} most frequent tokens of one draw, up to {POINTS} of each. "
             "What the study judges of PanGu-pi and its ablations is judged on twins that it "
             "trains: type it without --model.",
-            overlap(TOKENS, work.given),
+            overlap(TOKENS, context.given),
         ),
     )
 

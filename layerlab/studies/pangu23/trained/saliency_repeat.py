@@ -24,7 +24,7 @@ from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict,
 from layerlab.studies.engine.verdict import above, combine, each
 from layerlab.studies.pangu23.trained.saliency_texts import NAMES, STORIES, case, texts
 from layerlab.studies.support import small_models
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -79,7 +79,7 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
 
 def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the quantities of a model on one batch of texts."""
-    return _read(patient(name, draw.given), draw)
+    return _read(get_model(name, draw.given), draw)
 
 
 def _read(subject: "LoadedModel", draw: Sampler) -> dict[str, Tensor]:
@@ -90,9 +90,9 @@ def _read(subject: "LoadedModel", draw: Sampler) -> dict[str, Tensor]:
     }
 
 
-def _reading(work: StudyContext) -> small_models.ModelReading:
+def _reading(context: StudyContext) -> small_models.ModelReading:
     def read(one: small_models.Twin) -> dict[str, Any]:
-        draw = Sampler(count=work.draws, generator=small_models.generator_of(work, 0))
+        draw = Sampler(count=context.draws, generator=small_models.generator_of(context, 0))
         found = _read(one.subject, draw)
         first = found["shares"][0]
         return {
@@ -102,8 +102,8 @@ def _reading(work: StudyContext) -> small_models.ModelReading:
 
     def identify_texts(found: Mapping[str, Any]) -> str:
         # What lies there is judged whole, also where the fast mode draws fewer texts.
-        count = len(found["quantities"]) if work.fast else work.draws
-        return digest([STORIES, NAMES, work.seed, count])
+        count = len(found["quantities"]) if context.fast else context.draws
+        return digest([STORIES, NAMES, context.seed, count])
 
     return small_models.ModelReading(
         kind="saliency",
@@ -114,10 +114,10 @@ def _reading(work: StudyContext) -> small_models.ModelReading:
 
 
 def twin_quantities(
-    work: StudyContext, jobs: list[small_models.ArmSeed]
+    context: StudyContext, jobs: list[small_models.ArmSeed]
 ) -> tuple[list[Arrays], list[str]]:
     """Return the quantities of twins, with notes for the reader."""
-    found, notes = small_models.kept_readings(work, jobs, _reading(work))
+    found, notes = small_models.kept_readings(context, jobs, _reading(context))
     return [
         {
             "quantities": np.array(found[job]["quantities"]),
@@ -127,45 +127,45 @@ def twin_quantities(
     ], notes
 
 
-def stand_ins(work: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
+def stand_ins(context: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
     """Return whether briefly trained models answer here: in fast mode, without stored readings."""
-    lying = small_models.stored_readings(work, jobs, _reading(work))
-    return work.fast and None in lying.values()
+    lying = small_models.stored_readings(context, jobs, _reading(context))
+    return context.fast and None in lying.values()
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Train, ask, judge and draw."""
-    if work.given:
-        return ask_given(work)
-    seeds = range(1, work.options["seeds"] + 1)
+    if context.given:
+        return ask_given(context)
+    seeds = range(1, context.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
-    models = work.sample(ours, [{"name": name} for name in MODELS], batch=work.draws)
-    twins, notes = twin_quantities(work, jobs)
+    models = context.sample(ours, [{"name": name} for name in MODELS], batch=context.draws)
+    twins, notes = twin_quantities(context, jobs)
     parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
     parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
     others = {f"{arm}, twin {seed}" for arm, seed in jobs if seed != seeds[0]}
-    small = stand_ins(work, jobs)
+    small = stand_ins(context, jobs)
     pairs = [
         np.stack([twins[at]["quantities"], twins[at + len(seeds)]["quantities"]], 1)
         for at in range(len(seeds))
     ]
     return Outcome(
         verdicts=(
-            judge_looks(pairs, work.seed),
-            judge_surer(pairs, work.seed),
-            judge_isotropic(pairs, work.seed, decides=not small),
-            judge_back(dict(zip(MODELS, models, strict=True)), work.seed),
+            judge_looks(pairs, context.seed),
+            judge_surer(pairs, context.seed),
+            judge_isotropic(pairs, context.seed, decides=not small),
+            judge_back(dict(zip(MODELS, models, strict=True)), context.seed),
         ),
-        frames={"models": table(_rows(parts, work.seed))},
+        frames={"models": table(_rows(parts, context.seed))},
         pictures=(
-            plot(parts, work.seed),
-            plot_text({name: parts[name] for name in parts if name not in others}, first(work)),
+            plot(parts, context.seed),
+            plot_text({name: parts[name] for name in parts if name not in others}, first(context)),
         ),
         remarks=(
             ABOUT,
-            f"The source shows one text. Here {work.draws} are drawn of {len(STORIES)} stories and "
-            f"{len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
+            f"The source shows one text. Here {context.draws} are drawn of {len(STORIES)} stories "
+            f"and {len(NAMES)} names, {len(seeds)} pairs of twins have read {len(pairs[0])}, and a "
             "word is said where every pair says it. Intervals are over texts.",
             f"A picture of what a model looks at decides something where the model does what is "
             f"asked: its likeliest end has to be the right one in more than {CHANCE:.0%} of the "
@@ -182,20 +182,20 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def ask_given(work: StudyContext) -> Outcome:
+def ask_given(context: StudyContext) -> Outcome:
     """Ask and judge the models that the user named, without twins beside them."""
-    cases = [{"name": name} for name in work.models]
-    models = work.sample(ours, cases, batch=work.draws)
-    parts = dict(zip(work.models, models, strict=True))
+    cases = [{"name": name} for name in context.models]
+    models = context.sample(ours, cases, batch=context.draws)
+    parts = dict(zip(context.models, models, strict=True))
     # Others may cut the text into other tokens.
-    lone = {work.models[0]: models[0]}
+    lone = {context.models[0]: models[0]}
     return Outcome(
-        verdicts=(judge_back(parts, work.seed),),
-        frames={"models": table(_rows(parts, work.seed))},
-        pictures=(plot(parts, work.seed), plot_text(lone, first(work), ALONE)),
+        verdicts=(judge_back(parts, context.seed),),
+        frames={"models": table(_rows(parts, context.seed))},
+        pictures=(plot(parts, context.seed), plot_text(lone, first(context), ALONE)),
         remarks=(
             ABOUT,
-            f"{work.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
+            f"{context.draws} texts are drawn of {len(STORIES)} stories and {len(NAMES)} names. "
             "Intervals are over texts. A model decides something where its likeliest end is the "
             f"right one in more than {CHANCE:.0%} of them, which is what a guess among the names "
             "would be. What the study judges of PanGu-pi is judged on twins that it trains: type "
@@ -347,12 +347,12 @@ def plot(parts: Mapping[str, Arrays], seed: int) -> Picture:
     )
 
 
-def first(work: StudyContext) -> list[str]:
+def first(context: StudyContext) -> list[str]:
     """Return the tokens of the first text before its last name, those of the name in bold."""
     from layerlab.loading.token_text import token_strings
 
-    subject = patient(work.models[0], work.given)
-    draw = Sampler(count=1, generator=small_models.generator_of(work, 0))
+    subject = get_model(context.models[0], context.given)
+    draw = Sampler(count=1, generator=small_models.generator_of(context, 0))
     asked, places, last = case(subject, *texts(draw)[0])
     tokens = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
     return [

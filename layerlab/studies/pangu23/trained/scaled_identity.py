@@ -21,9 +21,9 @@ APART = 0.02
 EFFECT = 1.05
 
 
-def run(work: StudyContext) -> Outcome:
+def run(context: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    parts, remarks = small_models.gather_arms(work, ARMS)
+    parts, remarks = small_models.gather_arms(context, ARMS)
     return Outcome(
         verdicts=(
             judge_worse(parts),

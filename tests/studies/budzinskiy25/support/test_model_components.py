@@ -2,13 +2,13 @@
 
 import pytest
 
-from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.studies.budzinskiy25.models.components import COMPONENTS, OTHER
 from layerlab.studies.budzinskiy25.support.model_components import ComponentIndex
-from layerlab.studies.support.passages import patient, tokens_of
+from layerlab.studies.support.passages import get_model, tokens_of
 from tests.families.examination import subject, tokens
 from tests.families.recipe import FAMILIES, UNBUILT, build
 
@@ -78,7 +78,7 @@ WITHOUT = {
 
 
 def index(model, stack, ids, mode="flat"):
-    run = Emulation(model, regime("bf16", mode))
+    run = Emulation(model, make_arithmetic("bf16", mode))
     outputs(run, lambda: model(input_ids=ids, use_cache=False), ())
     return ComponentIndex(model, stack, run.roundings)
 
@@ -86,7 +86,7 @@ def index(model, stack, ids, mode="flat"):
 @pytest.mark.parametrize("mode", ["flat", "as-run"])
 @pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
 def test_built_in_models_have_no_other_places(name, mode):
-    found = index(patient(name).model, patient(name).stack, tokens_of(name)[None, :8], mode)
+    found = index(get_model(name).model, get_model(name).stack, tokens_of(name)[None, :8], mode)
     assert {found.find(place) for place in found.places} <= {*COMPONENTS}
 
 

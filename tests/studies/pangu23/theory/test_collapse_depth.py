@@ -14,7 +14,7 @@ from layerlab.studies.pangu23.theory.collapse_depth import (
     random_depths,
 )
 from layerlab.studies.support.feature_statistics import DIMENSION, OUTLIERS, RESIDUAL, depths
-from layerlab.studies.support.passages import WHOLE, excerpts, overlap, patient, tokens_of
+from layerlab.studies.support.passages import WHOLE, excerpts, get_model, overlap, tokens_of
 
 
 def draw(count, seed=0):
@@ -33,7 +33,7 @@ def test_passages_are_cut_from_the_text_and_belong_to_the_seed():
 
 
 def test_depths_are_those_of_the_streams():
-    subject, ids = patient("llama"), excerpts(draw(1), "llama", 40, 2)
+    subject, ids = get_model("llama"), excerpts(draw(1), "llama", 40, 2)
     found = depths(subject, ids)
     assert found.shape == (9, 2)
     embedded = subject.model.get_input_embeddings()(ids).detach()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.loading.model import subject
+from layerlab.loading.model import load_model
 from layerlab.model.build import build
 from layerlab.studies.engine.runner import study
 from layerlab.studies.pangu23.trained.effective_dimension import (
@@ -33,7 +33,7 @@ from layerlab.studies.pangu23.trained.features_pca import (
     read,
 )
 from layerlab.studies.support import small_models
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 from layerlab.tokenization.load import load_tokenizer
 from tests.studies.test_given_models import made
 
@@ -42,7 +42,7 @@ LAYERS, TOKENS = 5, 32
 
 def small(seed=0):
     model = build("llama", width=16, layers=LAYERS, heads=4, vocab=512, context=128, seed=seed)
-    return subject(model, tokenizer=load_tokenizer(small_models.WORDS))
+    return load_model(model, tokenizer=load_tokenizer(small_models.WORDS))
 
 
 def passages(count=4):
@@ -89,7 +89,7 @@ def test_a_picture_of_a_model_of_a_user_has_a_name_that_a_file_can_have(tmp_path
     kept = [tmp_path / run / "checkpoint-1" for run in ("early", "late")]
     for one in kept:
         made("gpt2").save_pretrained(one)
-        patient("llama").tokenizer.save_pretrained(one)
+        get_model("llama").tokenizer.save_pretrained(one)
     quick = {"fast": True, "draws": 4, "progress": False, "threads": 1}
     found = study("features-pca", model=[*map(str, kept)], **quick).to_dict()
     assert [one["claim"].split()[3] for one in found["verdicts"][::2]] == [

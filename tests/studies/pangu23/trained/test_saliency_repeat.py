@@ -32,7 +32,7 @@ from layerlab.studies.pangu23.trained.saliency_repeat import (
     twin_quantities,
 )
 from layerlab.studies.support import small_models
-from layerlab.studies.support.passages import patient
+from layerlab.studies.support.passages import get_model
 
 
 def draw(count):
@@ -41,7 +41,7 @@ def draw(count):
 
 @pytest.mark.parametrize(("story", "name"), list(product(STORIES, NAMES[:4])))
 def test_a_name_comes_three_times_and_its_end_is_asked_about(story, name):
-    subject = patient("llama")
+    subject = get_model("llama")
     asked, places, last = case(subject, story.format(name=name), name)
     word = subject.tokenizer(f" {name}")["input_ids"]
     assert len(word) > 1 and places == sorted(places) and len(places) == 2 * len(word)
@@ -52,7 +52,7 @@ def test_a_name_comes_three_times_and_its_end_is_asked_about(story, name):
 
 
 def test_a_text_begins_with_what_its_tokenizer_sets_in_front_of_it():
-    plain = patient("llama")
+    plain = get_model("llama")
     begins = replace(plain, tokenizer=deepcopy(plain.tokenizer))
     begins.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
@@ -66,7 +66,7 @@ def test_a_text_begins_with_what_its_tokenizer_sets_in_front_of_it():
 
 
 def test_every_name_is_cut():
-    tokenizer = patient("llama").tokenizer
+    tokenizer = get_model("llama").tokenizer
     assert min(len(tokenizer(f" {name}")["input_ids"]) for name in NAMES) > 1
 
 
@@ -78,7 +78,7 @@ def test_texts_are_all_different_and_known_by_their_seed():
 
 
 def test_shares_are_those_of_the_tokens_before_the_last_name():
-    subject = patient("pre-norm")
+    subject = get_model("pre-norm")
     ((text, name),) = texts(draw(1))
     quantities, shares = look_back(subject, text, name)
     _, places, last = case(subject, text, name)
@@ -90,7 +90,7 @@ def test_shares_are_those_of_the_tokens_before_the_last_name():
 
 
 def test_a_gradient_on_all_tokens_alike_has_a_lift_of_one(monkeypatch):
-    subject = patient("llama")
+    subject = get_model("llama")
     ((text, name),) = texts(draw(1))
 
     layer = SimpleNamespace(scores={"l1": torch.full((128,), 3.0), "cosine": torch.zeros(128)})
@@ -193,7 +193,7 @@ def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
 
 def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     def taught(arm, seed, **sizes):
-        return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+        return small_models.Twin(get_model("llama"), 1.0, torch.zeros(1, 1))
 
     def work(draws, fast=False, seed=0):
         return StudyContext(
@@ -211,7 +211,7 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     jobs = [("pangu-pi", 1)]
     ((whole,), notes) = twin_quantities(work(3), jobs)
     assert whole["quantities"].shape == (3, 4) and notes == []
-    direct = look_back(patient("llama"), *texts(work_draw(work(3)))[2])[0]
+    direct = look_back(get_model("llama"), *texts(work_draw(work(3)))[2])[0]
     assert np.allclose(whole["quantities"][2], direct)
     monkeypatch.setattr(small_models, "train_one", None)
     ((few,), notes) = twin_quantities(work(2, fast=True), jobs)
@@ -233,7 +233,7 @@ def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
 ):
     def taught(arm, seed, **sizes):
         assert sizes == small_models.FAST
-        return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
+        return small_models.Twin(get_model("llama"), 1.0, torch.zeros(1, 1))
 
     monkeypatch.setattr(small_models, "train_one", taught)
     options = {"draws": 4, "seeds": 1, "runs": tmp_path, "progress": False, "threads": 1}
