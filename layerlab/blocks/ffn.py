@@ -15,7 +15,7 @@ from layerlab.validation import Constraint
 BIAS = Option(default=False, domain=Constraint(kind=bool), about="whether the matrices have biases")
 
 
-class GatedFeedForward(Part):
+class Gated(Part):
     """(activation(x W_gate) * (x W_up)) W_down: SwiGLU where the activation is SiLU.
 
     Source: shazeer20, equation 6.
@@ -113,4 +113,4 @@ class NoFeedForward(Part):
         return Cost()
 
 
-PARTS = (GatedFeedForward, Plain, NoFeedForward)
+PARTS = (Gated, Plain, NoFeedForward)

@@ -103,7 +103,7 @@ class Outer(nn.Module):
         return activate(x + shift, self.name) * scale
 
 
-class ProjectedTerm(nn.Module):
+class Projected(nn.Module):
     """The further term activation(x W + b) - activation(b).
 
     Source: pangu23, equation 9.
@@ -122,7 +122,7 @@ class ProjectedTerm(nn.Module):
         return activate(z + shift, self.name) - resting(shift, z, self.name)
 
 
-class ShiftedTerm(nn.Module):
+class Shifted(nn.Module):
     """activation(x + b).
 
     Source: chen23, neighbour form of the series activation.
@@ -286,10 +286,10 @@ class Siaf(Part):
         if n == 1:
             return [Activation(names[0])]
         if form == "multi-projection":
-            rest = [ProjectedTerm(name, width, inner, numbers) for name in names[1:]]
+            rest = [Projected(name, width, inner, numbers) for name in names[1:]]
             return [Activation(names[0]), *rest]
         if form == "convolution":
-            return [ShiftedTerm(names[0], numbers)]
+            return [Shifted(names[0], numbers)]
         kind = Inner if form == "affine-in" else Outer
         return [kind(name, numbers, further=at > 0) for at, name in enumerate(names)]
 

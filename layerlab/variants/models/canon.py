@@ -8,7 +8,7 @@ from torch import Tensor
 from layerlab.blocks.attention import BIAS, Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
-from layerlab.blocks.ffn import GatedFeedForward
+from layerlab.blocks.ffn import Gated
 from layerlab.blocks.init import Draw, zeros
 from layerlab.blocks.operations.causal_taps import tap
 from layerlab.blocks.operations.convolution import CausalConvolution, convolution_cost
@@ -112,14 +112,14 @@ class CanonAttention(Attention):
         return plain + _cost({"a": width, "b": _project(site)}, options)
 
 
-class CanonFeedForward(GatedFeedForward):
+class CanonFeedForward(Gated):
     """A gated feed-forward on x + conv(x) (place c), with (gate, up) + conv(gate, up) (place d).
 
     Source: allen25, Canon-A to Canon-D.
     """
 
     name = "canon"
-    options = {**GatedFeedForward.options, **OPTIONS}
+    options = {**Gated.options, **OPTIONS}
     plan = {
         "gate": "colwise_gather_output",
         "up": "colwise_gather_output",

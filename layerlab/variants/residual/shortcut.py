@@ -119,7 +119,7 @@ class Circulant(nn.Module):
         return torch.fft.irfft(mixed, n=side, dim=-1).reshape(x.shape)
 
 
-class AugmentedShortcut(Part):
+class Augmented(Part):
     """The sum over T paths: activation(u W_down) W_up, or activation(u Theta), beside attention.
 
     x <- x + Attention(u) + sum over i of path_i(u), with u as attention reads it.
@@ -311,4 +311,4 @@ class ScaledIdentity(Part):
         return added + linear_cost(width, width) if linear_form else added
 
 
-PARTS = (AugmentedShortcut, ScaledIdentity)
+PARTS = (Augmented, ScaledIdentity)

@@ -8,7 +8,7 @@ from layerlab.blocks.activation import activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Role, Shape, Site
 from layerlab.variants.residual.shortcut import (
-    AugmentedShortcut,
+    Augmented,
     ScaledIdentity,
     bottleneck,
     circulant_block,
@@ -43,9 +43,9 @@ def site(role: Role = "attention") -> Site:
     return Site(shape=SHAPE, layer=0, role=role)
 
 
-def part(**options: object) -> AugmentedShortcut:
+def part(**options: object) -> Augmented:
     """The part alone, in float64, with noise on every parameter."""
-    return shaken(AugmentedShortcut(WIDTH, site(), **AugmentedShortcut.given(options)).double())
+    return shaken(Augmented(WIDTH, site(), **Augmented.given(options)).double())
 
 
 def features(salt: int = 0) -> Tensor:
@@ -95,7 +95,7 @@ def circulant(kernel: Tensor) -> Tensor:
     return whole
 
 
-def literal(made: AugmentedShortcut, u: Tensor) -> Tensor:
+def literal(made: Augmented, u: Tensor) -> Tensor:
     total, name = torch.zeros_like(u), made.chosen["activation"]
     for path in made.paths:
         given = dict(path.named_parameters())
@@ -143,7 +143,7 @@ def test_the_scaled_identity_weighs_the_stream(scale: float) -> None:
     torch.testing.assert_close(linear(features(1), raw, Flow()), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", [AugmentedShortcut, ScaledIdentity])
+@pytest.mark.parametrize("kind", [Augmented, ScaledIdentity])
 def test_it_stands_beside_attention_and_beside_the_feed_forward_if_asked(kind: type) -> None:
     assert kind.present(site("attention"), **kind.given({}))
     assert not kind.present(site("ffn"), **kind.given({}))
@@ -154,21 +154,19 @@ def test_it_stands_beside_attention_and_beside_the_feed_forward_if_asked(kind: t
 @pytest.mark.parametrize("width", [48, 256, 4096])
 def test_a_reduction_and_its_fraction_give_one_bottleneck(width: int, r: int) -> None:
     assert bottleneck(width, r) == bottleneck(width, 1 / r) == max(1, round(width / r))
-    made = AugmentedShortcut(WIDTH, site(), **AugmentedShortcut.given({"r": r}))
+    made = Augmented(WIDTH, site(), **Augmented.given({"r": r}))
     assert made.paths[0].down.out_features == max(1, round(WIDTH / r))
 
 
 def test_the_bottleneck_is_sixteen_times_cheaper_as_the_source_says() -> None:
-    full = AugmentedShortcut.cost(4096, site(), form="full").flops
-    assert full == 16 * AugmentedShortcut.cost(4096, site(), r=32).flops
+    full = Augmented.cost(4096, site(), form="full").flops
+    assert full == 16 * Augmented.cost(4096, site(), r=32).flops
 
 
 def test_circulant_blocks_divide_the_parameters_by_their_side() -> None:
-    full = AugmentedShortcut.cost(48, site(), form="full").weights
+    full = Augmented.cost(48, site(), form="full").weights
     for side in (1, 2, 4, 12, 48):
-        assert (
-            AugmentedShortcut.cost(48, site(), form="circulant", block=side).weights * side == full
-        )
+        assert Augmented.cost(48, site(), form="circulant", block=side).weights * side == full
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 48, 50, 256])
