@@ -16,10 +16,11 @@ def test_two_evaluations_are_judged_and_differences_say_what_they_are_of(home: P
     found = {}
     for name, width in (("one", 32), ("two", 64)):
         found[name] = layerlab.evaluate(
-            candidate(256, hidden_size=width).model,
+            candidate(96, hidden_size=width).model,
             "lawbench",
             tokenizer=tokenizer(),
             out=home / name,
+            limit=2,
             against=home / "one" if found else None,
             progress=False,
         )
