@@ -68,9 +68,8 @@ def hush() -> Iterator[None]:
     with (
         quiet_libraries(),
         silence("lm_eval", "lm-eval", "datasets", "evaluate"),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(action="ignore"),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):
-        warnings.simplefilter("ignore")
         yield

@@ -45,8 +45,7 @@ class Segmentation:
 def _tokenizer() -> Any:
     """Return a tokenizer of our own, untouched by words added elsewhere in the process."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it imports a module that is deprecated
+        with warnings.catch_warnings(action="ignore"):  # it imports a module that is deprecated
             import jieba
     except ImportError:
         raise UserError(

@@ -4,7 +4,6 @@ Kaleido (the extra `figures`) hands them to Chromium, all of them to one, and as
 """
 
 import importlib.util
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.system.logs import silence
 from layerlab.validation import short_repr
 
 INSTALL = "pip install 'layerlab[figures]'"
@@ -130,14 +130,13 @@ def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None
         return
     import kaleido
 
-    for name in NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        kaleido.write_fig_from_object_sync(
-            list(_orders(figures, folder, kind)),
-            cancel_on_error=True,
-            kopts={"mathjax": False, "timeout": PATIENCE},
-        )
+        with silence(*NOISY):
+            kaleido.write_fig_from_object_sync(
+                list(_orders(figures, folder, kind)),
+                cancel_on_error=True,
+                kopts={"mathjax": False, "timeout": PATIENCE},
+            )
     except Exception as error:  # what drives a browser fails in its own ways
         # Some bring a page of advice along, one sentence each.
         first = error.args[0] if error.args else error

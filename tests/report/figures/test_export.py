@@ -1,5 +1,6 @@
 """Figures as files: said beforehand what is missing, white, legible, and really drawn."""
 
+import logging
 import sys
 from types import SimpleNamespace
 
@@ -80,8 +81,10 @@ def test_what_fails_in_the_browser_is_one_line(monkeypatch, tmp_path):
 
     fake = SimpleNamespace(write_fig_from_object_sync=fail)
     monkeypatch.setitem(sys.modules, "kaleido", fake)
+    monkeypatch.setattr(logging.getLogger("kaleido"), "level", logging.INFO)
     with pytest.raises(UserError, match=r"the figures were not drawn: the browser went away"):
         draw({"a": Figure(data=LINE, layout={})}, tmp_path)
+    assert logging.getLogger("kaleido").level == logging.INFO
 
 
 def test_letters_are_legible_in_a_column():
