@@ -177,7 +177,7 @@ def change_vocabulary(
         tokenizer: a folder, tokenizer.json, a .model file, or a Hub name.
         corpus: text of the domain: files or folders.
         size: "+1600" adds entries, "8000" or 8000 leaves so many.
-        out: new folder for the tokenizer, its check and its page.
+        out: folder for the tokenizer, its check and its page; what an earlier call left goes.
         against: other text to verify it on, or "jec-qa".
         terms: a file with expressions of the domain, one a line.
         field: column that holds the text of a row.
@@ -241,7 +241,7 @@ def embed_tokenizer(
     Args:
         model: a Hub id, a local folder, or a built-in name.
         tokenizer: the new one, as `change_vocabulary` makes it.
-        out: new folder for model and tokenizer.
+        out: folder for model and tokenizer; what an earlier call left there goes.
         input: initialisation of new embedding rows: mean, mean-resizing, first or random.
         head: initialisation of new head rows; a tied head follows the embedding.
         text: files to compare initialisations on; the built-in sample if left out.

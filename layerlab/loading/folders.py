@@ -62,6 +62,11 @@ def check_single(folder: Path) -> None:
         UserError: there is no config.json, or there is an adapter.
     """
     if not (folder / "config.json").is_file():
+        if (folder / ADAPTER).is_file():
+            raise UserError(
+                f"{str(folder)!r} holds an adapter ({ADAPTER}) without its model; merge it into "
+                "that (PEFT's merge_and_unload), and give the folder where the result is saved"
+            )
         raise UserError(
             f"{str(folder)!r} has no config.json; expected a saved transformers model"
             f"{_inside(folder)}"

@@ -13,6 +13,8 @@ from layerlab.errors import UserError
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
 _SYSTEM = re.compile(r"os error (\d+)")
+# How torch does that writes a file itself: without the number, and mostly for want of room.
+_UNFINISHED = re.compile(r"PytorchStreamWriter failed|inline_container.*unexpected pos")
 REASONS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",
@@ -45,6 +47,8 @@ def find_os_error(error: Exception) -> OSError | None:
     cause = error.__cause__ or error.__context__
     if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
         return cause
+    if isinstance(error, RuntimeError) and _UNFINISHED.search(str(error)):
+        return OSError(errno.EFBIG, "torch could not write it to its end")
     matched = _SYSTEM.search(str(error))
     return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
 

@@ -122,6 +122,14 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
 def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
     expected = layerlab.estimate_adaptation(recipe(folder, arm=ARMS), out=folder / "whole")
     assert all(row.finished for row in expected.rows) and expected.left == 0
+    # What they read, and not what was guessed of their texts.
+    for row in expected.rows:
+        if row.trains:
+            file = next((folder / "whole").glob(f"*/stages/{row.key}/stage.json"))
+            left = json.loads(file.read_text())["result"]
+            tuned = left["sources"].values() if row.title.startswith("tune") else ()
+            read = round(sum(one["tokens"] * one["passes"] for one in tuned)) or left["tokens"]
+            assert row.tokens == read
     fresh = layerlab.estimate_adaptation(recipe(folder), out=folder / "none")
     tokens = {row.title: row.tokens for row in fresh.rows}
     assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512

@@ -62,6 +62,13 @@ def test_an_adapter_leads_to_no_other_model(snapshot: Path) -> None:
     typed(*WORDS).refused("an adapter (adapter_config.json) lies beside the model")
 
 
+def test_an_adapter_alone_is_no_model(snapshot: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).unlink()
+    (snapshot / "adapter_config.json").write_text("{}")
+    typed("inspect", str(snapshot)).refused("holds an adapter (adapter_config.json) without its")
+
+
 def test_pickled_weights_are_not_read(snapshot: Path) -> None:
     (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
     typed(*WORDS).refused("has only pickled weights (pytorch_model.bin)")

@@ -1,7 +1,7 @@
 """Estimates the tokens, FLOPs and time of each stage, and lists finished ones."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -226,8 +226,9 @@ def forecast(
     rows = []
     for stage in stages:
         own = arms[stage.arms[0]]
-        tokens = count_tokens(own, stage)
         kept = store.read(stage.key)
+        tokens = _count_read(stage, kept) if kept else None
+        tokens = count_tokens(own, stage) if tokens is None else tokens
         row = StageForecast(
             key=stage.key,
             title=stage.title(len(arms)),
@@ -245,6 +246,16 @@ def forecast(
         here=here(recipe.run.device),
         absent=tuple(absent),
     )
+
+
+def _count_read(stage: Stage, kept: Mapping[str, Any]) -> int | None:
+    """Return the tokens that a finished stage trained on; None of one that keeps no count."""
+    left = kept["result"]
+    if stage.kind == "pretrain":
+        return int(left["tokens"])
+    if stage.kind == "tune":
+        return round(sum(one["tokens"] * one["passes"] for one in left["sources"].values()))
+    return None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab.adaptation.trainer.own_folder import MODEL, PLAN, BeginCallback
-from layerlab.adaptation.trainer.stage_trainer import ShardedTrainer
+from layerlab.adaptation.trainer.stage_trainer import ShardedTrainer, StageTrainer
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Sharding
 from layerlab.records.events import find_misfit
@@ -184,7 +184,7 @@ def build_trainer(
         loss: of the outputs, the labels and the number of labels in the update.
         sharding: whether processes copy the model or share it out.
     """
-    kind = ShardedTrainer if sharding == "fsdp" else Trainer
+    kind = ShardedTrainer if sharding == "fsdp" else StageTrainer
     with _disable_cache(model):  # Trainer turns the cache off, and leaves it so
         found = kind(
             model=model,

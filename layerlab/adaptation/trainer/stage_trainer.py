@@ -1,4 +1,4 @@
-"""The Trainer of a stage whose model is shared out among its processes (FSDP2), and its end.
+"""The Trainers of a stage: of a model in one piece, and of one shared out among processes (FSDP2).
 
 Trainer leaves alone a model that owns its placement, and knows no checkpoint of one: weights and
 moments lie in parts, as those of a run that `layerlab train` shares out.
@@ -14,6 +14,7 @@ from transformers import Trainer
 
 from layerlab.errors import UserError
 from layerlab.system.rng import random_state
+from layerlab.system.write_errors import explain_write
 from layerlab.training.checkpoints.checkpoint import (
     CheckpointManager,
     CheckpointState,
@@ -26,7 +27,15 @@ from layerlab.training.sharding import gather_weights, restore_state, shard_laye
 SCHEDULER = "scheduler"
 
 
-class ShardedTrainer(Trainer):
+class StageTrainer(Trainer):
+    """A Trainer that says in a line why a checkpoint could not be written."""
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        with explain_write(Path(str(self.args.output_dir))):
+            super()._save_checkpoint(*arguments, **options)
+
+
+class ShardedTrainer(StageTrainer):
     """A Trainer of which every process has a part of each weight, gradient and moment.
 
     Attributes:

@@ -17,7 +17,13 @@ def embed(
     tokenizer: Annotated[
         str, typer.Option(metavar="DIR", help="The new one, as layerlab adapt vocabulary makes it.")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for model and tokenizer.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for model and tokenizer; what an earlier call left there goes.",
+        ),
+    ],
     input: Annotated[
         str,
         typer.Option(

@@ -20,7 +20,11 @@ def vocabulary(
     ],
     size: Annotated[str, typer.Option(metavar="+N|V", help="Add N entries, or cut down to V.")],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="New folder for the tokenizer and its check.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the tokenizer and its check; what an earlier call left there goes.",
+        ),
     ],
     against: Annotated[
         list[str] | None,

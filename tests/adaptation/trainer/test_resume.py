@@ -1,6 +1,7 @@
 """A stage goes on from its own checkpoints alone, and with the journal that they rely on."""
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,3 +136,22 @@ def test_hard_batches_of_another_run_are_refused(texts: Path, tmp_path: Path) ->
 def begin(said: str, share: float) -> None:
     if said.startswith("update"):
         raise End
+
+
+def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(
+    texts: Path, half: Path, tmp_path: Path
+) -> None:
+    """torch's own writer keeps no number of the system's error: a limit of the shell stops it."""
+    weights, moments = (
+        (half / "checkpoint-2" / name).stat().st_size
+        for name in ("model.safetensors", "optimizer.pt")
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((weights + moments) // 2, before[1]))
+    try:
+        said = r"cannot write .*out: torch could not write it to its end; make room there"
+        refuses(said, on, texts, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    whole = on(texts, tmp_path / "other")
+    assert on(texts, tmp_path / "out").after == whole.after
