@@ -35,7 +35,9 @@ def retrofit(
 
     Variants that start as the identity give the same logits before any training; `Step0` of
     `layerlab.model.surgery.retrofit` says how far others are. Of a variant with a baseline of
-    another kind (pangu-pi on GPT-2), only what it changes of that baseline is carried over.
+    another kind (pangu-pi on GPT-2), only what it changes of that baseline is carried over. Learned
+    positions begin at the first token that is not padding; GPT-2 and GPT-1 count padding on the
+    left where they are given no position_ids.
 
     Args:
         model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, which stays

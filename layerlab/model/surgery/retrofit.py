@@ -44,6 +44,7 @@ class Step0:
         added: parameters that the original does not have.
         dropped: weights of the original that have no place in the variant.
         remark: what was carried over of a variant that is not one of the model's kind.
+        counted: whether positions are learned, which the original counts from the padding on.
     """
 
     difference: float
@@ -51,6 +52,7 @@ class Step0:
     added: int
     dropped: tuple[str, ...]
     remark: str = ""
+    counted: bool = False
 
     @property
     def identical(self) -> bool:
@@ -75,6 +77,11 @@ class Step0:
             lines.append(
                 f"logits before training: off by up to {self.difference:.2g} ({share:.1e} of the "
                 "largest)"
+            )
+        if self.counted:
+            lines.append(
+                f"padding on the left: {name} counts it where no position_ids are given; here "
+                "positions begin at the first token that is none"
             )
         return "\n".join([*lines, f"saved in {folder}"])
 
@@ -134,6 +141,7 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
         added=_add(new, found.state),
         dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
         remark=describe_carried(new.config.variant, found.variant),
+        counted=new.config.parse_spec().stack.position == "learned",
     )
 
 

@@ -283,6 +283,24 @@ def test_what_is_carried_over_to_another_kind_is_said() -> None:
     ) in said
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "openai-gpt", "llama"])
+def test_that_padding_is_counted_is_said_where_it_is(kind: str) -> None:
+    model = pretrained(kind).eval()
+    new = rebuild(model, None, {}).eval()
+    tokens, mask = torch.arange(3, 13)[None], torch.ones(1, 10, dtype=torch.long)
+    mask[0, :4] = 0
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        theirs, told, ours = (
+            one(tokens, attention_mask=mask, **more).logits[0, 4:]
+            for one, more in ((model, {}), (model, {"position_ids": places}), (new, {}))
+        )
+    torch.testing.assert_close(ours, told)
+    counted = not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+    said = step0(model, new).summary("it", "x", "there")
+    assert ("padding on the left: it counts it" in said) == counted
+
+
 def test_many_weights_without_a_place_are_named_in_short() -> None:
     model = pretrained("llama")
     said = step0(model, rebuild(model, "attention-only", {}))
