@@ -11,10 +11,12 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
+from babel.messages.catalog import Message as BabelMessage
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
@@ -135,8 +137,10 @@ CLAIMS = (*("analysis/claims", "analysis/interaction", "analysis/warnings", "pla
 # Files of studies that say nothing of a result.
 SILENT = {
     *("code_hash.py", "pictures.py", "record.py", "runner.py", "study.py", "suite.py"),
-    *("discovery.py", "sampling.py", "reference_transformer.py"),
+    *("discovery.py", "sampling.py", "reference_transformer.py", "saliency_texts.py"),
 }
+# Of regular expressions, and of messages to a log.
+CODED = re.compile(r"\\d|%[sd]\b")
 # A key of docs/sources.md.
 CITED = re.compile(r"([a-z]+\d\d|Own)\b")
 # Lines of a header that would change every time, or name nobody.
@@ -146,6 +150,7 @@ CHANGING = re.compile(
     re.MULTILINE,
 )
 EVER = datetime(2026, 1, 1, tzinfo=UTC)
+LIKE = 0.7  # from which share of the same letters on a sentence is another one reworded
 Message = tuple[str | None, str | tuple[str, str], str]
 
 
@@ -270,8 +275,10 @@ class Phrases(ast.NodeVisitor):
             self.found.append(written)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and PROSE.search(node.value) and "\n" not in node.value:
-            self.found.append(node.value)
+        text = node.value
+        if isinstance(text, str) and PROSE.search(text) and "\n" not in text:
+            if not CODED.search(text):
+                self.found.append(text)
 
 
 def _named(node: ast.AST) -> str:
@@ -377,6 +384,21 @@ def stored(file: Path) -> Catalog:
     return catalogue
 
 
+def keep_reworded(catalogue: Catalog) -> None:
+    """Give a sentence without a translation that of the one like it that went, marked as unsure."""
+    gone = {str(one.id): one for one in catalogue.obsolete.values() if any(one.string or ())}
+    for one in catalogue:
+        if isinstance(one.id, str) and one.id and not one.string:
+            for like in get_close_matches(one.id, gone, 1, LIKE):
+                one.string, one.previous_id = gone[like].string, [like]
+                one.flags.add("fuzzy")
+
+
+def unsettled(catalogue: Catalog) -> Iterator[BabelMessage]:
+    """Yield the messages that have no translation, or one that somebody has to look at."""
+    return (one for one in catalogue if one.id and (one.fuzzy or not any(one.string or ())))
+
+
 def main(codes: list[str]) -> None:
     """Bring every catalogue up to date, and begin those of `codes`."""
     known = [file.parts[-3] for file in FOLDER.glob(f"*/*/{DOMAIN}.po")]
@@ -387,13 +409,17 @@ def main(codes: list[str]) -> None:
         if file.exists():
             catalogue = stored(file)
             catalogue.update(now, no_fuzzy_matching=True)
+            keep_reworded(catalogue)
         else:
             now.locale = code
             catalogue = now
         file.write_bytes(written(catalogue))
         file.with_suffix(".mo").write_bytes(compiled(stored(file)))
-        missing = [one for one in catalogue if one.id and not any(one.string or ())]
-        print(f"{file}: {len(catalogue)} messages, {len(missing)} without a translation")
+        left = list(unsettled(catalogue))
+        print(f"{file}: {len(catalogue)} messages, {len(left)} without a sure translation")
+        for one in left:
+            known = f" (was: {one.previous_id[0]!r})" if one.previous_id else ""
+            print(f"  {one.locations[0][0]}: {one.id!r}{known}")
 
 
 if __name__ == "__main__":

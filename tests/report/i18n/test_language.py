@@ -58,6 +58,25 @@ def test_nearly_every_sentence_is_translated(code: str):
     assert len(found) > 0.95 * len(messages) > 100, WAY
 
 
+def test_a_reworded_sentence_keeps_its_translation_until_somebody_looks() -> None:
+    """Listed as unsettled, and shown to nobody."""
+    stored = catalogue("zh")
+    before = next(
+        one for one in stored if isinstance(one.id, str) and len(one.id) > 80 and one.string
+    )
+    reworded, new = f"Indeed: {before.id}", "Something that nobody has said in any words yet."
+    now = TOOL["Catalog"]()
+    for text in (reworded, new):
+        now.add(text, locations=[("a.py", 0)])
+    stored.update(now, no_fuzzy_matching=True)
+    TOOL["keep_reworded"](stored)
+    assert stored[reworded].string == before.string and not stored[new].string
+    assert {one.id for one in TOOL["unsettled"](stored)} == {reworded, new}
+    assert before.string.encode() not in TOOL["compiled"](stored)
+    again = TOOL["written"](stored)
+    assert before.string[:8].encode() in again and b"#, fuzzy" in again
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_the_compiled_catalogue_is_that_of_the_text(code: str):
     compiled = (FOLDER / code / "LC_MESSAGES" / "layerlab.mo").read_bytes()
