@@ -8,6 +8,7 @@ it is what the package reads.
 import ast
 import json
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,70 +37,7 @@ TEMPLATES, STATIC = REPORT / "templates", REPORT / "static"
 PAGES = (*FIRST, *sorted({file.name for file in TEMPLATES.glob("*.html")} - set(FIRST)))
 SPOKEN = re.compile(r"\b(?:say|parts)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
-# What rows are named by and no file declares.
-KINDS = (
-    *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
-    *("residual stream", "weights (stored)", "behind the blocks", "experts chosen otherwise"),
-    *("operation", "remedy", "router", "by layer", "by token", "by remedy", "LM head"),
-    *("{plain} unless widened", "one in {every}", "summed as {sums}", "normalized", "unnormalized"),
-    *("renormalized", "not verified: {told}", "no description", "nats", "ratio"),
-    *(f"share of the {one}" for one in ("tokens", "choices", "squared difference")),
-    *("Theorem 4", "Theorem 6", "Theorem 7", "Theorem 8", "Theorem 9"),
-    *("Theorem 7, gated", "Theorem 8, gated", "Theorem 9, gated"),
-)
-# Where in a source something stands.
-PLACES = (
-    *("section {number}", "sections {number}", "Figure {number}", "Table {number}", "Own"),
-    *("Tables {number}", "Tables {number} and {last}", "Lemma {number}", "Lemmas {number}"),
-    *("Theorem {number}", "Theorems {number}", "Theorems {number} and {last}", "Remark {number}"),
-    *("Equation {number}", "equation {number}", "conclusion {number}", "conclusion", "abstract"),
-    *("introduction", "future work", "advice {number}", "script", "corrected", "after {key}"),
-    *("beside {key}", "of {key}", "of {key}'s two batches", "on {key}", "on the numbers of {key}"),
-    *("on machine learning", "first batch", "second batch", "second figure", "third figure"),
-    *("fourth figure", "the design is own", "before training is own", "the rate: Own"),
-    *("the running bound is Own", "the factor of ten is Own"),
-    "neighbour form of the series activation",
-)
-# What studies name curves and settings by, in a word.
-WORDS = (
-    *("attention", "feed-forward", "norms", "logits", "scores", "weights", "queries", "keys"),
-    *("centring", "perceptron", "nearest", "stochastic", "observed", "drawn", "variances"),
-    *("trained", "random", "neither", "larger", "extended", "causal", "padded", "forward"),
-    *("backward", "test", "validation", "draws", "terms", "token", "tokens", "semi-axis"),
-    *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
-    *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
-    "{value} updates",
-    "{value} powers of ten",
-    *("looks", "look", "smallest", "largest", "smaller", "is", "are", "seeds"),
-    *("grows", "shrinks", "rises", "falls"),
-    "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
-    "as for the first",
-    *("{setting} is {one} in {run} and {other} in {second}", "not set"),
-    "micro-batches of {sizes} sequences were used; the tokens of an update are the same",
-    *("{value} in random, causal mask", "{value} in random, no mask", "{value} in trained llama"),
-    *("kept from an earlier run", "wall seconds", "processor seconds", "system", "threads"),
-)
-# Sentences that results of earlier versions hold, and no code writes any more.
-FORMER = (
-    "compared at one learning rate {rates} for all: an arm that would rather have another is "
-    "judged too harshly",
-    "{name} is left out: the recipe has no arm {arm}",
-    "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
-    "; if it is as large as it looks, {more} find it with that probability",
-    *("{start} more seeds or any number", "before the blocks"),
-    "it takes {found} of the tokens that the base takes after growing on general text to 1.14 "
-    "times its size; the source prints {YunShan} beside Baichuan2, and below {asked} was asked for",
-    "every head of attention layer {layer} gives {least} or more of its attention to the first "
-    "token",
-    *("attention layer {layer}, head {head}", "norm over the norm of the embedding output"),
-    "largest singular value of the block's Jacobian at this input, from below; none for layer 0, "
-    "since token ids cannot be changed a little",
-)
-# Between the entries of a list, and a number with its interval.
-MARKS = (
-    *(".", "; ", ": ", ", ", ",", ", and ", " and "),
-    *("{value} ({low} to {high})", "{first} to {last}", "{value} ({note})"),
-)
+TEXTS = runpy.run_path(str(Path(__file__).with_name("page_texts.py")))["TEXTS"]
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
     *("report/pages/adaptation_tables", "report/pages/evaluation", "report/pages/adaptation"),
@@ -168,13 +106,7 @@ def labels() -> Iterator[Message]:
     for file in sorted(REPORT.rglob("*.py")):
         for found in LABELLED.findall(file.read_text("utf-8")):
             yield None, ast.literal_eval(f"({found})"), file.name
-    for place, texts in (
-        ("rows", KINDS),
-        ("sources", PLACES),
-        ("studies", WORDS),
-        ("lists", MARKS),
-        ("earlier", FORMER),
-    ):
+    for place, texts in TEXTS.items():
         yield from ((None, text, place) for text in texts)
     for measure in list_measures().values():
         yield from _declared(measure)

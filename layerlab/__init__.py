@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from layerlab.numerics.emulation.apply_policy import apply_precision
     from layerlab.numerics.emulation.emulate import emulate
     from layerlab.numerics.emulation.policy import Policy, load_policy
+    from layerlab.numerics.profiles.profile import list_profiles
     from layerlab.plugins import load
     from layerlab.report.results.report import Report, load_report
     from layerlab.studies.engine.runner import study
@@ -76,6 +77,7 @@ __all__ = [
     "judge_idea",
     "list_benchmarks",
     "list_corpora",
+    "list_profiles",
     "list_runs",
     "list_variants",
     "load",
@@ -113,6 +115,7 @@ _HOMES = {
     ),
     "list_runs": "layerlab.api.list_runs",
     "list_variants": "layerlab.model.listing.card",
+    "list_profiles": "layerlab.numerics.profiles.profile",
     "matched": "layerlab.model.cost.match",
     "apply_precision": "layerlab.numerics.emulation.apply_policy",
     "emulate": "layerlab.numerics.emulation.emulate",

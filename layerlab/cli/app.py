@@ -15,7 +15,7 @@ from layerlab.cli.gap import gap
 from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
 from layerlab.cli.judge import judge
 from layerlab.cli.ledger import ledger
-from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelArgument, ModelOrDefault, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
@@ -99,7 +99,7 @@ def variants(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --match: another than the baseline."),
+        typer.Option(metavar="NAME", help="With --match: a variant to match, not the baseline."),
     ] = None,
     costs: Annotated[
         bool, typer.Option("--costs", help="Parameters, FLOPs and memory of each, in a table.")
@@ -159,14 +159,13 @@ def variants(
 @app.command()
 @trustable
 def retrofit(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
-    ],
+    model: ModelArgument,
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the rebuilt model.")],
     variant: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="As layerlab variants lists them.  [default: what it is already]"
+            metavar="NAME",
+            help="A variant, as layerlab variants lists them.  [default: what it is already]",
         ),
     ] = None,
     option: Annotated[
@@ -210,10 +209,7 @@ def retrofit(
 @app.command()
 @trustable
 def precision(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
-    ] = None,
+    model: ModelOrDefault = None,
     format: Annotated[
         str,
         typer.Option(

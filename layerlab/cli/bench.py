@@ -44,10 +44,11 @@ def latency(
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(help="With --accounting: of a smaller twin.  [default: the shape's]"),
+        typer.Option(help="With --accounting: width of a smaller twin.  [default: the shape's]"),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of a CPU.  [default: OMP_NUM_THREADS, or one per core]")
+        int | None,
+        typer.Option(help="Threads of a CPU.  [default: OMP_NUM_THREADS, or one per core]"),
     ] = None,
     device: Device = None,
     dtype: Annotated[

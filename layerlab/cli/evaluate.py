@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_policy
-from layerlab.cli.options import AsJson, Device, Dtype, Lang, Load, Quiet
+from layerlab.cli.options import MODELS, AsJson, Device, Dtype, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 
@@ -25,7 +25,7 @@ class How(StrEnum):
 def evaluate(
     model: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Hub id, local folder, or built-in name."),
+        typer.Argument(metavar="[MODEL]...", help=MODELS),
     ] = None,
     suite: Annotated[
         str | None,

@@ -8,16 +8,13 @@ import typer
 
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.inspect import SAMPLES, Context, TextOption
-from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelOrDefault, Quiet
 from layerlab.console.tables import say_wrapped, show_json
 from layerlab.errors import UserError
 
 
 def gap(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
-    ] = None,
+    model: ModelOrDefault = None,
     a: Annotated[
         str,
         typer.Option(

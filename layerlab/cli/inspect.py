@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_measures
-from layerlab.cli.options import Dtype, Load, Quiet, check_language
+from layerlab.cli.options import DeviceOrAuto, Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
-from layerlab.loading.options import check_device
 from layerlab.report.figures.export import FigureKind
 
 OUT = Path("layerlab-report")
@@ -83,7 +82,7 @@ def inspect(
     ] = None,
     foil: Annotated[
         str | None,
-        typer.Option(metavar="WORD", help="With --saliency: and why not the word ' that'."),
+        typer.Option(metavar="WORD", help="With --saliency: ask, too, why not the word ' that'."),
     ] = None,
     features: Annotated[
         bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
@@ -92,12 +91,7 @@ def inspect(
         bool,
         typer.Option("--weights", help="Look at the weights alone: no text, no forward pass."),
     ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
-        ),
-    ] = None,
+    device: DeviceOrAuto = None,
     dtype: Dtype = None,
     out: Annotated[
         Path | None,

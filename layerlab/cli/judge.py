@@ -8,8 +8,11 @@ import typer
 from layerlab.cli.options import (
     ArmOption,
     AsJson,
+    AtOption,
     Lang,
+    LastOption,
     LineOption,
+    LossOption,
     NameOption,
     SeedOption,
     StepOption,
@@ -28,14 +31,7 @@ def judge(
     ],
     arm: ArmOption = None,
     seed: SeedOption = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="What is judged: a loss, or a score; COLUMN=lower or COLUMN=higher says what is "
-            "better.",
-        ),
-    ] = None,
+    loss: LossOption = None,
     step: StepOption = None,
     line: LineOption = None,
     name: NameOption = None,
@@ -67,10 +63,8 @@ def judge(
             metavar="FIELD", help="Of evaluations: what names a question's document, or none."
         ),
     ] = None,
-    last: Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")] = 1,
-    at: Annotated[
-        float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
-    ] = None,
+    last: LastOption = 1,
+    at: AtOption = None,
     nan_diverged: Annotated[
         bool, typer.Option("--nan-diverged", help="Count runs that end in NaN as diverged.")
     ] = False,

@@ -8,8 +8,11 @@ import typer
 from layerlab.cli.options import (
     ArmOption,
     AsJson,
+    AtOption,
     Lang,
+    LastOption,
     LineOption,
+    LossOption,
     NameOption,
     SeedOption,
     StepOption,
@@ -28,7 +31,7 @@ ledger = typer.Typer(
     rich_markup_mode=None,
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the ledger.")]
-Idea = Annotated[str, typer.Argument(metavar="IDEA", help="Its name, as the logs have it.")]
+Idea = Annotated[str, typer.Argument(metavar="IDEA", help="Name of the idea, as the logs have it.")]
 
 
 def parse_seeds(given: str) -> list[int]:
@@ -55,23 +58,15 @@ def new(
         float, typer.Option(metavar="P", help="Share of false ones among the adopted, at most.")
     ] = 0.1,
     alpha: Annotated[
-        float, typer.Option(metavar="P", help="To adopt anything where nothing works, at most.")
+        float,
+        typer.Option(metavar="P", help="Chance to adopt anything where nothing works, at most."),
     ] = 0.05,
     never: Annotated[
         bool, typer.Option("--never", help="Alpha is that of any false adoption; finds less.")
     ] = False,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="What is judged: a loss, or a score; COLUMN=lower or COLUMN=higher says what is "
-            "better.",
-        ),
-    ] = None,
-    at: Annotated[
-        float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
-    ] = None,
-    last: Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")] = 1,
+    loss: LossOption = None,
+    at: AtOption = None,
+    last: LastOption = 1,
     as_json: AsJson = False,
 ) -> None:
     """Begin a campaign of ideas against one baseline."""
@@ -92,7 +87,7 @@ def add(
     folder: Folder,
     idea: Idea,
     seeds: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Of its runs; fresh ones to confirm it.")
+        str, typer.Option(metavar="N,N,...", help="Seeds of its runs; fresh ones to confirm it.")
     ],
     says: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is changed, in a sentence.")
@@ -124,7 +119,9 @@ def judge(
     idea: Idea,
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="LOGS...", help="Its runs and the baseline's, as for judge."),
+        typer.Argument(
+            metavar="LOGS...", help="Logs of its runs and the baseline's, as for judge."
+        ),
     ],
     arm: ArmOption = None,
     seed: SeedOption = None,

@@ -10,6 +10,12 @@ from layerlab.loading.options import check_device, check_dtype
 Device = Annotated[
     str | None, typer.Option(callback=check_device, help="cpu, cuda, cuda:N or mps.")
 ]
+DeviceOrAuto = Annotated[
+    str | None,
+    typer.Option(
+        callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +49,17 @@ Load = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+MODELS = "Hub id, local folder, or built-in name."
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODELS)]
+RecipeArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
+]
+FieldOption = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
+ModelOrDefault = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
+]
 
 # Where logs of other trainers have what is judged.
 ArmOption = Annotated[
@@ -61,4 +78,16 @@ LineOption = Annotated[
 NameOption = Annotated[
     str | None,
     typer.Option(metavar="REGEX", help="Paths of logs, with groups arm and seed."),
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="What is judged: a loss, or a score; COLUMN=lower or COLUMN=higher says what is "
+        "better.",
+    ),
+]
+LastOption = Annotated[int, typer.Option(metavar="K", help="Judge the mean of K readings.")]
+AtOption = Annotated[
+    float | None, typer.Option(metavar="STEP", help="Judge there; at the end if left out.")
 ]

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Dtype, Lang, Quiet
+from layerlab.cli.options import DeviceOrAuto, Dtype, Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
 from layerlab.known_names import FIXED, OF_MODELS, STUDIES, refuse_models, unknown_study
 from layerlab.known_options import STUDIES as STUDY_OPTIONS
 from layerlab.known_options import check_settings, check_study
 from layerlab.loading.folders import check_found
-from layerlab.loading.options import check_device, is_random
+from layerlab.loading.options import is_random
 from layerlab.report.figures.export import FigureKind
 from layerlab.report.results.folder import check_folder
 from layerlab.validation import short_repr
@@ -75,12 +75,7 @@ def study(
     text: Annotated[
         str | None, typer.Option(metavar="FILE", help="Text that it reads, - for standard input.")
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
-        ),
-    ] = None,
+    device: DeviceOrAuto = None,
     dtype: Dtype = None,
     threads: Annotated[
         int | None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads
-from layerlab.cli.options import AsJson, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -52,10 +52,7 @@ class MetricBlock(StrEnum):
 
 @trust_recipes
 def train(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
-    ] = None,
+    recipe: RecipeArgument = None,
     settings: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,

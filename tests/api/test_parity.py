@@ -20,7 +20,7 @@ COMMAND = {
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
     "precision": {"text", "samples", "out", "overwrite"},
-    "gap": {"text", "samples", "profiles"},
+    "gap": {"text", "samples"},
     "runs": {"html", "lang", "every"},
     "adapt vocabulary": {"allow_unused"},  # a tokenizer has no weights
     "bench latency": {"out"},
@@ -40,6 +40,7 @@ OTHERS = {
     "compare": {"planned": "estimate_runs"},
     "adapt recipe": {"planned": "estimate_adaptation"},
     "evaluate": {"listed": "list_benchmarks", "export_tasks": "export_tasks"},
+    "gap": {"profiles": "list_profiles"},
 }
 # Functions of another name than their command.
 NAMES = {
@@ -86,7 +87,7 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
             assert str(usual) == str(getattr(default, "value", default)), each
 
 
-@pytest.mark.parametrize("name", ["compare", "adapt recipe", "evaluate"])
+@pytest.mark.parametrize("name", ["compare", "adapt recipe", "evaluate", "gap"])
 def test_what_a_command_does_instead_is_a_function_of_its_own(name: str) -> None:
     known = {one.name for one in COMMANDS[name].params}
     assert set(OTHERS[name]) <= known

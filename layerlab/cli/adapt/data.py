@@ -6,10 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import AsJson
+from layerlab.cli.options import AsJson, FieldOption
 from layerlab.console.tables import printable, say, show, show_json
-
-Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
 
 
 class Form(StrEnum):
@@ -61,7 +59,7 @@ def clean(
     near_duplicate_threshold: Annotated[
         float, typer.Option(help="Similarity from which documents are duplicates; 0 keeps them.")
     ] = 0.8,
-    field: Field = "text",
+    field: FieldOption = "text",
     as_json: AsJson = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went."""
@@ -100,7 +98,7 @@ def contamination(
             help="Questions: a folder or a file, also by its place in the data folder; repeatable.",
         ),
     ],
-    field: Field = "text",
+    field: FieldOption = "text",
     most: Annotated[int, typer.Option(help="Most questions to list.")] = 20,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write everything as JSON to this file.")

@@ -6,14 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_loads
-from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Dtype, Load, ModelArgument, Quiet
 from layerlab.console.tables import say, show, show_json
 
 
 def embed(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Hub id, local folder, or built-in name.")
-    ],
+    model: ModelArgument,
     tokenizer: Annotated[
         str, typer.Option(metavar="DIR", help="The new one, as layerlab adapt vocabulary makes it.")
     ],

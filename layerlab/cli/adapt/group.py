@@ -10,7 +10,7 @@ from layerlab.cli.adapt.data import catalogue, clean, contamination, name_today
 from layerlab.cli.adapt.embeddings import embed
 from layerlab.cli.adapt.tokenizer import vocabulary
 from layerlab.cli.early_checks import check_loads
-from layerlab.cli.options import AsJson, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Lang, Load, Quiet, RecipeArgument
 from layerlab.cli.recipe_checks import check_adaptation
 from layerlab.cli.train import SetOption, announce_interruption, read_settings
 from layerlab.console.tables import say, show, show_json
@@ -24,7 +24,7 @@ class Stages(TyperGroup):
     """A group whose first word is a stage, or else what the command `recipe` is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a word, recipes are listed."""
+        """List the recipes where no word is typed."""
         return super().parse_args(ctx, args or [DEFAULT])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -54,10 +54,7 @@ OUT = Path("layerlab-adaptations")
 @limit_archives
 @trustable
 def carry_out(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
-    ] = None,
+    recipe: RecipeArgument = None,
     settings: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' stages.")] = OUT,
     planned: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import Lang, Quiet
+from layerlab.cli.options import FieldOption, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.system.files import from_here
 
@@ -35,7 +35,7 @@ def vocabulary(
     terms: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Expressions of the domain, one a line.")
     ] = None,
-    field: Annotated[str, typer.Option(help="Column that holds the text of a row.")] = "text",
+    field: FieldOption = "text",
     lang: Lang = "en",
     as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
     quiet: Quiet = False,

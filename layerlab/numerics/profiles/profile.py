@@ -271,7 +271,12 @@ def _find_format(given: Any, holder: str) -> Any:
 
 
 def list_profiles() -> list[str]:
-    """Return the names of the profiles that layerlab knows."""
+    """Return the names of the profiles that layerlab knows, as `gap` takes them for a and b.
+
+    Example:
+        >>> "vllm" in list_profiles()
+        True
+    """
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
