@@ -34,9 +34,10 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.builtin import NAMES
 from layerlab.errors import UserError
-from layerlab.studies.support.builtin_architectures import Recipe, TrainedArm, build, optimizer_of
+from layerlab.studies.support.builtin_architectures import build
 from layerlab.tokenization.train import train_bpe
 from tools.builtin_models.card import Result, card
+from tools.builtin_models.recipe import Recipe, TrainedArm, optimizer_of
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Tensor:

@@ -22,7 +22,7 @@ from layerlab.studies.engine.scale import (
 from layerlab.studies.recipe_claims import STUDIES as RECIPES
 from layerlab.studies.recipe_claims import judge_claim
 from layerlab.studies.support import small_models
-from layerlab.studies.support.builtin_architectures import Recipe
+from tools.builtin_models.recipe import Recipe
 
 # Studies of trainings say what they have trained.
 TRAINED = {"dimension-twins", "features-pca", "saliency-repeat", "same-loss"}

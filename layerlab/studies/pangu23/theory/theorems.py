@@ -83,9 +83,9 @@ def trace_layers(name: str, tokens: int, own: "GivenModel | None" = None) -> lis
 def twin(name: str, seed: int) -> "LoadedModel":
     """Return a built-in model as it was before its training, from another seed."""
     from layerlab.loading.model import load_model
-    from layerlab.studies.support.builtin_architectures import Recipe, build
+    from layerlab.studies.support.builtin_architectures import BuiltinShape, build
 
-    return load_model(build(name, Recipe(seed=seed)))
+    return load_model(build(name, BuiltinShape(seed=seed)))
 
 
 def state_all(
