@@ -54,12 +54,13 @@ WITHIN = {
     "evaluation": "metrics benchmarks lawbench tasks|lm_eval_tasks harness results paired",
     "experiments": "statistics|plan executors estimate|analysis ladder experiments",
     "measures": "support quantities",
-    "numerics": "formats emulation prediction|mixed_precision",
+    "numerics": "formats emulation prediction|mixed_precision|profiles recorded",
     "observe": "architecture tracing",
     "report": "i18n views figures|findings pages results",
-    "tokenization": "spm tokenization",
+    "records": "records index|parquet",
+    "tokenization": "spm stored tokenization",
     "training": "step|qk_control|monitor|checkpoints training",
-    "studies": "engine support pangu23|spectral25|budzinskiy25",
+    "studies": "engine support pangu23|spectral25|budzinskiy25 studies",
 }
 # What never imports what, wherever its row: nothing that measures depends on what we build, and a
 # page is made of readings.

@@ -8,10 +8,10 @@ import torch
 from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.given_models import load_given
 from layerlab.studies.engine.runner import study
-from layerlab.studies.given_models import load_given
 from layerlab.studies.support.passages import get_model
-from tests.studies.test_given_models import FAMILIES, QUICK, made
+from tests.studies.engine.test_given_models import FAMILIES, QUICK, made
 
 
 def overflow(model, part):

@@ -12,13 +12,13 @@ from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
+from layerlab.studies.engine.given_models import judge_one
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide, each
-from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, get_model
 from layerlab.studies.support.theory_block import theory_of
 

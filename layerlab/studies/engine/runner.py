@@ -22,12 +22,7 @@ from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.record import StudyResult, load_record
-from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
-from layerlab.studies.engine.scale import PASSAGES, with_scale
-from layerlab.studies.engine.study import Outcome, Study, nothing
-from layerlab.studies.engine.time_log import Clock
-from layerlab.studies.given_models import (
+from layerlab.studies.engine.given_models import (
     GivenModel,
     describe_low,
     describe_policies,
@@ -36,6 +31,11 @@ from layerlab.studies.given_models import (
     describe_unit,
     load_given,
 )
+from layerlab.studies.engine.record import StudyResult, load_record
+from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
+from layerlab.studies.engine.scale import PASSAGES, with_scale
+from layerlab.studies.engine.study import Outcome, Study, nothing
+from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder

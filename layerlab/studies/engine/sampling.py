@@ -30,7 +30,7 @@ from layerlab.system.files import check_regular, write_file
 
 Arrays = dict[str, np.ndarray]
 StudyCase = Mapping[str, Any]
-# Models by the names that a report has for them: values of `studies.given_models`.
+# Models by the names that a report has for them: values of `studies.engine.given_models`.
 GivenModels = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
 # Bytes of a SHA-256.

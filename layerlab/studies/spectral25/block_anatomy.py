@@ -26,7 +26,7 @@ from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
-    from layerlab.studies.given_models import GivenModel
+    from layerlab.studies.engine.given_models import GivenModel
 
 # GPT-1's attention hands over its scores alone; the source's block is GPT-2's.
 MODELS = ("pre-norm", "llama")

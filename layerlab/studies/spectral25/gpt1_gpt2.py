@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
 from layerlab.studies.engine.sampling import Arrays, GivenModels, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each, within
+from layerlab.studies.support.once import once
 from layerlab.studies.support.passages import ALONE, NONE, PASSAGES, excerpts, overlap
 from layerlab.system.offload import running_device
 

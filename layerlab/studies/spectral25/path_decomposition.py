@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
@@ -21,6 +20,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.spectral25.linear_paths import Piece, paths
+from layerlab.studies.support.once import once
 from layerlab.studies.support.passages import (
     excerpts,
     for_each_layer,
@@ -32,7 +32,7 @@ from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
-    from layerlab.studies.given_models import GivenModel
+    from layerlab.studies.engine.given_models import GivenModel
 
 MODEL = "llama"
 TOKENS = 64

@@ -14,9 +14,9 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.errors import NotApplicable
 from layerlab.records.layer_names import layer_name
-from layerlab.studies.engine.once import once
 from layerlab.studies.engine.sampling import GivenModels, Sampler
 from layerlab.studies.engine.scale import PASSAGES as PASSAGES
+from layerlab.studies.support.once import once
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.weights.querykey import score_bound
+from layerlab.studies.engine.given_models import GivenModel
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.attention_norm_bound import (
     HEAD,
     LIMITS,

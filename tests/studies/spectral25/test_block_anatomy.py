@@ -6,10 +6,10 @@ import torch
 from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from layerlab.errors import NotApplicable
+from layerlab.studies.engine.given_models import GivenModel
 from layerlab.studies.engine.pictures import heat
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.block_anatomy import (
     KEYS,
     MODELS,

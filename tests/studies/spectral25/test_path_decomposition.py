@@ -8,8 +8,8 @@ from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import sample
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
+from layerlab.studies.engine.given_models import GivenModel
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.given_models import GivenModel
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
     DEPTH,

@@ -3,7 +3,7 @@
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.feature_statistics import warn_of_few
 from layerlab.studies.support.passages import get_model
-from tests.studies.test_given_models import made
+from tests.studies.engine.test_given_models import made
 
 WORDS = "512 tokens, and no more directions than tokens can show: for a width of 192 of"
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from layerlab.known_options import study_options
 from layerlab.measures.support.sublayer_bounds import contraction, spectral_bound
+from layerlab.studies.engine.given_models import judge_one
 from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
@@ -23,7 +24,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
-from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.attention_scores import check_rows
 from layerlab.studies.support.passages import (
     PASSAGES,

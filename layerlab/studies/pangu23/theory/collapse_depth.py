@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from layerlab.known_options import study_options
+from layerlab.studies.engine.given_models import judge_one
 from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
-from layerlab.studies.given_models import judge_one
 from layerlab.studies.support.feature_statistics import (
     DIMENSION,
     HALF,

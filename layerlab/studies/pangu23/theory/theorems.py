@@ -9,7 +9,6 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
@@ -26,6 +25,7 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     single,
     stack_statements,
 )
+from layerlab.studies.support.once import once
 from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
@@ -37,7 +37,7 @@ from layerlab.studies.support.passages import (
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
-    from layerlab.studies.given_models import GivenModel
+    from layerlab.studies.engine.given_models import GivenModel
 
 # Float64 sums of a few thousand terms are that near.
 ROUNDING = 1e-9

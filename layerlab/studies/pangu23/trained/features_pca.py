@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.known_options import study_options
+from layerlab.studies.engine.given_models import judge_one
 from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import (
@@ -23,7 +24,6 @@ from layerlab.studies.engine.statistics import (
 )
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
-from layerlab.studies.given_models import judge_one
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
 from layerlab.studies.pangu23.trained.feature_pictures import (

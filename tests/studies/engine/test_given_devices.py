@@ -6,8 +6,8 @@ from torch import Tensor
 
 from layerlab.loading.model import load_model
 from layerlab.studies.budzinskiy25 import section3_condition, section4_bounds, theorem_4_30
+from layerlab.studies.engine.given_models import GivenModel
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.given_models import GivenModel
 from layerlab.studies.pangu23.theory import (
     attention_lambda,
     collapse_depth,
@@ -27,7 +27,7 @@ from layerlab.studies.spectral25 import (
 )
 from layerlab.studies.support.passages import get_model
 from tests.elsewhere import living_elsewhere
-from tests.studies.test_given_models import made
+from tests.studies.engine.test_given_models import made
 
 # Studies that emulate are not here: what an emulated tensor holds cannot be marked.
 PARTS = {

@@ -9,7 +9,7 @@ import torch
 
 from layerlab.loading.model import load_model
 from layerlab.model.build import build
-from layerlab.studies.engine.once import once
+from layerlab.studies.support.once import once
 from tests.cli.several import several
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 32, "context": 16}

@@ -13,9 +13,9 @@ import torch
 from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
+from layerlab.studies.engine.given_models import load_given
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
-from layerlab.studies.given_models import load_given
 from layerlab.studies.pangu23.theory import attention_lambda
 from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
