@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
-from layerlab.studies.budzinskiy25.models.components import WEIGHTED
+from layerlab.studies.budzinskiy25.support.components import WEIGHTED
 from layerlab.studies.engine.sampling import GivenModels
 from layerlab.studies.support.passages import NONE, get_model
 

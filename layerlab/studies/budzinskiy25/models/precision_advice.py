@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.known_options import study_options
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
-from layerlab.studies.budzinskiy25.models.components import (
+from layerlab.studies.budzinskiy25.support.components import (
     FEEDFORWARD,
     LOGITS,
     NORMS,

@@ -11,7 +11,7 @@ from layerlab.numerics.emulation.attribution import WEIGHTS, SiteIndex
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.observe.architecture.qkv_layouts import output_projection
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, has_matrix
-from layerlab.studies.budzinskiy25.models.components import (
+from layerlab.studies.budzinskiy25.support.components import (
     ATTENDED,
     EMBEDDING,
     FEEDFORWARD,

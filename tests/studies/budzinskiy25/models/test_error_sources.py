@@ -6,7 +6,6 @@ import torch
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
-from layerlab.studies.budzinskiy25.models.components import COMPONENTS
 from layerlab.studies.budzinskiy25.models.error_sources import (
     ABOUT_FUSED,
     components,
@@ -15,6 +14,7 @@ from layerlab.studies.budzinskiy25.models.error_sources import (
     judge_attention,
     share_of,
 )
+from layerlab.studies.budzinskiy25.support.components import COMPONENTS
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.support.passages import tokens_of

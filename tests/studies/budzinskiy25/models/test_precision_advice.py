@@ -6,7 +6,6 @@ import torch
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
-from layerlab.studies.budzinskiy25.models.components import COMPONENTS, SCORES
 from layerlab.studies.budzinskiy25.models.precision_advice import (
     ALL,
     AS_RUN,
@@ -18,6 +17,7 @@ from layerlab.studies.budzinskiy25.models.precision_advice import (
     judge_together,
     share_left,
 )
+from layerlab.studies.budzinskiy25.support.components import COMPONENTS, SCORES
 from layerlab.studies.support.passages import tokens_of
 
 FUSED = ("pre-norm", "llama")

@@ -6,7 +6,7 @@ from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.studies.budzinskiy25.models.components import COMPONENTS, OTHER
+from layerlab.studies.budzinskiy25.support.components import COMPONENTS, OTHER
 from layerlab.studies.budzinskiy25.support.model_components import ComponentIndex
 from layerlab.studies.support.passages import get_model, tokens_of
 from tests.families.examination import subject, tokens
