@@ -80,7 +80,7 @@ class Trainer:
             UserError: what the recipe asks for cannot be had here, the text is not what the run was
                 planned on, or the folder holds another run.
         """
-        self.run, self.folder, self.watch = run, folder, progress
+        self.run, self.folder, self.progress = run, folder, progress
         # By the run itself and nobody else: what a manifest says of a text is what was read.
         self.corpus = corpus = load_corpus(run)
         self.recipe = run.recipe
@@ -109,7 +109,7 @@ class Trainer:
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: ValidationResult | None = None
         self.step0: float | None = None
-        self.keeper = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.save_total_limit)
+        self.saver = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.save_total_limit)
         remarks, events = self._resume()
         allocate(self.optimizer)
         self.journal = EventLog(folder, events, silent=not self.place.first)
@@ -142,7 +142,7 @@ class Trainer:
 
     def note(self, text: str) -> None:
         """Show a note to the user, and write it to the journal."""
-        self.watch.note(text)
+        self.progress.note(text)
         self.journal.write("note", self.update, text=text)
 
     def advance(self) -> None:
@@ -282,7 +282,7 @@ class Trainer:
         if rows:
             self._tell("monitor", readings=rows)
         for alarm in alarms:
-            self.watch.note(alarm["text"])
+            self.progress.note(alarm["text"])
             self._tell("alarm", **alarm)
 
     def _evaluate(self) -> None:
@@ -306,7 +306,7 @@ class Trainer:
 
     def _tell(self, kind: str, **content: Any) -> None:
         event = self.journal.write(kind, self.update, **content)
-        self.watch.update(self.run.name, event)
+        self.progress.update(self.run.name, event)
         self.trackers.take(event)
 
     def checkpoint(self) -> None:
@@ -332,7 +332,7 @@ class Trainer:
             random=random_state(),
             extra=self._scaler(),
         )
-        if (remark := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
+        if (remark := self.saver.save(state, self.place.rank, self.place.processes)) is not None:
             self.note(remark)
 
     def _scaler(self) -> dict[str, Any]:
@@ -346,7 +346,7 @@ class Trainer:
         state, remarks = load_own(self.run.identity, self.folder, hasher)
         if state is None:
             return remarks, 0
-        with restoring(dict(self.model.state_dict()), state, self.keeper.folder):
+        with restoring(dict(self.model.state_dict()), state, self.saver.folder):
             restore_state(self.model, self.optimizer, state, self.place.processes)
             restore_random(state.random)
             if self.place.accelerator.scaler is not None:
@@ -396,5 +396,5 @@ class Trainer:
                 keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
             result = write_result(self.folder, result)
         self.trackers.finish()
-        self.watch.end(self.run.name, "diverged" if diverged else "finished")
+        self.progress.end(self.run.name, "diverged" if diverged else "finished")
         return result
