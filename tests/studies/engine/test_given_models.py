@@ -264,6 +264,7 @@ def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
     assert found["claim"] == "The features of gpt2 lie along one axis."
 
 
+@pytest.mark.full
 def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():
     own = study("collapse-depth", **QUICK).frame("layers")
     found = study("collapse-depth", model=["llama", "pre-norm"], **QUICK).frame("layers")
