@@ -316,9 +316,14 @@ def stored(file: Path) -> Catalog:
     return catalogue
 
 
-def keep_reworded(catalogue: Catalog) -> None:
-    """Give a sentence without a translation that of the one like it that went, marked as unsure."""
-    gone = {str(one.id): one for one in catalogue.obsolete.values() if any(one.string or ())}
+def update(catalogue: Catalog, now: Catalog) -> None:
+    """Give a catalogue the messages as they are now.
+
+    A reworded sentence gets the translation of the one like it that went, marked as unsure.
+    """
+    catalogue.update(now, no_fuzzy_matching=True)
+    texts = (one for one in catalogue.obsolete.values() if isinstance(one.id, str))
+    gone = {str(one.id): one for one in texts if one.string}
     for one in catalogue:
         if isinstance(one.id, str) and one.id and not one.string:
             for like in get_close_matches(one.id, gone, 1, LIKE):
@@ -328,7 +333,7 @@ def keep_reworded(catalogue: Catalog) -> None:
 
 def unsettled(catalogue: Catalog) -> Iterator[BabelMessage]:
     """Yield the messages that have no translation, or one that somebody has to look at."""
-    return (one for one in catalogue if one.id and (one.fuzzy or not any(one.string or ())))
+    return (one for one in catalogue if one.id and (one.fuzzy or not all(one.string or [""])))
 
 
 def main(codes: list[str]) -> None:
@@ -340,8 +345,7 @@ def main(codes: list[str]) -> None:
         now = template()
         if file.exists():
             catalogue = stored(file)
-            catalogue.update(now, no_fuzzy_matching=True)
-            keep_reworded(catalogue)
+            update(catalogue, now)
         else:
             now.locale = code
             catalogue = now
