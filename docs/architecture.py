@@ -41,6 +41,13 @@ CHANGES = {
     "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
     "and `system/files.py` for what is read, `system/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
+    "a log that another trainer wrote": "`logs/`, a file with its reader, asked by `logs/read.py`",
+    "a stage of adaptation": "`adaptation/`, a folder; its section in "
+    "`recipes/adaptation_sections.py`, its turn in `adaptation/pipeline/`",
+    "a figure or a section of a page": "`report/views/` for what is drawn on it, `report/pages/` "
+    "for the page that shows it, `report/templates/`; as files beside it: `report/figures/`",
+    "a command": "`api/`, its function, exported in `__init__.py`; `cli/`, a file, and its line in "
+    "`cli/app.py`",
     "an option of a command": "`cli/` (what several share: `cli/options.py`), and the function of "
     "`api/` that it calls",
     "the test of any of them": "`tests/`, the same path; what a source states: `tests/claims/`",
@@ -62,9 +69,10 @@ def architecture() -> str:
             "",
             "## Layers",
             "",
-            "A part imports only from layers above its own; parts of one layer do not know each "
-            "other. Late imports count. No two files import each other in a circle, and no folder "
-            f"holds more than {RULE['MOST']} modules. " + _never(),
+            "A part imports only from layers of smaller numbers; parts of one layer do not know "
+            "each other. Late imports count. No two files import each other in a circle, and no "
+            f"folder holds more than {RULE['MOST']} modules: one that is full gets a folder "
+            "inside. " + _never(),
             "",
             _layers(),
             "",
