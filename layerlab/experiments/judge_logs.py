@@ -75,7 +75,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             differ in what a strict request does not allow.
     """
     logs, unfinished = leave_unfinished(logs, asked.baseline)
-    logs, copies = _leave_copies(logs)
+    logs, copies = _leave_copies(logs, asked.judged.at)
     names = list_arms(logs, asked.baseline)
     unlike = find_unlike(logs, names, asked.allowed)
     if asked.strict:
@@ -259,10 +259,12 @@ def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
     ]
 
 
-def _leave_copies(logs: Sequence[TrainingLog]) -> tuple[list[TrainingLog], list[str]]:
+def _leave_copies(
+    logs: Sequence[TrainingLog], at: float | None
+) -> tuple[list[TrainingLog], list[str]]:
     """Return each run once, and remarks on copied logs and on seeds that do nothing."""
     # A seed that stands twice is refused, whatever its readings are.
-    copies = [(a, b) for a, b in find_copies(logs) if a.seed is None or a.seed != b.seed]
+    copies = [(a, b) for a, b in find_copies(logs, at) if a.seed is None or a.seed != b.seed]
     left = {id(one) for one, _ in copies}
     return [one for one in logs if id(one) not in left], [
         f"{one.name} ({one.place}) is left out: it has the same readings as {other.name} "
@@ -271,12 +273,18 @@ def _leave_copies(logs: Sequence[TrainingLog]) -> tuple[list[TrainingLog], list[
     ]
 
 
-def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, TrainingLog]]:
-    """Return runs that have the readings of an earlier one of their arm, each with that one."""
+def find_copies(
+    logs: Sequence[TrainingLog], at: float | None
+) -> list[tuple[TrainingLog, TrainingLog]]:
+    """Return runs that have the readings of an earlier one of their arm, each with that one.
+
+    Args:
+        at: step up to which they are compared; the last one of each where it is None.
+    """
     seen: dict[tuple[str, str], TrainingLog] = {}
     found = []
     for one in logs:
-        digest = digest_readings(one)
+        digest = digest_readings(one, at)
         if digest is None:
             continue
         other = seen.setdefault((one.arm, digest), one)
@@ -285,21 +293,22 @@ def find_copies(logs: Sequence[TrainingLog]) -> list[tuple[TrainingLog, Training
     return found
 
 
-def digest_readings(log: TrainingLog) -> str | None:
+def digest_readings(log: TrainingLog, at: float | None) -> str | None:
     """Return a digest of a run's readings; None where another run may have the same by chance.
 
     Runs of an arm share the first digits of their losses. Beyond these each of their readings has a
     few of its own, so that one in double precision is enough, or two in single precision, or three
     that were rounded to four decimals.
+
+    Args:
+        at: step up to which they count: one log may be cut off where a copy of it goes on.
     """
-    left, seen = SURE, set()
-    for loss in log.losses.tolist():
-        if math.isfinite(loss) and loss not in seen:
-            seen.add(loss)
-            left -= max(0, _count_digits(loss) - SHARED)
-            if left <= 0:
-                readings = log.steps.tobytes() + log.losses.tobytes()
-                return hashlib.sha256(readings).hexdigest()
+    inside = log.steps <= (math.inf if at is None else at)
+    left, losses = SURE, log.losses[inside]
+    for loss in dict.fromkeys(losses[np.isfinite(losses)].tolist()):
+        left -= max(0, _count_digits(loss) - SHARED)
+        if left <= 0:
+            return hashlib.sha256(log.steps[inside].tobytes() + losses.tobytes()).hexdigest()
     return None
 
 

@@ -19,7 +19,7 @@ from layerlab.validation import short_repr
 # The metric's name in a comparison of logs, whatever a log calls it.
 LOSS = "loss"
 # Trackers write one number in several ways: eval_loss, val/loss.
-HELD_OUT = re.compile(r"(eval|val|valid|validation)[/_ ]loss|nats", re.I)
+HELD_OUT = re.compile(r"(eval|val|valid|validation)[/_ ]loss(_epoch)?|nats", re.I)
 TRAINING = re.compile(r"((train|training)[/_ ])?(train_)?loss", re.I)
 # Of all runs: a log need not say with which it learned, and nothing is chosen by it.
 RATE = 1.0
@@ -36,12 +36,14 @@ class JudgedStep:
         last: the mean of so many readings up to it.
         nan_diverged: whether a run that ends without a finite loss counts as diverged.
         target: a loss, the steps to which are judged too.
+        way: what to do where a run has no reading at the step.
     """
 
     at: float | None = None
     last: int = 1
     nan_diverged: bool = False
     target: float | None = None
+    way: str = "name another with --at"
 
 
 def make_records(
@@ -229,8 +231,8 @@ def find_end(logs: Sequence[TrainingLog], judged: JudgedStep) -> float:
             near = lacking[0].steps[np.argmin(np.abs(lacking[0].steps - at))]
             raise UserError(
                 f"{lacking[0].name} ({lacking[0].place}) has no reading at step {at:g}, and "
-                f"{len(lacking)} of {len(asked)} runs have none; its nearest is at {near:g}; name "
-                "another with --at"
+                f"{len(lacking)} of {len(asked)} runs have none; its nearest is at {near:g}; "
+                f"{judged.way}"
             )
         return at
     shared = [

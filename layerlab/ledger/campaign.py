@@ -1,7 +1,7 @@
 """What the lines of a ledger say: the ideas of a campaign, their trials, and the error left."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from layerlab.errors import UserError
@@ -63,6 +63,8 @@ class IdeaVerdict:
         next: what to do: confirm, or nothing.
         remarks: on the runs.
         runs: digest of the numbers that were judged.
+        step: at which; of verdicts of earlier versions, None, it is not known.
+        read: what was judged there: the names of the loss and of the step, and `--line`.
     """
 
     idea: str
@@ -78,6 +80,8 @@ class IdeaVerdict:
     next: Literal["confirm", "nothing"]
     remarks: tuple[str, ...]
     runs: str
+    step: float | None = None
+    read: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -143,7 +147,8 @@ class Campaign:
         found: of the adopted, how many confirmations had been written down when each was known.
         kept: levels of the adopted that no later confirmation has taken over.
         spending: what each confirmation and adoption left to spend, in their order.
-        readings: by arm and digest of a run's readings, the seed that was judged with them first.
+        readings: by arm, digest of a run's readings and the step up to which they were judged, the
+            seed that was judged with them first.
         digest: of the last line, which stands for all.
         remark: what is wrong with the file and loses nothing; empty where all is well.
     """
@@ -155,7 +160,7 @@ class Campaign:
     found: tuple[int, ...]
     kept: float
     spending: tuple[WealthStep, ...]
-    readings: Mapping[tuple[str, str], str]
+    readings: Mapping[tuple[str, str, float | None], str]
     digest: str
     remark: str = ""
 
@@ -286,7 +291,7 @@ def _replay(chain: Chain) -> Campaign:
     found: list[int] = []
     spending: list[WealthStep] = []
     ideas: set[str] = set()
-    readings: dict[tuple[str, str], str] = {}
+    readings: dict[tuple[str, str, float | None], str] = {}
     for line in rest:
         if line["kind"] == "trial":
             trial = _read_trial(line)
@@ -302,7 +307,7 @@ def _replay(chain: Chain) -> Campaign:
             continue
         verdict = _read_verdict(line["verdict"])
         for arm, seed, digest in line.get("readings", ()):  # earlier versions kept none
-            readings.setdefault((arm, digest), seed)
+            readings.setdefault((arm, digest, verdict.step), seed)
         index = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
         judged = trials[index]
         trials[index] = IdeaTrial(**{**_fields(judged), "verdict": verdict})

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from layerlab.errors import UserError
 from layerlab.system.files import check_link, force_to_disk, read_whole, resolve, write_file
@@ -81,7 +81,11 @@ def begin_chain(folder: Path, content: Mapping[str, Any]) -> Chain:
     line = _follow(chain, content)
     left = _spell(line) + b"\n"
     force_to_disk(write_file(chain.folder / FILE, left))
-    return _note(chain, line, len(left))
+    try:
+        return _note(chain, line, len(left))
+    except UserError:
+        (chain.folder / FILE).unlink()
+        raise
 
 
 def append_line(chain: Chain, content: Mapping[str, Any]) -> Chain:
@@ -98,11 +102,23 @@ def append_line(chain: Chain, content: Mapping[str, Any]) -> Chain:
     with explain_write(path):
         check_link(path, chain.folder)
         with path.open("r+b") as stream:
-            stream.truncate(chain.end)
             stream.seek(chain.end)
-            stream.write(left)
+            rest = stream.read()
+            _replace_end(stream, chain.end, left)
         force_to_disk(path)
-    return _note(chain, line, chain.end + len(left))
+    try:
+        return _note(chain, line, chain.end + len(left))
+    except UserError:  # what is told to have failed must not count
+        with path.open("r+b") as stream:
+            _replace_end(stream, chain.end, rest)
+        force_to_disk(path)
+        raise
+
+
+def _replace_end(stream: BinaryIO, end: int, content: bytes) -> None:
+    stream.truncate(end)
+    stream.seek(end)
+    stream.write(content)
 
 
 def _follow(chain: Chain, content: Mapping[str, Any]) -> Line:

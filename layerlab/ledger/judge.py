@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +17,9 @@ from layerlab.experiments.judge_logs import (
     find_copies,
     weigh_pair,
 )
-from layerlab.experiments.log_values import JudgedStep
+from layerlab.experiments.log_values import JudgedStep, find_end
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
 from layerlab.ledger.campaign import (
-    LOSS,
     Campaign,
     CampaignTerms,
     IdeaTrial,
@@ -29,9 +29,8 @@ from layerlab.ledger.campaign import (
 )
 from layerlab.ledger.chain import append_line, hold_ledger, read_chain
 from layerlab.ledger.declare import list_seeds
-from layerlab.logs.directions import is_higher_better
+from layerlab.ledger.fixed_reading import fix_reading
 from layerlab.logs.training_log import LogColumns, TrainingLog
-from layerlab.recipes.compared_measures import parse_measure
 from layerlab.records.json_values import json_text
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
@@ -54,8 +53,9 @@ def judge_trial(
     campaign = replay(read_chain(folder))
     trial = campaign.find(idea)[-1]
     kept = _pick_runs(campaign, trial, logs)
-    _refuse_copies(campaign, trial, logs)
-    found = _judge(campaign, trial, kept)
+    judged, read = fix_reading(campaign, trial, kept, columns)
+    _refuse_copies(campaign, trial, logs, judged.at)
+    found = replace(_judge(campaign, trial, kept, judged), read=read)
     with hold_ledger(folder):
         chain = read_chain(folder)
         now = replay(chain).find(idea)[-1]
@@ -74,7 +74,7 @@ def judge_trial(
             "readings": [
                 [one.arm, _spell(one), digest]
                 for one in kept
-                if (digest := digest_readings(one)) is not None
+                if (digest := digest_readings(one, found.step)) is not None
             ],
         }
         append_line(chain, content)
@@ -138,23 +138,29 @@ def _pick_runs(
     ]
 
 
-def _refuse_copies(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) -> None:
+def _refuse_copies(
+    campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog], at: float | None
+) -> None:
     """Refuse runs that have the readings of another one: what they say, one run has said.
+
+    Args:
+        at: step up to which they are compared; the last one where it is None.
 
     Raises:
         UserError: a run that a trial is about has.
     """
     names = (campaign.terms.baseline, trial.idea)
     wanted = [str(seed) for seed in trial.seeds]
-    for one, other in find_copies([one for one in logs if one.arm in names]):
+    for one, other in find_copies([one for one in logs if one.arm in names], at):
         if {_spell(one), _spell(other)}.intersection(wanted):
             raise UserError(
                 f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
                 "so that they are no two runs: a log was copied, or the seed was not used; give "
                 f"the log of each seed ({list_seeds(trial.seeds)}), or run it anew"
             )
-    for one in logs:
-        seed = campaign.readings.get((one.arm, digest_readings(one) or ""))
+    steps = {step for *_, step in campaign.readings}
+    for one, step in product(logs, steps):
+        seed = campaign.readings.get((one.arm, digest_readings(one, step) or "", step))
         if seed is not None and _spell(one) in wanted and seed != _spell(one):
             raise UserError(
                 f"{one.name} ({one.place}) has the same readings as seed {seed}, which this ledger "
@@ -184,11 +190,10 @@ class _Test:
         return cls(*ends) if (side > 0) is evidence.higher else cls(*reversed(ends))
 
 
-def _judge(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) -> IdeaVerdict:
+def _judge(
+    campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog], judged: JudgedStep
+) -> IdeaVerdict:
     terms = campaign.terms
-    target = None if trial.measure == LOSS else parse_measure(trial.measure).loss
-    judged = JudgedStep(at=terms.at, last=terms.last, nan_diverged=True, target=target)
-    _refuse_scores(terms, logs)
     asked = JudgeRequest(judged=judged, baseline=terms.baseline, told=terms.better == "higher")
     evidence, records, remarks = weigh_pair(logs, asked)
     test, found = _Test.of(evidence), evidence.found
@@ -212,26 +217,14 @@ def _judge(campaign: Campaign, trial: IdeaTrial, logs: Sequence[TrainingLog]) ->
         high=found.high,
         seeds=trial.seeds,
         next=following,
-        remarks=(*remarks, *_describe_early(trial, logs)),
+        remarks=(
+            *remarks,
+            *_describe_confirmation(following, judged),
+            *_describe_early(trial, logs),
+        ),
         runs=_hash_runs(records),
+        step=find_end(logs, judged),
     )
-
-
-def _refuse_scores(terms: CampaignTerms, logs: Sequence[TrainingLog]) -> None:
-    """Refuse scores that nobody named, in a campaign that takes what it finds for a loss.
-
-    Raises:
-        UserError: there is one.
-    """
-    if terms.loss is not None and terms.better is not None:
-        return
-    for one in logs:
-        if is_higher_better(one.loss_name):
-            raise UserError(
-                f"{short_repr(one.loss_name)} ({one.place}) is better the higher it is, and what "
-                "is judged is better the lower it is; name a loss, or an error rate, or type "
-                f"--loss {one.loss_name}=higher"
-            )
 
 
 def _say(
@@ -265,6 +258,13 @@ def _say(
     else:
         why = f"p is above {trial.level:.2g}, the level of this confirmation"
     return f"{trial.idea} is {word}: {why} ({facts})"
+
+
+def _describe_confirmation(following: str, judged: JudgedStep) -> list[str]:
+    """Return a remark on what the step of the first runs decides."""
+    if following != "confirm" or judged.at is not None:
+        return []
+    return ["its other runs are judged at this step and by this loss, too"]
 
 
 def _describe_early(trial: IdeaTrial, logs: Sequence[TrainingLog]) -> list[str]:

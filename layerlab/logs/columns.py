@@ -10,10 +10,10 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
+from layerlab.logs.loss_names import find_loss
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
     ARMS,
-    LOSSES,
     PARTS,
     RUNS,
     SEEDS,
@@ -44,7 +44,11 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             told apart.
     """
     names = table.column_names
-    loss = _find(names, columns.loss, LOSSES, "--loss", path) or _find_alone(table, columns)
+    loss = (
+        find_loss(names, _list_numeric(table), path) or _find_alone(table, columns)
+        if columns.loss is None
+        else _find(names, columns.loss, (), "--loss", path)
+    )
     if loss is None:
         raise UserError(
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
@@ -235,18 +239,20 @@ def _find(
 
 def _find_alone(table: "pa.Table", columns: LogColumns) -> str | None:
     """Return the one column with numbers that names no run or step, if it is called a score."""
-    import pyarrow as pa
-
     named = {*STEPS, *columns.word_names, *filter(None, [columns.step])}
-    numbers = [
-        one.name
-        for one in table.schema
-        if one.name.lower() not in named
-        and one.name not in named
-        and (pa.types.is_floating(one.type) or pa.types.is_integer(one.type))
-    ]
+    numbers = [one for one in _list_numeric(table) if not named.intersection((one, one.lower()))]
     alone = len(numbers) == 1 and is_higher_better(numbers[0]) is not None
     return numbers[0] if alone else None
+
+
+def _list_numeric(table: "pa.Table") -> list[str]:
+    import pyarrow as pa
+
+    return [
+        one.name
+        for one in table.schema
+        if pa.types.is_floating(one.type) or pa.types.is_integer(one.type)
+    ]
 
 
 def _list(names: Sequence[str]) -> str:

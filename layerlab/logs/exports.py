@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerlab.errors import UserError
+from layerlab.logs.loss_names import find_loss
 from layerlab.logs.run_names import read_name
-from layerlab.logs.training_log import LOSSES, STEPS, LogColumns
+from layerlab.logs.training_log import STEPS, LogColumns
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ BETWEEN = " - "
 KEYS, VALUE = ("key", "metric"), "value"
 
 
-def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
+def unpivot(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table":
     """Return a table of W&B with a row for each reading, its arm and its seed; another as it is."""
     import pyarrow as pa
 
@@ -31,7 +32,7 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     if not wide or step not in others:
         return table
     metrics = list(dict.fromkeys(one.rpartition(BETWEEN)[2] for one in wide))
-    metric = _choose_metric(metrics, columns.loss)
+    metric = _choose_metric(metrics, columns.loss, path)
     parts = []
     for name in wide:
         run, _, own = name.rpartition(BETWEEN)
@@ -52,7 +53,7 @@ def unpivot(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     return pa.concat_tables(parts, promote_options="permissive")
 
 
-def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
+def pick_metric(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table":
     """Return MLflow's history with one metric under its name; another table as it is.
 
     Rows of other metrics stay, with nothing for this one: a run may have no others.
@@ -64,7 +65,7 @@ def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     if key is None or VALUE not in table.column_names:
         return table
     metrics = [str(one) for one in table[key].unique().to_pylist()]
-    metric = _choose_metric(metrics, columns.loss)
+    metric = _choose_metric(metrics, columns.loss, path)
     values = table[VALUE]
     ours = compute.equal(table[key].cast("string"), metric)
     own = compute.if_else(ours, values, pa.scalar(None, values.type))
@@ -72,20 +73,20 @@ def pick_metric(table: "pa.Table", columns: LogColumns) -> "pa.Table":
     return table.set_column(column, metric, own).drop_columns([key])
 
 
-def _choose_metric(metrics: list[str], given: str | None) -> str:
+def _choose_metric(metrics: list[str], given: str | None, path: Path) -> str:
     """Return the metric that is judged.
 
     Raises:
         UserError: it is not there, or nothing says which it is.
     """
-    if given is not None and given in metrics:
-        return given
-    usual = next((one for one in LOSSES if one in metrics), None)
-    if given is None and (usual is not None or len(metrics) == 1):
-        return usual or metrics[0]
+    chosen = given if given in metrics else None
+    if given is None:
+        chosen = metrics[0] if len(metrics) == 1 else find_loss(metrics, metrics, path)
+    if chosen is not None:
+        return chosen
     told = ", ".join(map(short_repr, metrics[:12]))
     raise UserError(
-        f"the table has no metric {short_repr(given)}; it has {told}"
+        f"{path} has no metric {short_repr(given)}; it has {told}"
         if given is not None
-        else f"the table has several metrics; type --loss METRIC, one of {told}"
+        else f"{path} has several metrics; type --loss METRIC, one of {told}"
     )

@@ -171,7 +171,8 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
             return  # beside the run's own file, and no run
     elif suffix in TABLES and columns.line is None:
         text_columns = (columns.word_names,) if suffix in SHEETS else ()
-        table = pick_metric(unpivot(TABLES[suffix](path, *text_columns), columns), columns)
+        whole = TABLES[suffix](path, *text_columns)
+        table = pick_metric(unpivot(whole, columns, path), columns, path)
     elif suffix == ".json":
         table = trainer_state.read_trainer_state(path)
     elif suffix in TEXTS or columns.line is not None:

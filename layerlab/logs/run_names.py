@@ -15,6 +15,10 @@ COMMON = re.compile(
     r"|wandb-history|scalars)$",
     re.I,
 )
+# Folders that Lightning and W&B make in that of a run, or in one of many runs.
+MADE = re.compile(
+    r"(lightning_logs|version_\d+|wandb|(offline-)?run-\d{8}_\d{6}-\w+|latest-run|files)$"
+)
 # Of files that are read: other ends, as in attn.rope, are of the name.
 SUFFIX = re.compile(
     r"(\.(csv|tsv|jsonl|ndjson|parquet|json|log|txt|text|out|err|stdout|stderr))+$", re.I
@@ -59,6 +63,8 @@ def read_name(path: Path, pattern: str | None = None) -> tuple[str, str | None]:
         ('pre-norm', '3')
         >>> read_name(Path("wide.csv")), read_name(Path("wide/seed_2/log.txt"))
         (('wide', None), ('wide', '2'))
+        >>> read_name(Path("wide-s2/lightning_logs/version_0/metrics.csv"))
+        ('wide', '2')
     """
     if pattern is not None:
         found = compile_groups(pattern, ("arm",), "--name").search(path.as_posix())
@@ -69,6 +75,9 @@ def read_name(path: Path, pattern: str | None = None) -> tuple[str, str | None]:
     parts = [*path.parts[:-1], SUFFIX.sub("", path.name)]
     while len(parts) > 1 and (COMMON.match(parts[-1]) or CHECKPOINT.match(parts[-1])):
         parts.pop()
+    if len(parts) < len(path.parts) or not SUFFIX.search(path.name):  # a folder, and not a file
+        own = [n for n, part in enumerate(parts) if not MADE.match(part) and part != path.anchor]
+        parts = parts[: own[-1] + 1] if own else parts
     name = "/".join(parts[-2:])
     seeded = SEEDED.search(name)
     arm = name[: seeded.start()].rstrip(BETWEEN).rpartition("/")[2] if seeded else ""

@@ -1,8 +1,10 @@
 """Reads lines of plain text, as nanoGPT-like scripts print them, by a regular expression."""
 
+import logging
 import math
 import re
-from collections.abc import Iterator
+from calendar import day_abbr, day_name, month_abbr, month_name
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +19,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST = 2000  # characters of a line that is searched: an expression may take their square
+COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 # What nanoGPT and modded-nanogpt print: a step, and behind it losses of several kinds.
-STEP = re.compile(r"(?:iter|step):?\s*(\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b")
+STEP = re.compile(
+    r"(?:iter(?:ation)?|step)\s*[:=]?\s*\[?(\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b", re.I
+)
 LOSS = re.compile(
-    r"(?<![^\W_])loss:?\s*(?P<loss>[-+]?(?:(?i:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\deE]*))"
+    r"(?<![^\W_])loss\s*[:=]?\s*(?P<loss>[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*))", re.I
 )
 # Words before a loss, as in "best val loss"; of so many characters.
 KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
 WIDEST = 60
 WORD = re.compile(r"[^\W_]+")
+HELD_OUT = re.compile(r"held[-_ ]out")
+# Words of a line that change with the time or with what it is about, and not with what is read.
+PASSING = frozenset(
+    one.lower()
+    for one in (*month_name, *month_abbr, *day_name, *day_abbr, *logging.getLevelNamesMapping())
+) | {"am", "pm", "utc", "t", "z", "e", "i", "w", "d"}
 
 
 def read_text(path: Path, line: str | None) -> "pa.Table":
@@ -38,11 +49,13 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
     Raises:
         UserError: it fits no line, a group is no number, or a line has two losses of one name.
     """
-    every = read_whole(path).decode("utf-8", "replace").splitlines()
+    every = COLOUR.sub("", read_whole(path).decode("utf-8", "replace")).splitlines()
     lines = [one for one in every if len(one) <= LONGEST]
     rows: list[dict[str, Any]]
     if line is None:
-        rows = [row for one in lines if len(row := dict(_find_losses(one, path))) > 1]
+        read = [(one, dict(_find_losses(one, path))) for one in lines]
+        _refuse_unlike([one for one, row in read if "loss" in row], path)
+        rows = [row for _, row in read if len(row) > 1]
     else:
         pattern = compile_groups(line, ("step", "loss"), "--line")
         fitting = [one for one in map(pattern.search, lines) if one]
@@ -53,9 +66,11 @@ def read_text(path: Path, line: str | None) -> "pa.Table":
     if rows:
         return table_of(rows, path)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
+    shown = next((one for one in lines if "loss" in one.lower()), None)
     raise UserError(
-        f"{path} has {what}; type --line 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', "
-        "with the groups step and loss where they stand"
+        f"{path} has {what}{'' if shown is None else f', as {short_repr(shown)}'}; type --line "
+        "'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', with what stands there around the groups "
+        "step and loss"
     )
 
 
@@ -69,15 +84,18 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
     if step is None:
         return
     yield "step", _number("step", step[1], path)
-    # What is called a loss and no more may be said to be of a text before the step.
-    texts = {one for one in WORD.findall(line[: step.start()].lower()) if one in TEXTS}
     seen: dict[str, float] = {}
+    start = step.end()
     for found in LOSS.finditer(line, step.end()):
         before = line[max(step.end(), found.start() - WIDEST) : found.start()]
         kind = KIND.search(before)
-        words = WORD.findall(kind[0].lower() if kind else "") or (texts if len(texts) == 1 else ())
+        words = [TEXTS.get(one, one) for one in _list_words(kind[0] if kind else "")]
+        # What is called a loss and no more may be said to be of a text in words further off.
+        between = line[start : found.start()]
+        words = words or _find_text(between) or _find_text(line[: step.start()])
+        start = found.end()
         name = "_".join([*words, "loss"])
-        value = _number("loss", found["loss"], path)
+        value = _number("loss", found["loss"].rstrip("."), path)
         if seen.setdefault(name, value) != value and not math.isnan(value):
             raise UserError(
                 f"{path} has a line with two losses of one name, {name}, {seen[name]:g} and "
@@ -85,6 +103,37 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
                 "(?P<loss>\\S+)' with what stands around the one that is meant"
             )
         yield name, value
+
+
+def _find_text(words: str) -> list[str]:
+    """Return the text that words name, if they name one."""
+    texts = {TEXTS[one] for one in _list_words(words) if one in TEXTS}
+    return list(texts) if len(texts) == 1 else []
+
+
+def _list_words(text: str) -> list[str]:
+    """Return the words of a text; held-out is one."""
+    return WORD.findall(HELD_OUT.sub("heldout", text.lower()))
+
+
+def _refuse_unlike(lines: Sequence[str], path: Path) -> None:
+    """Refuse losses of which no word says what they are of, where the words before a step differ.
+
+    Raises:
+        UserError: there are some, as where a trainer validates and says so in a word of its own.
+    """
+    seen: dict[frozenset[str], str] = {}
+    for line in lines:
+        before, *_ = STEP.split(line, maxsplit=1)
+        words = {one for one in _list_words(before) if one.isalpha()}
+        seen.setdefault(frozenset(words - PASSING), line)
+    if len(seen) > 1:
+        first, other, *_ = seen.values()
+        raise UserError(
+            f"{path} has lines that may be of unlike losses: {short_repr(first)} and "
+            f"{short_repr(other)}; type --line with what tells those that are judged, as "
+            "'val.*step (?P<step>\\d+).*loss (?P<loss>\\S+)'"
+        )
 
 
 def _number(name: str, text: str | None, path: Path) -> float:

@@ -6,12 +6,6 @@ from typing import Any
 
 import numpy as np
 
-# Names under which trainers log, the most telling first; a loss on held-out text before any other.
-LOSSES = (
-    *("eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss"),
-    *("validation_loss", "validation/loss", "test_loss", "test/loss"),
-    *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
-)
 # Columns that count updates, whatever a tracker calls them, and others that order readings.
 UPDATES = (
     *("step", "global_step", "_step", "steps", "update", "iteration", "iter", "it"),
@@ -25,7 +19,13 @@ PARTS = (
     *("split", "phase", "mode", "stage", "subset", "partition", "set"),
     *("type", "kind", "event", "dataset", "domain", "task"),
 )
-TEXTS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test")
+# What a loss is of, as a line or a row says it, and as the name of the loss has it.
+TEXTS = {
+    **{one: one for one in ("train", "training", "valid", "validation", "evaluation", "dev")},
+    **{"val": "val", "validate": "val", "validating": "val"},
+    **{"eval": "eval", "evaluate": "eval", "evaluating": "eval", "test": "test", "testing": "test"},
+    **{"held": "held_out", "heldout": "held_out"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)

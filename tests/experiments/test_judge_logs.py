@@ -301,6 +301,18 @@ def test_the_same_readings_twice_are_one_run() -> None:
     assert sum("so that they are no two runs" in one for one in found["remarks"]) == 4
 
 
+def test_the_same_readings_are_one_run_wherever_its_logs_end() -> None:
+    """Of a step that is given nothing counts behind it: neither does it make another run."""
+    logs = [
+        replace(one, seed=f"{number}", steps=one.steps[:end], losses=one.losses[:end])
+        for arm, ends in (("plain", (3.0, 3.01)), ("wide", (2.0, 2.02)))
+        for number, (one, end) in enumerate((log(arm, 1, x), n) for x in ends for n in (10, 7))
+    ]
+    found = judged(logs, JudgedStep(at=70))
+    assert (found["rows"], found["seeds"]) == (judged(logs[::2], JudgedStep(at=70))["rows"], [0, 2])
+    assert sum("so that they are no two runs" in one for one in found["remarks"]) == 4
+
+
 @pytest.mark.parametrize(
     ("losses", "told"),
     [

@@ -17,6 +17,7 @@ from layerlab.ledger.chain import (
     hold_ledger,
     read_chain,
 )
+from layerlab.system.files import write_file
 from tests.refused import refuses
 
 LINES = 5
@@ -135,6 +136,39 @@ def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(fol
     head = json.loads(lines(folder)[-2])
     (folder / HEAD).write_text(json.dumps({"lines": LINES - 1, "digest": head["digest"]}))
     assert len(read_chain(folder).lines) == LINES
+
+
+def refuse_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the file that is written behind each line fail, as on a disk that is full."""
+
+    def write(path: Path, content: str | bytes) -> Path:
+        if path.name == HEAD:
+            raise UserError(f"cannot write {path}: No space left on device")
+        return write_file(path, content)
+
+    monkeypatch.setattr("layerlab.ledger.chain.write_file", write)
+
+
+@pytest.mark.parametrize("cut", ["", '{"line": 6, "bef'])
+def test_a_line_that_is_told_to_have_failed_does_not_count(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    with (folder / FILE).open("a") as stream:
+        stream.write(cut)
+    before = (folder / FILE).read_bytes()
+    refuse_heads(monkeypatch)
+    refuses("cannot write", append_line, read_chain(folder), {"kind": "trial"})
+    assert (folder / FILE).read_bytes() == before
+    monkeypatch.undo()
+    assert append_line(read_chain(folder), {"kind": "trial"}).lines[-1]["line"] == LINES + 1
+
+
+def test_a_ledger_that_is_told_to_have_failed_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_heads(monkeypatch)
+    refuses("cannot write", begin_chain, tmp_path / "new", {"kind": "campaign"})
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> None:

@@ -48,3 +48,42 @@ def test_a_run_that_was_judged_before_is_no_fresh_one(
     logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH})
     first, again = (layerlab.judge_idea(ledger, "wide", logs) for _ in range(2))
     assert first.verdict == again.verdict == "adopted"
+
+
+def cut_off(path: Path, arm: str, seed: int, after: int) -> None:
+    """Take the rows of a run off that stand behind a step."""
+    kept = [
+        one
+        for one in path.read_text().splitlines()
+        if not one.startswith(f"{arm},{seed},") or int(one.split(",")[2]) <= after
+    ]
+    path.write_text("\n".join(kept))
+
+
+@pytest.mark.parametrize("arm", ["plain", "wide"])
+def test_copies_that_end_elsewhere_are_refused(tmp_path: Path, arm: str) -> None:
+    """Where step 50 is judged, what stands behind it makes no other run."""
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain", at=50)
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    logs = table(tmp_path / "a.csv", {"plain": FIRST, "wide": FIRST}, **{f"{arm}_3": loss(arm, 1)})
+    cut_off(logs, arm, 3, after=50)
+    with pytest.raises(UserError, match=rf"{arm}, seed 3 .*same readings as {arm}, seed 1"):
+        layerlab.judge_idea(folder, "wide", logs)
+
+
+@pytest.mark.parametrize("arm", ["plain", "wide"])
+def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path: Path, arm: str) -> None:
+    """The first runs ended at step 50, and one of them was carried on to step 100 since."""
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
+    for name, seed in [(name, seed) for name in ("plain", "wide") for seed in FIRST]:
+        cut_off(logs, name, seed, after=50)
+    assert layerlab.judge_idea(folder, "wide", logs).step == 50
+    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    own = {f"{arm}_13": loss(arm, 2)}
+    logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
+    with pytest.raises(UserError, match=rf"{arm}, seed 13 .*same readings as seed 2, which this"):
+        layerlab.judge_idea(folder, "wide", logs)

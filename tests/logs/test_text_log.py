@@ -69,6 +69,69 @@ def test_losses_of_unlike_lines_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("validate step: {}  loss: {}  memory: 3GiB", "val_loss"),
+        ("Validating iter {} loss {}", "val_loss"),
+        ("evaluate: step {} loss {}", "eval_loss"),
+        ("testing step {} loss={}", "test_loss"),
+        ("held-out step {} loss {}", "held_out_loss"),
+        ("step {} [valid] loss {}", "valid_loss"),
+        ("step {} | split=val | loss {}", "val_loss"),
+        ("step {} | heldout loss {}", "held_out_loss"),
+    ],
+)
+def test_losses_on_held_out_text_are_no_readings_of_training(
+    tmp_path: Path, line: str, name: str
+) -> None:
+    """As torchtitan prints them, at steps at which it logs its training loss, too."""
+    lines = []
+    for row in ROWS:
+        lines += [f"step: {row['step']}  loss: 9.5  memory: 3GiB"]
+        lines += [line.format(row["step"], row["loss"])]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    check(found, "plain", "1")
+    assert found.loss_name == name
+
+
+def test_plain_losses_behind_unlike_words_are_refused(tmp_path: Path) -> None:
+    lines = [f"{word}step {r['step']} loss {r['loss']}" for r in ROWS for word in ("", "probe: ")]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    with pytest.raises(UserError, match=r"may be of unlike losses: 'step 10 .* and 'probe: step"):
+        read(path)
+    (found,) = read(path, line=r"probe.*step (?P<step>\d+).*loss (?P<loss>\S+)")
+    check(found, "plain", "1")
+
+
+def test_words_that_come_and_go_with_the_time_are_of_no_other_loss(tmp_path: Path) -> None:
+    begin = ("Mon Nov 30 23:59 PM INFO", "Tue Dec  1 00:01 AM WARNING", "2026-12-01T00:02:01Z info")
+    lines = [f"{a} step {r['step']} loss {r['loss']}" for a, r in zip(begin, ROWS, strict=True)]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    check(found, "plain", "1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[31mstep:\x1b[0m {}  \x1b[1;32mloss:\x1b[39m {}\x1b[0m",
+        "step={} loss={}",
+        "Epoch [1/5], Step [{}/600], Loss: {}.",
+        "Iteration {}: loss = {}",
+    ],
+)
+def test_lines_are_read_in_colours_and_with_other_signs(tmp_path: Path, line: str) -> None:
+    lines = [line.format(row["step"], row["loss"]) for row in ROWS]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    check(found, "plain", "1")
+
+
+def test_a_line_that_is_not_known_is_shown(tmp_path: Path) -> None:
+    said = r"no line that nanoGPT would write, as 'after 5: loss 3\.2'; type --line"
+    with pytest.raises(UserError, match=said):
+        read(put(tmp_path / "a-s1.log", "begin\nafter 5: loss 3.2\n"))
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("loss 2.5, loss 2.7", r"two losses of one name, loss, 2\.5 and 2\.7: 'step 5: loss"),

@@ -1,0 +1,63 @@
+"""Which of the names in a log is that of the loss which is judged."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from layerlab.errors import UserError
+from layerlab.validation import short_repr
+
+# Names under which trainers log, the most telling first; a loss on held-out text before any other.
+HELD_OUT = (
+    *("eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "valid/loss"),
+    *("validation_loss", "validation/loss", "held_out_loss", "test_loss", "test/loss"),
+    *("val_loss_epoch", "val/loss_epoch"),  # Lightning's means over a pass
+)
+LOSSES = (
+    *HELD_OUT,
+    *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
+)
+# What else may be a loss on held-out text: eval_wiki_loss, loss/val, validPerplexity, valloss.
+_TEXT = re.compile(
+    r"(?<![a-z])(eval(uation|uate)?|val(id|idation|idate)?|test|dev|held)"
+    r"(?![a-z])|(eval|val|valid|test|dev)(?=loss|ppl|nll)"
+)
+_KIND = re.compile(r"(loss(es)?|ppl|perplexity|nll|bpb|bpc|nats|xent|ce|crossentropy)(?![a-z])")
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def find_loss(names: Sequence[str], numeric: Sequence[str], path: Path) -> str | None:
+    """Return the name that is usual for a loss; None where there is none.
+
+    Args:
+        names: of columns, or of metrics.
+        numeric: those of them that hold numbers.
+
+    Raises:
+        UserError: it is that of a loss in training, and one on held-out text may stand beside it.
+    """
+    lower = {name.lower(): name for name in reversed(names)}
+    found = next((lower[name] for name in LOSSES if name in lower), None)
+    if found is None or found.lower() in HELD_OUT:
+        return found
+    held_out = [name for name in numeric if name != found and may_be_held_out(name)]
+    if held_out:
+        told = ", ".join(map(short_repr, held_out[:12]))
+        raise UserError(
+            f"{path} has {short_repr(found)}, and what may be losses on held-out text: {told}; say "
+            f"which is judged: --loss {held_out[0]}, or --loss {found}"
+        )
+    return found
+
+
+def may_be_held_out(name: str) -> bool:
+    """Tell by its words whether a name may be that of a loss on held-out text.
+
+    Example:
+        >>> [may_be_held_out(one) for one in ("eval_wiki_loss", "loss/val", "validPpl", "valloss")]
+        [True, True, True, True]
+        >>> [may_be_held_out(one) for one in ("value_loss", "train_loss", "eval_runtime")]
+        [False, False, False]
+    """
+    words = _CAPITAL.sub("_", name).lower()
+    return bool(_TEXT.search(words) and _KIND.search(words))

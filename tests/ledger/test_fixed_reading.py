@@ -1,0 +1,161 @@
+"""A confirmation is judged where the first runs of its idea were, and by the same loss."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import layerlab
+from layerlab import UserError
+from layerlab.ledger.chain import FILE, append_line, read_chain
+from tests.refused import refuses
+
+FIRST, FRESH = [1, 2, 3, 4], [11, 12, 13, 14, 15]
+STEPS = 30
+DRAW = np.random.default_rng(7).normal(0, 0.01, (2, 20, 400))
+
+
+def curves(
+    path: Path, seeds: Sequence[int], last: int, name: str = "loss", gain: float = 0.0
+) -> Path:
+    """Write runs that go on: a reading every 10 steps, the first of which is at step 10."""
+    with path.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(("arm", "seed", "step", name))
+        for arm, (title, better) in enumerate((("plain", 0.0), ("wide", gain))):
+            for seed in seeds:
+                for step in range(10, last + 1, 10):
+                    value = 3 + 10 / step - better + DRAW[arm, seed, step // 10]
+                    rows.writerow((title, seed, step, value))
+    return path
+
+
+@pytest.fixture
+def screened(tmp_path: Path) -> Path:
+    """A ledger with an idea that looks better at step 100."""
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    found = layerlab.judge_idea(folder, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
+    assert found.next == "confirm" and found.step == 100
+    assert found.read == {"loss": "loss", "step": "step"}
+    assert "its other runs are judged at this step and by this loss, too" in found.remarks
+    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    return folder
+
+
+def test_runs_that_go_on_are_judged_where_the_first_ones_ended(
+    screened: Path, tmp_path: Path
+) -> None:
+    short = curves(tmp_path / "b.csv", FRESH, 60, gain=0.1)
+    refuses(
+        "has no reading at step 100, and 10 of 10 runs have none; its nearest is at 60; 'wide' was "
+        "first judged at this step, and its other runs are too: go on to it, or begin an idea",
+        layerlab.judge_idea,
+        screened,
+        "wide",
+        short,
+    )
+    assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
+    found = layerlab.judge_idea(screened, "wide", curves(tmp_path / "b.csv", FRESH, 200, gain=0.1))
+    rows = {arm: [DRAW[arm, seed, 10] for seed in FRESH] for arm in (0, 1)}
+    assert found.step == 100 and found.verdict == "adopted"
+    assert found.difference == pytest.approx(np.mean(rows[1]) - np.mean(rows[0]) - 0.1)
+
+
+def test_runs_that_have_gone_on_since_have_the_same_verdict(screened: Path, tmp_path: Path) -> None:
+    logs = curves(tmp_path / "b.csv", FRESH, 100, gain=0.1)
+    first = layerlab.judge_idea(screened, "wide", logs)
+    text = (screened / FILE).read_bytes()
+    again = layerlab.judge_idea(screened, "wide", curves(logs, FRESH, 150, gain=0.1))
+    assert again == first and (screened / FILE).read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("eval_loss", {}, "the loss is 'eval_loss' for these logs, and was 'loss' when 'wide' was"),
+        ("loss", {"step": "seed"}, "what counts steps is 'seed' for these logs, and was 'step'"),
+        (
+            "loss",
+            {"line": r"(?P<arm>\w+),(?P<seed>\d+),(?P<step>\d+),(?P<loss>.+)"},
+            "--line is '.*' for these logs, and was left out when 'wide' was first",
+        ),
+    ],
+)
+def test_a_confirmation_by_something_else_is_refused(
+    screened: Path, tmp_path: Path, name: str, options: dict[str, str], said: str
+) -> None:
+    logs = curves(tmp_path / "b.csv", FRESH, 100 if "step" not in options else 10, name, gain=0.1)
+    with pytest.raises(UserError, match=said):
+        layerlab.judge_idea(screened, "wide", logs, arm="arm", seed="seed", **options)
+    assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
+
+
+def test_whoever_judges_as_soon_as_it_looks_good_adopts_no_more(tmp_path: Path) -> None:
+    """Of ideas that change nothing, with losses that wander: they look good at some step."""
+    draw = np.random.default_rng(11)
+    looked, adopted = 0, 0
+    for number in range(40):
+        folder, log = tmp_path / str(number), tmp_path / "log.csv"
+        layerlab.create_ledger(folder, baseline="plain")
+        layerlab.add_idea(folder, "wide", says="nothing", seeds=FIRST)
+        wander(log, FIRST, draw, gain=9)
+        layerlab.judge_idea(folder, "wide", log)
+        level = layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True).level
+        walks = wander(log, FRESH, draw)
+        looked += any(one_sided(walks[:, :, step - 1]) <= level for step in range(1, STEPS + 1))
+        adopted += judge_while_it_goes_on(folder, log)
+    # More than 5 of 40 at a level of 0.022 have a probability below 1e-3.
+    assert adopted <= 5 < looked
+
+
+def judge_while_it_goes_on(folder: Path, log: Path) -> bool:
+    """Judge a log at every fifth step, as far as it has come; return whether that adopts."""
+    first, *rows = log.read_text().splitlines()
+    for last in range(5, STEPS + 1, 5):
+        log.write_text("\n".join([first, *(x for x in rows if int(x.split(",")[2]) <= last)]))
+        if last < STEPS:
+            refuses("first judged at this step", layerlab.judge_idea, folder, "wide", log)
+    return layerlab.judge_idea(folder, "wide", log).verdict == "adopted"
+
+
+def wander(
+    path: Path, seeds: Sequence[int], draw: np.random.Generator, gain: float = 0.0
+) -> np.ndarray:
+    """Write runs of two arms whose losses are random walks; return them: [2, seeds, steps]."""
+    walks = 3 + draw.normal(0, 0.01, (2, len(seeds), STEPS)).cumsum(2)
+    walks[1] -= gain
+    with path.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(("arm", "seed", "step", "loss"))
+        for arm, title in enumerate(("plain", "wide")):
+            for seed, walk in zip(seeds, walks[arm], strict=True):
+                rows.writerows((title, seed, step, x) for step, x in enumerate(walk, start=1))
+    return walks
+
+
+def one_sided(ends: np.ndarray) -> float:
+    return float(stats.ttest_rel(ends[1], ends[0], alternative="less").pvalue)
+
+
+def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path: Path) -> None:
+    """It does not say where it was made."""
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    found = layerlab.judge_idea(folder, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
+    lines = (folder / FILE).read_bytes().splitlines(keepends=True)
+    (folder / FILE).write_bytes(b"".join(lines[:-1]))
+    (folder / "head.json").unlink()
+    told = json.loads(lines[-2])
+    (folder / "head.json").write_text(json.dumps({"lines": 2, "digest": told["digest"]}))
+    old = {name: one for name, one in found.to_json().items() if name not in ("step", "read")}
+    append_line(read_chain(folder), {"kind": "verdict", "verdict": old})
+    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    logs = curves(tmp_path / "b.csv", FRESH, 60, "eval_loss", gain=0.1)
+    assert layerlab.judge_idea(folder, "wide", logs).step == 60
