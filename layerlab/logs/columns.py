@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST = 12  # columns that an error names
 # Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
 MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
+COMMA = re.compile(r"'[-+]?\d+,\d+'")
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
@@ -272,9 +273,11 @@ def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> n
             raise pa.ArrowInvalid("true and false")
         found: np.ndarray = column.cast(pa.float64()).to_numpy()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        why = " ".join(str(error).split())
+        comma = "write 3.21 for 3,21, or " if COMMA.search(why) else ""
         raise UserError(
-            f"the column {name!r} of {path} holds something else than numbers: "
-            f"{' '.join(str(error).split())}; name another with {option} COLUMN"
+            f"the column {name!r} of {path} holds something else than numbers: {why}; {comma}name "
+            f"another with {option} COLUMN"
         ) from None
     return found
 

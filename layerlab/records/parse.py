@@ -184,13 +184,15 @@ def check_digest(content: Any) -> Any:
     Files of earlier versions have none, and are believed.
 
     Raises:
-        ValueError: it is not what was sealed.
+        ValueError: it is no table, or not what was sealed.
 
     Example:
         >>> check_digest({"n": 1}), check_digest(seal({"n": 2}))
         ({'n': 1}, {'n': 2})
     """
-    return unseal(content) if isinstance(content, dict) and content.get(DIGEST) else content
+    if not isinstance(content, dict):
+        raise ValueError("it holds no table")
+    return unseal(content) if content.get(DIGEST) else content
 
 
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:

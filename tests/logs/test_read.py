@@ -257,6 +257,9 @@ BAD = {
     "holds something else than numbers": (
         lambda at: write_csv(at / "x.csv", [{"step": 1, "loss": "low"}])
     ),
+    "Failed to parse string: '3,21' as a scalar of type double; write 3.21 for 3,21, or name": (
+        lambda at: put(at / "x.csv", 'step,loss\n1,"3,21"\n')
+    ),
     "cannot be read as a table": lambda at: put(at / "x.csv", "step,loss\n1,2\n3"),
     "has two columns called 'loss'": lambda at: put(at / "x.csv", "loss,loss\n1,2\n"),
     "cannot be read as a JSON object a line (line 2)": (

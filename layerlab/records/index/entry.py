@@ -30,7 +30,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A run, a comparison, a report, an evaluation, an adaptation or a study.
+    """A run, a comparison, a report, an evaluation, an adaptation, a study or a campaign.
 
     Attributes:
         kind: which of them.

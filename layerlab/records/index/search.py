@@ -3,17 +3,29 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from json import JSONDecodeError
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from layerlab.errors import UserError
-from layerlab.records.index import adaptation, comparison, evaluation, inspection, run, study
+from layerlab.records.index import (
+    adaptation,
+    campaign,
+    comparison,
+    evaluation,
+    inspection,
+    run,
+    study,
+)
 from layerlab.records.index.entry import DAMAGED, Entry, Kind, Summary, moment, one_line
 from layerlab.records.parse import explain
 from layerlab.validation import short_repr
 
-KINDS = (run.KIND, comparison.KIND, adaptation.KIND, evaluation.KIND, inspection.KIND, study.KIND)
+KINDS = (
+    *(run.KIND, comparison.KIND, adaptation.KIND, evaluation.KIND, inspection.KIND, study.KIND),
+    campaign.KIND,
+)
 DEPTH = 8  # folders below the first
 MOST = 20_000  # folders that are looked into
 # A file that keeps its folder out of the list of another one.
@@ -116,18 +128,21 @@ def _entry(root: Path, folder: Path, kind: Kind, links: frozenset[str]) -> Entry
 
 
 def _summary(folder: Path, kind: Kind, links: frozenset[str]) -> Summary:
+    name = folder.resolve().name
     linked = [file for file in kind.files if file in links]
     if linked:
-        return Summary(folder.name, DAMAGED, f"{linked[0]} is a link, which is not followed")
+        return Summary(name, DAMAGED, f"{linked[0]} is a link, which is not followed")
     try:
         return kind.read(folder)
     except ValidationError as error:
         why = explain(error)
     except OSError as error:
         why = error.strerror or str(error)
+    except JSONDecodeError as error:
+        why = f"it is not JSON: {error}"
     except (UserError, ValueError) as error:
         why = str(error)
-    return Summary(folder.name, DAMAGED, why)
+    return Summary(name, DAMAGED, why)
 
 
 def _change_time(folder: Path, kind: Kind) -> float:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,17 @@ def test_what_is_no_comparison_is_refused() -> None:
         compare_runs(recipe(), [*given, given[0]])
     with pytest.raises(UserError, match="the recipe drawn has no compare section; write"):
         compare_runs(recipe().change({"compare": None}), [])
+
+
+def test_two_folders_with_one_run_are_both_named(tmp_path: Path) -> None:
+    """A copy has the name of its original in its manifest: whoever deletes one wants to know it."""
+    given = recipe()
+    first, *_ = records(given, losses(BASE, BETTER))
+    own = write(tmp_path / "runs", first)
+    copied = shutil.copytree(own, tmp_path / "runs" / "copy of it")
+    with pytest.raises(UserError) as caught:
+        compare_runs(given, [own, copied])
+    assert f"{own} and {copied} are both llama with seed 1" in str(caught.value)
 
 
 def test_a_single_arm_is_held_against_none() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+import layerlab
 from layerlab import UserError
 from layerlab.records.index import search
 from layerlab.records.index.entry import LONGEST, Entry
 from layerlab.records.index.search import find_entries
 from layerlab.records.parse import seal
 from layerlab.system.locks import lock_folder
+from tests.ledger.written_campaign import write_campaign
 from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
 from tests.report.race import race
@@ -90,6 +92,32 @@ def test_a_report_of_cleaned_text_is_no_report_of_a_model(tmp_path: Path) -> Non
     put(tmp_path, "report.json", {"documents": 3})
     put(tmp_path, "text.jsonl", "{}\n")
     assert find_entries(tmp_path) == ([], [])
+
+
+def test_a_campaign_counts_its_ideas(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path)
+    (tmp_path / "log.csv").unlink()
+    found = only(tmp_path)
+    assert (found.kind, found.name, found.page) == ("campaign", "own", None)
+    count = layerlab.read_ledger(folder, out=tmp_path / "page").count()
+    told = f"5 ideas against plain: {count['adopted']} adopted, {count['refuted']} refuted, "
+    assert found.headline == f"{told}{count['undecided']} undecided"
+    (page,) = [one for one in find_entries(tmp_path)[0] if one.folder == "page"]
+    assert (page.headline, page.page) == (found.headline, "page/report.html")
+    with (folder / "ledger.jsonl").open("a") as stream:
+        stream.write('{"line": 9, "kin')
+    cut = next(one for one in find_entries(tmp_path)[0] if one.folder == "own")
+    assert (cut.state, cut.headline) == ("finished", found.headline)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("[]", "it holds no table"), ("", "it is not JSON: Expecting value")]
+)
+def test_a_comparison_that_is_none_is_damaged(tmp_path: Path, content: str, told: str) -> None:
+    put(tmp_path, "comparison.json", content)
+    found = only(tmp_path)
+    assert (found.name, found.state) == (tmp_path.name, "damaged")
+    assert found.headline.startswith(told)
 
 
 def test_an_evaluation_has_its_averages_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -194,9 +222,9 @@ def test_a_study_counts_its_verdicts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("study.json", "{", "Expecting property name"),
+        ("study.json", "{", "it is not JSON: Expecting property name"),
         ("study.json", "[" * 20_000, "it is nested too deeply"),
-        ("study.json", [], "Input should be a valid dictionary"),
+        ("study.json", [], "it holds no table"),
         ("report.json", {"models": []}, "it has no findings"),
         ("results.json", {**scored(), "groups": [{"arm": 3}]}, "its groups.0.arm is 3"),
         ("comparison.json", {"name": "x" * 9_000}, "it has no metric"),

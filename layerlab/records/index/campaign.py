@@ -1,0 +1,67 @@
+"""A campaign of ideas in the index: its ledger, or a page of it, by what became of the ideas."""
+
+from pathlib import Path
+
+from layerlab.records.index.entry import FINISHED, Kind, Summary, Table
+from layerlab.records.parse import json_of, read_json
+from layerlab.system.files import read_whole
+
+LEDGER, DATA = "ledger.jsonl", "campaign.json"
+
+
+class _Terms(Table):
+    baseline: str
+
+
+class _Verdict(Table):
+    idea: str
+    verdict: str
+
+
+class _Line(Table):
+    kind: str
+    terms: _Terms | None = None
+    idea: str | None = None
+    verdict: _Verdict | None = None
+
+
+class _Idea(Table):
+    verdict: str
+
+
+class _Page(_Terms):
+    ideas: list[_Idea]
+
+
+def matches(names: frozenset[str]) -> bool:
+    """Tell the folder of a campaign by its ledger, or by the numbers of a page of it."""
+    return LEDGER in names or DATA in names
+
+
+def read(folder: Path) -> Summary:
+    """Read a campaign; whether a ledger is as it was written is told where it is judged."""
+    if not (folder / LEDGER).exists():
+        # Its digest is that of the ledger, whose file is elsewhere.
+        page = _Page.model_validate(read_json(folder / DATA))
+        return _summarise(folder, page.baseline, [one.verdict for one in page.ideas])
+    baseline, words = "", dict[str, str]()
+    # What stands behind the last line break was cut off while it was written.
+    for content in read_whole(folder / LEDGER).split(b"\n")[:-1]:
+        line = _Line.model_validate(json_of(content.decode()))
+        if line.terms is not None:
+            baseline = line.terms.baseline
+        elif line.verdict is not None:
+            words[line.verdict.idea] = line.verdict.verdict
+        elif line.idea is not None:
+            words[line.idea] = "undecided"
+    return _summarise(folder, baseline, list(words.values()))
+
+
+def _summarise(folder: Path, baseline: str, words: list[str]) -> Summary:
+    ideas = "1 idea" if len(words) == 1 else f"{len(words)} ideas"
+    counted = [f"{words.count(word)} {word}" for word in ("adopted", "refuted", "undecided")]
+    headline = f"{ideas} against {baseline}: {', '.join(counted)}"
+    return Summary(folder.resolve().name, FINISHED, headline)
+
+
+KIND = Kind("campaign", (LEDGER, DATA), "report.html", matches, read)
