@@ -9,28 +9,28 @@ from layerlab.system.files import read_whole
 LEDGER, DATA = "ledger.jsonl", "campaign.json"
 
 
-class _Terms(Table):
+class _CampaignTerms(Table):
     baseline: str
 
 
-class _Verdict(Table):
+class _JudgedIdea(Table):
     idea: str
     verdict: str
 
 
-class _Line(Table):
+class _LedgerLine(Table):
     kind: str
-    terms: _Terms | None = None
+    terms: _CampaignTerms | None = None
     idea: str | None = None
-    verdict: _Verdict | None = None
+    verdict: _JudgedIdea | None = None
 
 
-class _Idea(Table):
+class _CountedIdea(Table):
     verdict: str
 
 
-class _Page(_Terms):
-    ideas: list[_Idea]
+class _CampaignPage(_CampaignTerms):
+    ideas: list[_CountedIdea]
 
 
 def matches(names: frozenset[str]) -> bool:
@@ -42,12 +42,12 @@ def read(folder: Path) -> Summary:
     """Read a campaign; whether a ledger is as it was written is told where it is judged."""
     if not (folder / LEDGER).exists():
         # Its digest is that of the ledger, whose file is elsewhere.
-        page = _Page.model_validate(read_json(folder / DATA))
+        page = _CampaignPage.model_validate(read_json(folder / DATA))
         return _summarise(folder, page.baseline, [one.verdict for one in page.ideas])
     baseline, words = "", dict[str, str]()
     # What stands behind the last line break was cut off while it was written.
     for content in read_whole(folder / LEDGER).split(b"\n")[:-1]:
-        line = _Line.model_validate(json_of(content.decode()))
+        line = _LedgerLine.model_validate(json_of(content.decode()))
         if line.terms is not None:
             baseline = line.terms.baseline
         elif line.verdict is not None:
