@@ -55,7 +55,7 @@ def accounted(name: str, asked: argparse.Namespace, chosen: LatencyConfig) -> No
         met = "met" if abs(off) <= WITHIN else "MISSED"
         print(f"  measured - predicted {off:+.3f}, target within {WITHIN}: {met}", flush=True)
     if asked.out is not None:
-        write_file(asked.out / f"{name}.json", json.dumps(found.to_json(), indent=1) + "\n")
+        write_file(asked.out / f"{name}.json", json.dumps(found.to_dict(), indent=1) + "\n")
 
 
 def main() -> None:

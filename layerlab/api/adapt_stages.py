@@ -142,7 +142,7 @@ def find_contamination(
     found = contamination(text.pieces(), questions(*map(find_text, _to_list(benchmark))))
     found = replace(found, notes=(*text.notes, *found.notes))
     if folder is not None:
-        content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
+        content = json.dumps(found.to_dict(), ensure_ascii=False, indent=1)
         write_file(folder, content + "\n", _is_found)
     return found
 
@@ -290,7 +290,7 @@ def embed_tokenizer(
     def fill(folder: Path) -> None:
         found.model.save_pretrained(folder)
         new.save_pretrained(folder)
-        kept = json.dumps(done.to_json(), indent=1) + "\n"
+        kept = json.dumps(done.to_dict(), indent=1) + "\n"
         (folder / EMBEDDING).write_text(kept, encoding="utf-8")
 
     with quiet_libraries():

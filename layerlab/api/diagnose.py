@@ -51,7 +51,7 @@ class Diagnosis:
     gpu_kernel: str
     extras: dict[str, list[str]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as JSON values."""
         return asdict(self)
 

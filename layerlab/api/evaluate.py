@@ -303,7 +303,7 @@ def _sum(
             **question.typed,
             **granted_options(),
         },
-        "options": question.options.to_json(),
+        "options": question.options.to_dict(),
         "arms": arms,
         "benchmarks": benchmarks,
         "groups": group_rows(benchmarks),

@@ -182,5 +182,5 @@ def read_ledger(folder: File, *, out: File | None = None, lang: str = ENGLISH) -
     if out is not None:
         argv = ["layerlab", "ledger", "status", fspath(folder), "--out", fspath(out)]
         beside = {"layerlab": VERSION, "said": list_facts(campaign), "command": join_words(argv)}
-        save_campaign({**campaign.to_json(), **beside}, Path(out), lang)
+        save_campaign({**campaign.to_dict(), **beside}, Path(out), lang)
     return campaign

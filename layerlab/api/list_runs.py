@@ -51,11 +51,11 @@ class RunIndex:
 
         return render_index(self.entries, self.remarks, self.folder, most)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the index as plain values."""
         return {
             "folder": str(self.folder),
-            "entries": [one.to_json() for one in self.entries],
+            "entries": [one.to_dict() for one in self.entries],
             "remarks": list(self.remarks),
         }
 
@@ -73,7 +73,7 @@ class RunIndex:
             UserError: it cannot be written, or something else than an index is there.
         """
         page = check_page(place, lang)
-        write_file(page, render(self.to_json(), page.absolute().parent, lang))
+        write_file(page, render(self.to_dict(), page.absolute().parent, lang))
         return page
 
 

@@ -46,18 +46,18 @@ class JsonRecord:
 
     whole: ClassVar[bool] = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain lists, dicts, numbers and texts.
 
         Example:
-            >>> Spec.from_json(Spec().to_json()) == Spec()
+            >>> Spec.from_dict(Spec().to_dict()) == Spec()
             True
         """
         return _write(self)
 
     @classmethod
-    def from_json(cls: type[Writable], value: Any) -> Writable:
-        """Return the record that `to_json` wrote.
+    def from_dict(cls: type[Writable], value: Any) -> Writable:
+        """Return the record that `to_dict` wrote.
 
         Raises:
             UserError: something that it never writes.
@@ -167,7 +167,7 @@ def _write(record: Any) -> dict[str, Any]:
         if isinstance(value, Choice):
             options = {key: _thaw(one) for key, one in value.options}
             value = {"name": value.name, "options": options}
-        written[part.name] = value.to_json() if hasattr(value, "to_json") else value
+        written[part.name] = value.to_dict() if hasattr(value, "to_dict") else value
     return written
 
 
@@ -184,7 +184,7 @@ def _read(kind: type[Any], value: Any) -> dict[str, Any]:
         )
         fault = fault if value is found else f"is {short_repr(value)}"
         raise UserError(
-            f"what should be a {kind.__name__} {fault}; expected what {kind.__name__}.to_json() "
+            f"what should be a {kind.__name__} {fault}; expected what {kind.__name__}.to_dict() "
             f"gives: {', '.join(declared)}"
         )
     return {name: _field(declared[name], one) for name, one in found.items()}
@@ -197,8 +197,8 @@ def _is_required(one: Field[Any]) -> bool:
 def _field(one: Field[Any], value: Any) -> Any:
     """Return the value of one field, checked by its type."""
     kind: Any = one.type
-    if hasattr(kind, "from_json"):
-        return kind.from_json(value)
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value)
     if kind is Choice:
         return _choose(one.name, value)
     allowed = get_args(kind)

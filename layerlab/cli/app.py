@@ -151,7 +151,7 @@ def variants(
         against=against,
     )
     if as_json:
-        show_json(wanted.to_json(), 2)
+        show_json(wanted.to_dict(), 2)
     else:
         show(wanted.render_costs if costs or names else wanted.render)
 
@@ -285,7 +285,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     found = diagnose()
     if as_json:
-        show_json(found.to_json(), 2)
+        show_json(found.to_dict(), 2)
     else:
         say(str(found))
 

@@ -118,7 +118,7 @@ def _is_earlier(file: Path) -> bool:
 def _show(found: Any, as_json: bool, out: Path | None) -> None:
     import json
 
-    text = json.dumps(found.to_json(), indent=1) + "\n"
+    text = json.dumps(found.to_dict(), indent=1) + "\n"
     if out is not None:
         from layerlab.system.files import write_file
 

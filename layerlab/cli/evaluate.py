@@ -172,7 +172,7 @@ def evaluate(
         trust_tasks=trust_tasks,
         progress=not quiet,
         lang=lang,
-        **options.to_json(),
+        **options.to_dict(),
     )
     if as_json:
         show_json(result.to_json())

@@ -60,7 +60,7 @@ def gap(
     if profiles:
         loaded = [load_profile(name) for name in list_profiles()]
         if as_json:
-            show_json([one.to_json() for one in loaded])
+            show_json([one.to_dict() for one in loaded])
         else:
             say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in loaded))
         return
@@ -82,7 +82,7 @@ def gap(
     asked |= {"logprobs": logprobs, "passage": passage if logprobs is None else None}
     found = answer_gap(GapRequest(model=model or DEFAULT, **asked), progress=not quiet)
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
     else:
         say_wrapped(str(found))
 

@@ -77,7 +77,7 @@ def new(
         folder, baseline=baseline, fdr=fdr, alpha=alpha, never=never, loss=loss, at=at, last=last
     )
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
         return
     say_wrapped(describe_campaign(found))
 
@@ -108,7 +108,7 @@ def add(
     numbers = parse_seeds(seeds)
     found = add_idea(folder, idea, seeds=numbers, says=says, measure=measure, confirm=confirm)
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
         return
     say_wrapped(describe_trial(found))
 
@@ -139,7 +139,7 @@ def judge(
 
     found = judge_idea(folder, idea, logs, arm=arm, seed=seed, step=step, line=line, name=name)
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
     else:
         say_wrapped("\n".join([found.said, *found.remarks]))
     raise typer.Exit(CODES[found.verdict])
@@ -160,7 +160,7 @@ def status(
 
     found = read_ledger(folder, out=out, lang=lang)
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
         return
     say_wrapped(describe_campaign(found))
     if found.trials:

@@ -36,7 +36,7 @@ def runs(
     found = list_runs(folder)
     page = None if html is None else found.save(html, lang)
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
         return
     show(found.table(None if every else NEWEST))
     if page is not None:

@@ -268,7 +268,7 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
 
     plan = plan_task(task, several=several)
     if as_json:
-        show_json(plan.to_json())
+        show_json(plan.to_dict())
         return
     for index, one in enumerate(plan.sizes):
         if task.rungs:

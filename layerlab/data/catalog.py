@@ -37,7 +37,7 @@ class KnownCorpus:
     feeds: tuple[str, ...]
     source: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields."""
         return asdict(self)
 

@@ -29,10 +29,10 @@ class SizePlan:
     differs: Sequence[Mapping[str, Any]]
     scores: Sequence[Mapping[str, Any]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         parts = {"differs": list(self.differs), "scores": list(self.scores)}
-        return {**self.estimate.to_json(), **parts}
+        return {**self.estimate.to_dict(), **parts}
 
     def remarks(self) -> list[str]:
         """Return the lines that stand below the table of the estimate."""
@@ -57,9 +57,9 @@ class TrainingPlan:
         section = self.task.recipe.compare
         return [] if section is None else describe_looks(section, len(section.arms))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        told, rungs = [one.to_json() for one in self.sizes], self.task.rungs
+        told, rungs = [one.to_dict() for one in self.sizes], self.task.rungs
         sizes = plan_to_json(rungs, told) if rungs else told[0]
         return {**sizes, "looks": self.looks, "notes": self.task.notes}
 

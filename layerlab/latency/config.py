@@ -53,7 +53,7 @@ class LatencyConfig:
         """Return the tokens in the cache in the end; the last new one is not read any more."""
         return self.tokens - 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and texts."""
         return asdict(self)
 

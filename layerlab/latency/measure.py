@@ -67,12 +67,12 @@ class Timing:
     prefill: Spread
     decode: Spread
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and texts."""
         return {
             **vars(self),
-            "prefill": self.prefill.to_json(),
-            "decode": self.decode.to_json(),
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
         }
 
 
@@ -105,17 +105,17 @@ class Latency:
         """Return the verdict on the claim of the source, under one accounting."""
         return judge(self.pair, self.decode) if self.pair and self.decode else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, numbers and texts."""
         pair, verdict = self.pair, self.verdict
         return {
             "schema": SCHEMA,
-            "setting": self.setting.to_json(),
+            "setting": self.setting.to_dict(),
             "machine": machine(self.setting.device, self.setting.threads),
             "versions": versions(),
-            "timed": [one.to_json() for one in self.timed],
+            "timed": [one.to_dict() for one in self.timed],
             "ratio": {
-                name: None if one is None else one.to_json()
+                name: None if one is None else one.to_dict()
                 for name, one in (("prefill", self.prefill), ("decode", self.decode))
             },
             "accounting": None

@@ -25,7 +25,7 @@ class Spread:
     high: float
     values: tuple[float, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers."""
         return {**asdict(self), "values": list(self.values)}
 
@@ -60,7 +60,7 @@ class Ratio:
     high: float | None
     pairs: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers."""
         return asdict(self)
 

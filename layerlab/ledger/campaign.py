@@ -83,7 +83,7 @@ class IdeaVerdict:
     step: float | None = None
     read: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {**asdict(self), "seeds": list(self.seeds), "remarks": list(self.remarks)}
 
@@ -112,9 +112,9 @@ class IdeaTrial:
     time: str
     verdict: IdeaVerdict | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        verdict = None if self.verdict is None else self.verdict.to_json()
+        verdict = None if self.verdict is None else self.verdict.to_dict()
         return {**asdict(self), "seeds": list(self.seeds), "verdict": verdict}
 
 
@@ -219,7 +219,7 @@ class Campaign:
         verdicts = [find_word(trials) for trials in self.ideas.values()]
         return {word: verdicts.count(word) for word in ("adopted", "refuted", "undecided")}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "folder": self.folder,
@@ -235,7 +235,7 @@ class Campaign:
             "remark": self.remark,
             "ideas": [
                 {"idea": name, "verdict": find_word(trials), "next": find_next(trials)}
-                | {"says": trials[0].says, "trials": [one.to_json() for one in trials]}
+                | {"says": trials[0].says, "trials": [one.to_dict() for one in trials]}
                 for name, trials in self.ideas.items()
             ],
         }

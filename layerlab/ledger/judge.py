@@ -68,7 +68,7 @@ def judge_trial(
             return now.verdict
         content = {
             "kind": "verdict",
-            "verdict": found.to_json(),
+            "verdict": found.to_dict(),
             "logs": list(dict.fromkeys(json_text(one.place) for one in kept)),
             "read": {name: one for name, one in asdict(columns).items() if one is not None},
             "readings": [

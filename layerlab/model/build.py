@@ -107,7 +107,7 @@ def configuration(
     tied = spec.stack.head == "tied"
     return LabConfig(
         variant=name,
-        spec=spec.to_json(),
+        spec=spec.to_dict(),
         files=find_needed(spec),
         seed=seed_of(seed),
         hidden_size=sizes.width,

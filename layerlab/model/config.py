@@ -20,7 +20,7 @@ class LabConfig(PreTrainedConfig):
 
     Attributes:
         variant: the name it was built under.
-        spec: what `Spec.to_json` wrote.
+        spec: what `Spec.to_dict` wrote.
         seed: from which every parameter is drawn, each from its own stream.
         files: files from outside the package that the variant needs: name and SHA-256.
         mup_base_width: width from which muP scales; None: the standard parametrization.
@@ -58,7 +58,7 @@ class LabConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.spec is None:
-            self.spec = Spec().to_json()
+            self.spec = Spec().to_dict()
         if self.files is None:
             self.files = {}
         super().__post_init__(**kwargs)
@@ -83,7 +83,7 @@ class LabConfig(PreTrainedConfig):
 
     def parse_spec(self) -> Spec:
         """Return the spec as a `Spec`."""
-        return Spec.from_json(self.spec or {})
+        return Spec.from_dict(self.spec or {})
 
     def shape(self) -> Shape:
         """Return the sizes under their own names."""

@@ -215,7 +215,7 @@ def _fill(folder: Path, asked: VocabularyRequest, changed: VocabularyChange) -> 
     changed.words.save_pretrained(folder)
     given = {**asdict(asked), "terms": None if asked.terms is None else str(asked.terms)}
     head = {"schema": SCHEMA, "layerlab": VERSION, "asked": given}
-    content = {**head, **changed.proof.to_json()}
+    content = {**head, **changed.proof.to_dict()}
     text = json.dumps(content, ensure_ascii=False, indent=1)
     (folder / PROOF).write_text(text + "\n", encoding="utf-8")
     if changed.kept is not None:

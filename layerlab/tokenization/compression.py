@@ -43,7 +43,7 @@ class Compression:
         """
         return self.tokens / self.bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers."""
         return {
             **vars(self),

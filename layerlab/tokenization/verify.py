@@ -47,10 +47,10 @@ class TokenizerComparison:
         """
         return self.new.tokens / self.base.tokens
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        sizes = {"base": self.base.to_json(), "new": self.new.to_json()}
+        sizes = {"base": self.base.to_dict(), "new": self.new.to_dict()}
         return {"name": self.name, "ratio": self.ratio, **counts, **sizes}
 
 
@@ -109,7 +109,7 @@ class VocabularyCheck:
         grown = all(not one.longer and one.coarser == one.new.texts for one in self.tallies)
         return kept and (grown or self.removed > 0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         plain = {name: value for name, value in vars(self).items() if name != "tallies"}
         return {
@@ -119,7 +119,7 @@ class VocabularyCheck:
             "partial": list(self.partial),
             "terms": None if self.terms is None else asdict(self.terms),
             "published": dict(self.published),
-            "texts": [one.to_json() for one in self.tallies],
+            "texts": [one.to_dict() for one in self.tallies],
         }
 
 

@@ -52,7 +52,7 @@ def manifest(
         "versions": versions(),
         "batch_tokens": recipe.train.batch_size * block,
         "micro_batch": micro,
-        "match": None if run.match is None else run.match.to_json(),
+        "match": None if run.match is None else run.match.to_dict(),
     }
 
 

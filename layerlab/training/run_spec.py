@@ -103,7 +103,7 @@ def write_run(run: RunSpec, folder: Path) -> None:
     """
     recipe = run.recipe.model_dump(mode="json")
     write_file(folder / RECIPE, json.dumps(recipe, indent=1) + "\n")
-    match = None if run.match is None else run.match.to_json()
+    match = None if run.match is None else run.match.to_dict()
     body = {
         "schema": SCHEMA,
         "run": run.name,

@@ -142,7 +142,7 @@ def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) ->
     with console.capture() as caught:
         console.print(fresh.table())
     assert "pretrain-" in caught.get() and "of training left: of updates tried" in caught.get()
-    assert fresh.to_json()["parameters"] == expected.parameters
+    assert fresh.to_dict()["parameters"] == expected.parameters
 
 
 @pytest.mark.full

@@ -27,7 +27,7 @@ def test_what_was_found_of_benchmarks_is_written_and_nothing_else_replaced(tmp_p
     asked.write_text(json.dumps({"question": "Who set the ruling aside in that old case?"}))
     for _ in range(2):  # an earlier one is replaced
         found = layerlab.find_contamination(text, asked, out=out)
-        assert json.loads(out.read_text("utf-8")) == json.loads(json.dumps(found.to_json()))
+        assert json.loads(out.read_text("utf-8")) == json.loads(json.dumps(found.to_dict()))
     refuses("is no report of contamination", layerlab.find_contamination, text, asked, out=asked)
 
 

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 def test_it_is_a_value_with_its_entries(folder: Path) -> None:
     found = layerlab.list_runs(folder)
     assert [one.name for one in found] == [RUN.name] and len(found) == 1
-    content = found.to_json()
+    content = found.to_dict()
     assert content["folder"] == str(folder) and content["remarks"] == []
     assert content["entries"][0]["state"] == "finished"
 

@@ -54,7 +54,7 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingR
 def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: TrainingResult, tmp_path: Path) -> None:
     one = estimate_runs(SMALL, out=tmp_path, progress=False)
     arms = estimate_runs(SMALL, out=tmp_path, progress=False, arms=["llama", "gpt2"])
-    assert one.sizes[0].estimate.runs == 1 and one.to_json()["looks"] == []
+    assert one.sizes[0].estimate.runs == 1 and one.to_dict()["looks"] == []
     assert [side.arm for side in arms.sizes[0].estimate.sides] == ["llama", "gpt2"]
     assert any(line.startswith("gpt2 against llama") for line in arms.sizes[0].remarks())
     assert not any(tmp_path.iterdir())

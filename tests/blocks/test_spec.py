@@ -16,10 +16,10 @@ from tests.refused import refusal, refuses
 def test_every_value_comes_back_from_json(name: str) -> None:
     one = variants()[name]
     for value in (one, one.spec, one.spec.block, one.spec.stack):
-        written = json.loads(json.dumps(value.to_json()))
-        again = type(value).from_json(written)
+        written = json.loads(json.dumps(value.to_dict()))
+        again = type(value).from_dict(written)
         assert again == value and hash(again) == hash(value)
-        assert again.to_json() == written
+        assert again.to_dict() == written
 
 
 PART = "a part with its options: type {"
@@ -31,7 +31,7 @@ BLOCK = [
     ({"norm": {"name": "rms", "options": []}}, f"expected {PART}"),
     ({"placement": ["pre"]}, "placement is ['pre']; expected 'pre' or 'post'"),
     ({"normm": {}}, "what should be a BlockSpec has a field 'normm' that there is not; expected"),
-    ([], "what should be a BlockSpec is []; expected what BlockSpec.to_json() gives: norm"),
+    ([], "what should be a BlockSpec is []; expected what BlockSpec.to_dict() gives: norm"),
 ]
 STACK = [
     ({"dropout": "x"}, "dropout is 'x'; expected a number at least 0.0 and at most 0.9"),
@@ -50,32 +50,32 @@ STACK = [
 )
 def test_what_is_no_spec_is_refused_in_one_line(kind, value, said: str) -> None:
     with pytest.raises(UserError) as told:
-        kind.from_json(value)
+        kind.from_dict(value)
     assert said in str(told.value) and "\n" not in str(told.value)
     with pytest.raises(UserError) as told:  # as a configuration on disk has it
         place = "block" if kind is BlockSpec else "stack"
-        LabConfig(spec={**Spec().to_json(), place: value})
+        LabConfig(spec={**Spec().to_dict(), place: value})
     assert said in str(told.value)
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"block": {}}, "what should be a Spec has no stack; expected what Spec.to_json() gives"),
+        ({"block": {}}, "what should be a Spec has no stack; expected what Spec.to_dict() gives"),
         ({"block": {}, "stack": {}, "more": 1}, "has a field 'more' that there is not"),
         ("llama", "what should be a Spec is 'llama'; expected"),
     ],
 )
 def test_a_spec_is_whole(value, said: str) -> None:
-    assert said in refusal(Spec.from_json, value)
+    assert said in refusal(Spec.from_dict, value)
 
 
 def test_a_variant_has_what_a_reader_must_know() -> None:
-    whole = variants()["llama"].to_json()
+    whole = variants()["llama"].to_dict()
     for lost in ("name", "spec", "equation", "source", "about"):
         with pytest.raises(UserError, match=f"what should be a Variant has no {lost}; expected"):
-            Variant.from_json({key: one for key, one in whole.items() if key != lost})
-    assert Variant.from_json({**whole, "inner": 4}).inner == 4
+            Variant.from_dict({key: one for key, one in whole.items() if key != lost})
+    assert Variant.from_dict({**whole, "inner": 4}).inner == 4
     with pytest.raises(UserError, match="inner is 'wide'; expected a number above"):
-        Variant.from_json({**whole, "inner": "wide"})
-    refuses("name is 3; expected a str", Variant.from_json, {**whole, "name": 3})
+        Variant.from_dict({**whole, "inner": "wide"})
+    refuses("name is 3; expected a str", Variant.from_dict, {**whole, "name": 3})

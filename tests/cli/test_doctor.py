@@ -28,7 +28,7 @@ def test_it_names_versions_devices_threads_and_the_kernel(
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     app.doctor(as_json=True)
     found = json.loads(capsys.readouterr().out)
-    assert found == layerlab.diagnose().to_json()
+    assert found == layerlab.diagnose().to_dict()
     assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["devices"][0] == "cpu" and found["threads"] == torch.get_num_threads()
     assert set(found["extras"]) >= {"eval", "sft"}

@@ -110,7 +110,7 @@ def test_real_times_make_a_table_and_json() -> None:
         _both(matched), LatencyConfig(context=2, new=2, repetitions=1), pair=matched
     )
     assert all(value > 0 for one in found.timed for value in one.decode.values)
-    kept = json.loads(json.dumps(found.to_json()))
+    kept = json.loads(json.dumps(found.to_dict()))
     assert kept["verdict"]["word"] == "not decided"
     assert kept["accounting"]["published"] == {
         "pangu_ms": 13.8,

@@ -154,7 +154,7 @@ def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path: Path) -> None:
     (folder / "head.json").unlink()
     told = json.loads(lines[-2])
     (folder / "head.json").write_text(json.dumps({"lines": 2, "digest": told["digest"]}))
-    old = {name: one for name, one in found.to_json().items() if name not in ("step", "read")}
+    old = {name: one for name, one in found.to_dict().items() if name not in ("step", "read")}
     append_line(read_chain(folder), {"kind": "verdict", "verdict": old})
     layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
     logs = curves(tmp_path / "b.csv", FRESH, 60, "eval_loss", gain=0.1)

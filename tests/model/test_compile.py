@@ -50,7 +50,7 @@ def gradients(run, model, x):
 for backend, name, spec in [(one, *it) for one, specs in wanted.items() for it in specs.items()]:
     sizes = {**SIZES, "layers": layers.get(name, layers[backend])}
     shape = design(name.split()[0], sizes=sizes).shape
-    model, x = shaken(assemble(name, Spec.from_json(spec), shape)), tokens()
+    model, x = shaken(assemble(name, Spec.from_dict(spec), shape)), tokens()
     torch._dynamo.reset()
     try:
         if backend == "aot_eager":
@@ -82,7 +82,7 @@ def named(*names: str) -> dict[str, Spec]:
 def check(**wanted: dict[str, Spec]) -> None:
     """Compile the wanted specs by backend, and compare with what they give uncompiled."""
     written = {
-        backend: {name: spec.to_json() for name, spec in specs.items()}
+        backend: {name: spec.to_dict() for name, spec in specs.items()}
         for backend, specs in wanted.items()
     }
     given = python("-c", PROGRAM, json.dumps(LAYERS), json.dumps(written))

@@ -36,7 +36,7 @@ def test_a_continued_vocabulary_is_proved(kind: str) -> None:
     assert law.ratio < 1 and general.ratio <= 1
     assert law.base == compression(base, LAW) and law.new == compression(new, LAW)
     assert proof.terms.terms == 2 and proof.terms.new < proof.terms.base
-    content = json.loads(json.dumps(proof.to_json()))
+    content = json.loads(json.dumps(proof.to_dict()))
     assert content["holds"] and content["texts"][0]["new"]["tokens"] == law.new.tokens
     assert all(f"{one.ratio:.4f}" in told(proof) for one in proof.tallies)
 

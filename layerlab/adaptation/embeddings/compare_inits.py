@@ -35,9 +35,9 @@ class InitResult:
     head: str
     bits: Mapping[str, Bits]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as plain dicts, numbers and texts."""
-        bits = {name: one.to_json() for name, one in self.bits.items()}
+        bits = {name: one.to_dict() for name, one in self.bits.items()}
         return {"input": self.input, "head": self.head, "bits": bits}
 
 
@@ -55,12 +55,12 @@ class EmbeddingResult:
     before: Mapping[str, Bits]
     ways: tuple[InitResult, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as plain dicts, lists, numbers and texts."""
         return {
-            "resized": self.resized.to_json(),
-            "before": {name: one.to_json() for name, one in self.before.items()},
-            "ways": [way.to_json() for way in self.ways],
+            "resized": self.resized.to_dict(),
+            "before": {name: one.to_dict() for name, one in self.before.items()},
+            "ways": [way.to_dict() for way in self.ways],
         }
 
 

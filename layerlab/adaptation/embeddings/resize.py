@@ -88,7 +88,7 @@ class ResizeResult:
             lines.append(f"{self.dropped:,} tokens lost their rows")
         return "\n".join([*lines, *self.moved])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the change as plain numbers and texts."""
         return {**asdict(self), "moved": list(self.moved)}
 

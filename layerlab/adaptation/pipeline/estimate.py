@@ -139,7 +139,7 @@ class Forecast:
         rows = [one for one in self.rows if one.trains and not one.finished]
         return [one.title for one in rows if one.seconds is None]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the forecast as plain numbers and texts."""
         stages = [asdict(one) for one in self.rows]
         return {

@@ -120,7 +120,7 @@ def vocabulary(context: StageContext) -> Json:
         made = remake(
             context.words("words"), section.size, texts, lambda line: context.tell(line, 0.5)
         )
-    told = made.proof.to_json()
+    told = made.proof.to_dict()
 
     def fill(empty: Path) -> None:
         made.words.save_pretrained(empty)
@@ -149,7 +149,7 @@ def embedding(context: StageContext) -> Json:
         lambda text: context.tell(text, 0.5),
     )
     _save(context, found.model, new)
-    return {"model": MODEL, "words": MODEL, "result": done.to_json()}
+    return {"model": MODEL, "words": MODEL, "result": done.to_dict()}
 
 
 def pretraining(context: StageContext) -> Json:
@@ -173,7 +173,7 @@ def pretraining(context: StageContext) -> Json:
         progress=context.tell,
         use_cpu=recipe.run.device == "cpu",
     )
-    result = done.to_json() | _peak(context)
+    result = done.to_dict() | _peak(context)
     for one in result["sources"]:
         one["source"] = _source(context, one["source"])
     events = [one for one in read(context.folder) if one["kind"] in ("train", "evaluate")]
@@ -200,7 +200,7 @@ def tuning(context: StageContext) -> Json:
         progress=context.tell,
         use_cpu=context.recipe.run.device == "cpu",
     )
-    return {"model": MODEL, "words": MODEL, "result": done.to_json() | _peak(context)}
+    return {"model": MODEL, "words": MODEL, "result": done.to_dict() | _peak(context)}
 
 
 def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
@@ -216,7 +216,7 @@ def measure_texts(context: StageContext, left_out: list[Json]) -> Json:
             texts = read_held_out(context.recipe, context.text, kind, section.text_bytes)
             if texts:
                 context.tell(f"reading {kind} text", 0.0)
-                told["bits"][kind] = bits_per_byte(found.model, tokenizer, texts).to_json()
+                told["bits"][kind] = bits_per_byte(found.model, tokenizer, texts).to_dict()
     if section.prompts:
         context.tell("answering prompts", 0.0)
         add_plain_template(tokenizer)

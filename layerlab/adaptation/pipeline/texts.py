@@ -40,7 +40,7 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     for kind, number, source in every:
         tell(f"reading {source.text}", len(told) / len(every))
         out = folder / f"{kind}-{number}"
-        found = clean(source, out, rules_of(recipe, kind)).to_json()
+        found = clean(source, out, rules_of(recipe, kind)).to_dict()
         told.append({"kind": kind, "place": out.name, "text": source.text, **found})
     told[-1]["notes"] += describe_shared([source for _, _, source in every])
     told[-1]["notes"] += describe_base(recipe)
@@ -128,7 +128,7 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
         said = chain.from_iterable(map(_translate, recipe.sft.sources)) if recipe.sft else ()
-        found = contamination(chain(learned, said), questions(*there)).to_json()
+        found = contamination(chain(learned, said), questions(*there)).to_dict()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
 

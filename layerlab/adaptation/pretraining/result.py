@@ -42,7 +42,7 @@ class PretrainingResult:
         """The change on general text: above 0 is forgotten; None without general text."""
         return self.change.get(GENERAL)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values, without the model's folder."""
         content = asdict(replace(self, folder=Path())) | {"forgetting": None}
         del content["folder"]

@@ -275,7 +275,7 @@ def _save(run: PretrainingRun, model: Any, found: PretrainingResult, out: Path) 
         model.save_pretrained(folder)
         run.tokenizer.save_pretrained(folder)
 
-    remember_plan(out, fill, found.to_json())
+    remember_plan(out, fill, found.to_dict())
 
 
 def _choose(

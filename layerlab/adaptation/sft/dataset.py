@@ -62,7 +62,7 @@ class SFTDataset:
             if one.held
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return how the rows were used, by source."""
         return {one.name: asdict(one.tally) for one in self.sources}
 

@@ -84,7 +84,7 @@ class SftResult:
         """The loss of held-out answers at the end, in nats per token, by source."""
         return self.curve[-1][1] if self.curve else {}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values, without the model and its folder."""
         return {
             "updates": self.updates,
@@ -287,7 +287,7 @@ def _save(done: SftResult, tokenizer: PreTrainedTokenizerFast) -> None:
         done.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    remember_plan(done.folder, fill, done.to_json())
+    remember_plan(done.folder, fill, done.to_dict())
 
 
 def _plan(

@@ -110,7 +110,7 @@ class Bits:
             f"of {self.context:,} tokens; {before}{lost}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the numbers and texts as plain values."""
         return {
             "bits_per_byte": self.bits_per_byte,

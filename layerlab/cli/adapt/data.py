@@ -127,13 +127,13 @@ def catalogue(as_json: AsJson = False) -> None:
     from layerlab.data import catalog
 
     if as_json:
-        show_json([entry.to_json() for entry in catalog.list_corpora()])
+        show_json([entry.to_dict() for entry in catalog.list_corpora()])
         return
     show(catalog.table())
 
 
 def _show(found: Any, as_json: bool) -> None:
     if as_json:
-        show_json(found.to_json())
+        show_json(found.to_dict())
     else:
         show(found.table())

@@ -68,7 +68,7 @@ def embed(
         progress=not quiet,
     )
     if as_json:
-        show_json(done.to_json())
+        show_json(done.to_dict())
         return
     show(lambda width: _table(done, width))
     say(f"{done.resized.summary()}\nThe model: {out}")

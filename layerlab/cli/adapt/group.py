@@ -86,7 +86,7 @@ def carry_out(
     found = curriculum.plan_adaptation(read, out, lang=lang, load=load or (), strict=not planned)
     if planned:
         expected = curriculum.estimate_stages(found)
-        show_json(expected.to_json()) if as_json else show(expected.table())
+        show_json(expected.to_dict()) if as_json else show(expected.table())
         return
     with announce_interruption():
         adapted = curriculum.run_adaptation(found, progress=not quiet)

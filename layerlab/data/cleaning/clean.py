@@ -86,12 +86,12 @@ class CleaningResult:
     notes: tuple[str, ...] = ()
     file: Path | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything except where the result lies."""
         content = {name: value for name, value in vars(self).items() if name != "file"}
         content["removed"] = {reason: asdict(one) for reason, one in self.removed.items()}
         rules = self.rules.model_dump(mode="json", exclude={"general", "benchmarks"})
-        limits = LIMITS.to_json() if self.rules.repetition else None
+        limits = LIMITS.to_dict() if self.rules.repetition else None
         return content | {"rules": {**rules, "repetition": limits}, "notes": list(self.notes)}
 
     def table(self) -> Any:
@@ -214,7 +214,7 @@ def clean(
                 f"nothing is left of {text.name} ({reasons or 'it holds no text'}) after cleaning; "
                 "relax the rules, such as min_chars, or give another text"
             )
-        report = cleaner.report(text.name, text.notes).to_json()
+        report = cleaner.report(text.name, text.notes).to_dict()
         (folder / REPORT).write_text(
             json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )

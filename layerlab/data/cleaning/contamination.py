@@ -101,7 +101,7 @@ class Contamination:
         """Return the questions that are there nearly whole."""
         return tuple(one for one in self.matches if one.covered >= HELD)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields."""
         return asdict(self)
 

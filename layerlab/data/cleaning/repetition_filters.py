@@ -55,7 +55,7 @@ class MaxShares:
                 return f"characters in repeated {what}s {size:.2f} > {characters:.2f}"
         return self._grams(text)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the limits as plain dicts and numbers."""
         return {**vars(self), "top": dict(self.top), "repeated": dict(self.repeated)}
 

@@ -130,7 +130,7 @@ class Options:
     def _most(self, benchmark: Benchmark) -> int:
         return 1 if "one_shot" in benchmark.files else benchmark.most_shots
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the options as results keep them."""
         return asdict(self)
 

@@ -115,7 +115,7 @@ class Estimate:
         """The FLOPs of all runs."""
         return sum(side.runs * side.flops for side in self.sides)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, numbers and texts."""
         totals = (
             "runs",
@@ -131,7 +131,7 @@ class Estimate:
         )
         return {name: getattr(self, name) for name in totals} | {
             "arms": [
-                asdict(side) | {"match": side.match and side.match.to_json()} for side in self.sides
+                asdict(side) | {"match": side.match and side.match.to_dict()} for side in self.sides
             ]
         }
 

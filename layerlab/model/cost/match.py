@@ -59,7 +59,7 @@ class Match:
         """Return the shape as `build` takes it."""
         return {name: getattr(self.shape, name) for name in SIZES}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, numbers and texts."""
         counts = {"found": self.found, "wanted": self.wanted, "mismatch": self.mismatch}
         return {"by": self.by, "on": self.on, **counts, "percent": self.percent} | {

@@ -100,7 +100,7 @@ def code_files(config: Any) -> dict[str, bytes]:
     Raises:
         UserError: a part or a file is not there.
     """
-    spec = Spec.from_json(config.spec)
+    spec = Spec.from_dict(config.spec)
     config.files = config.files or find_needed(spec)
     unknown = {name: one for name, one in config.files.items() if not read_before(one)}
     require(unknown, config.name_or_path or "")

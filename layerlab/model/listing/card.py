@@ -85,7 +85,7 @@ class Card:
             "flops": 100 * (own.forward - other.forward) / other.forward,
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain lists, dicts, numbers and texts."""
         preset = self.preset and {
             key: getattr(self.preset, key) for key in ("name", "source", "published", "unsaid")

@@ -72,13 +72,13 @@ class Request:
         ]
         return Group(table(self.cards, self.refused, width), *lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain lists, dicts, numbers and texts."""
         return {
             "schema": 1,
-            "variants": {one.name: one.to_json() for one in self.cards},
+            "variants": {one.name: one.to_dict() for one in self.cards},
             "refused": dict(self.refused),
-            "matches": [found.to_json() for found in self.matches],
+            "matches": [found.to_dict() for found in self.matches],
         }
 
 

@@ -139,7 +139,7 @@ class RunGap:
     def __str__(self) -> str:
         return describe(self)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what was found, for a JSON file."""
         found = {
             **asdict(self),

@@ -128,7 +128,7 @@ class NumericsProfile:
         told += [self.attention] if operation == "attention_weights" else []
         return ", ".join(told)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the profile, for a JSON file."""
         return asdict(self)
 

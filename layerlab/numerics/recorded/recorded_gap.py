@@ -191,7 +191,7 @@ class RecordedGap:
     def __str__(self) -> str:
         return summary(self)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what was found, for a JSON file."""
         found = {
             **asdict(self),

@@ -50,7 +50,7 @@ class Entry:
     page: str | None
     changed: datetime
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain values."""
         return {**asdict(self), "changed": self.changed.isoformat()}
 

@@ -1,6 +1,6 @@
 """The page of an index: a table of everything a folder holds, with links relative to the page.
 
-The content is the dict that `RunIndex.to_json` gives.
+The content is the dict that `RunIndex.to_dict` gives.
 """
 
 import os

@@ -40,7 +40,7 @@ def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     assert found.ways[-1].bits["own"].bits_per_byte == after.bits_per_byte
     costs = [way.bits["own"].bits_per_byte for way in found.ways]
     assert len(set(costs)) == 7
-    assert json.loads(json.dumps(found.to_json()))["resized"]["added"] == 4
+    assert json.loads(json.dumps(found.to_dict()))["resized"]["added"] == 4
 
 
 def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> None:

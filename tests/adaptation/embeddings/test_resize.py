@@ -270,7 +270,7 @@ def test_the_result_is_told_and_written(tiny: Tiny) -> None:
         "261 rows are now 265: 265 tokens",
         "4 new tokens began as mean; the head is tied and follows",
     ]
-    assert found.to_json()["rows"] == 265
+    assert found.to_dict()["rows"] == 265
 
 
 def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:

@@ -108,7 +108,7 @@ from layerlab.system.hardware import peak_memory, reset_peak_memory
 
 reset_peak_memory()
 found = estimate_adaptation("yunshan", out="out")
-print(json.dumps([found.to_json(), found.remarks()[0], peak_memory("cpu")]))
+print(json.dumps([found.to_dict(), found.remarks()[0], peak_memory("cpu")]))
 """
 
 

@@ -110,7 +110,7 @@ def test_it_says_what_it_read_and_what_came_of_it(whole: PretrainingResult) -> N
     assert whole.forgetting is moved and moved.per == "document" and moved.low is not None
     assert moved.value == pytest.approx(whole.after["general"] - whole.before["general"])
     content = json.loads((whole.folder / "result.json").read_text())
-    assert content == json.loads(json.dumps(whole.to_json()))
+    assert content == json.loads(json.dumps(whole.to_dict()))
     assert "general (forgetting)" in whole.summary() and "512 tokens" in whole.summary()
     assert {kind: one["whole"] for kind, one in whole.held.items()} == dict.fromkeys(
         ("domain", "general"), True

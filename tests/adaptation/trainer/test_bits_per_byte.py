@@ -140,7 +140,7 @@ def test_the_error_is_that_of_the_ratio_over_documents() -> None:
     # Residuals are 4 - 2 and 4 - 6; sqrt(2 / 1 * (4 + 4)) / 4.
     assert found.error == pytest.approx(1)
     assert Bits(documents=two[:1], start="", context=4, unseen=0).error is None
-    assert found.to_json()["bytes"] == 4
+    assert found.to_dict()["bytes"] == 4
 
 
 def test_a_loss_that_is_no_number_is_refused() -> None:
@@ -176,7 +176,7 @@ def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte() -> None:
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     few = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w")
     lost = bits_per_byte(MODELS["bytes"], few, ["the cat", "the dog the"])
-    assert lost.bits_per_byte is lost.error is lost.to_json()["bits_per_byte"] is None
+    assert lost.bits_per_byte is lost.error is lost.to_dict()["bits_per_byte"] is None
     # The first token of a text has none before it.
     assert lost.nats == pytest.approx(3 * math.log(256), rel=16 * UNIT)
     assert "'the dog the' comes back as 'the w the'" in lost.summary()

@@ -221,7 +221,7 @@ def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
     rows = [json.loads(line)["text"] for line in (out / "text.jsonl").read_text().splitlines()]
     assert rows == [prose(1)] and found.file == out / "text.jsonl"
     report = json.loads((out / "report.json").read_text())
-    assert report == json.loads(json.dumps(found.to_json()))
+    assert report == json.loads(json.dumps(found.to_dict()))
     assert report["rules"]["repetition"]["top"]["2"] == 0.2
     assert report["removed"]["exact duplicate"]["documents"] == 1
     assert clean(out / "text.jsonl", tmp_path / "again").kept == 1
@@ -292,4 +292,4 @@ def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
     if not file.is_file():
         pytest.skip(f"LAYERLAB_DATA names no folder with {file.parent.name}/{file.name}")
     found = clean(Source(text="wiki-zh", limit=300_000), tmp_path / "out")
-    assert found.documents > 10 and found.kept_bytes > 0.9 * found.bytes, found.to_json()
+    assert found.documents > 10 and found.kept_bytes > 0.9 * found.bytes, found.to_dict()

@@ -87,7 +87,7 @@ def test_a_part_is_touched_and_not_held() -> None:
     assert found.matches[0].covered == 0.5 and count.covered == 0.5
     assert found.matches[0].run == " ".join(ENGLISH.split()[:13])
     assert found.table().row_count == 1
-    assert json.loads(json.dumps(found.to_json()))["matches"][0]["document"] == 1
+    assert json.loads(json.dumps(found.to_dict()))["matches"][0]["document"] == 1
 
 
 def test_the_wording_that_questions_share_does_not_count() -> None:

@@ -99,7 +99,7 @@ def test_what_was_resized_is_said_at_any_width() -> None:
     match = found.sides[1].match
     assert match is not None and found.sides[0].match is None
     said = f"matched on parameters: gpt2 inner {match.shape.inner}, {match.percent:+.2f} %"
-    assert found.to_json()["arms"][1]["match"]["sizes"]["inner"] == match.shape.inner
+    assert found.to_dict()["arms"][1]["match"]["sizes"]["inner"] == match.shape.inner
     for width in (80, 140):
         shown = drawn(found, width)
         assert said in shown and "layers" in shown.splitlines()[0]
@@ -112,7 +112,7 @@ def test_a_plan_names_the_parametrization() -> None:
     assert "parametrization" not in drawn(estimate(runs(), measure=False), 90)
     found = estimate(runs(train=mup), measure=False)
     assert "parametrization: muP from width 16, heads of 8" in drawn(found, 90)
-    assert found.to_json()["arms"][0]["base"] == {"width": 16, "head_width": 8}
+    assert found.to_dict()["arms"][0]["base"] == {"width": 16, "head_width": 8}
     settings = {"train.parametrization": "mup", "train.mup_base_width": 16}
     other = {"name": "other", "variant": "llama", "set": settings}
     mixed = estimate(runs(compare={"arms": ["llama", other]}), measure=False)
@@ -151,7 +151,7 @@ def test_a_device_that_is_not_here_leaves_times_open() -> None:
 
 def test_the_table_and_the_json_say_the_same() -> None:
     found = estimate(runs(), RunSection(max_parallel=2), measure=False)
-    content = json.loads(json.dumps(found.to_json()))
+    content = json.loads(json.dumps(found.to_dict()))
     assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
     assert content["arms"][0]["token_flops"]["causal"] < content["arms"][0]["token_flops"]["full"]
     for width in (80, 140):

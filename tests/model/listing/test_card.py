@@ -134,7 +134,7 @@ def test_a_page_fits_the_terminal_and_says_it_all(name) -> None:
 
 
 def test_everything_is_also_json() -> None:
-    answer = json.loads(json.dumps(request(["pangu-pi"], sizes=SIZES, by="ffn").to_json()))
+    answer = json.loads(json.dumps(request(["pangu-pi"], sizes=SIZES, by="ffn").to_dict()))
     entry = answer["variants"]["pangu-pi"]
     assert entry["account"]["parameters"] == answer["matches"][0]["found"]
     assert entry["sizes"]["inner"] == answer["matches"][0]["sizes"]["inner"]
@@ -144,7 +144,7 @@ def test_everything_is_also_json() -> None:
 
 def test_a_card_counts_what_a_cache_keeps_and_says_what_is_not_counted() -> None:
     answer = request(["canon"], sizes=SIZES)
-    text, entry = shown(answer, 120), answer.to_json()["variants"]["canon"]
+    text, entry = shown(answer, 120), answer.to_dict()["variants"]["canon"]
     cached = entry["account"]["cached"]
     assert cached > 0 and entry["baseline_account"]["cached"] == 0
     row = next(line for line in text.splitlines() if "per sequence cached" in line)

@@ -209,7 +209,7 @@ def test_a_planted_difference_is_named_first(name: str) -> None:
 def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: str) -> None:
     found = gap(family, "torch-eager", changed({}, {name: said}))
     check_first(found, name)
-    assert 0.9 < found.closure < 1.1 and found.to_json()["b"]["sums"] == {name: said}
+    assert 0.9 < found.closure < 1.1 and found.to_dict()["b"]["sums"] == {name: said}
     assert found.causes[0].rms > 0
 
 
@@ -339,9 +339,9 @@ def test_a_layer_takes_its_share() -> None:
 
 
 def test_json_has_the_closure_at_the_top() -> None:
-    found = gap("llama", "torch-eager", "torch-eager").to_json()
+    found = gap("llama", "torch-eager", "torch-eager").to_dict()
     assert json.loads(json.dumps(found, allow_nan=False))["closure"] is None
-    found = gap("llama", "torch-eager", "torch-sdpa").to_json()
+    found = gap("llama", "torch-eager", "torch-sdpa").to_dict()
     assert found["closure"] == pytest.approx(1, abs=0.1)
     assert {one["name"] for one in found["operations"]} <= set(OPERATIONS)
 

@@ -79,7 +79,7 @@ def test_by_emulation_alone_runs_that_round_alike_are_named_together(
     assert {one.name for one in found.best} == {"torch-sdpa", "hf-generate"}
     assert "hf-generate or torch-sdpa" in str(found) or "torch-sdpa or hf-generate" in str(found)
     assert all(one.real is None for one in found.candidates)
-    written = found.to_json()
+    written = found.to_dict()
     assert written["is_bug"] is False and len(written["candidates"]) == len(CANDIDATES)
     assert written["best"] == [one.name for one in found.best]
 
@@ -180,7 +180,7 @@ def test_a_mistake_is_called_a_bug_and_named(
     found = find(model, record(pieces, lambda ids: make(engine, ids).float()), CANDIDATES[:2])
     assert found.is_bug and found.cause is not None and found.cause.name.startswith(cause)
     assert found.cause.left < found.most_rms < found.rms and found.forwards <= 30
-    assert "a bug, not rounding" in str(found) and found.to_json()["cause"] == found.cause.name
+    assert "a bug, not rounding" in str(found) and found.to_dict()["cause"] == found.cause.name
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
 
 
@@ -351,5 +351,5 @@ def test_no_more_texts_are_read_than_tell_something(
     assert found.left_out == 1500 and found.difference.tokens == most
     assert "4, of the first texts; 1,500 more were not read" in str(found)
     # Nothing is known of a shift where a text has but one token.
-    written = json.dumps(found.to_json(), allow_nan=False)
+    written = json.dumps(found.to_dict(), allow_nan=False)
     assert any(one.left == math.inf for one in found.causes) and '"Infinity"' in written

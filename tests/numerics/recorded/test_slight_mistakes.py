@@ -114,7 +114,7 @@ def test_a_slight_temperature_is_a_bug(
     assert found.cause is not None
     assert found.cause.name == f"temperature {found.temperature} applied"
     assert "a bug, not rounding: temperature" in str(found) and 0 < found.excess < 1
-    assert found.to_json()["is_bug"] is True
+    assert found.to_dict()["is_bug"] is True
     assert f"no rounding         explains {found.excess:.1%} of it" in str(found)
 
 

@@ -275,7 +275,7 @@ def test_the_newest_comes_first(tmp_path: Path) -> None:
     found, _ = find_entries(tmp_path)
     assert [one.name for one in found] == ["a", "c", "b"]
     assert found[0].changed == datetime.fromtimestamp(10**9 + 2, UTC)
-    assert found[0].to_json()["changed"] == "2001-09-09T01:46:42+00:00"
+    assert found[0].to_dict()["changed"] == "2001-09-09T01:46:42+00:00"
 
 
 def test_what_is_too_deep_or_too_much_is_said(

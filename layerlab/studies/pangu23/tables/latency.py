@@ -76,7 +76,7 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
     )
     found = {}
     for name, (pangu, llama, predicted) in matched_models(width).items():
-        one = measure.measure_latency([pangu, llama], chosen).to_json()
+        one = measure.measure_latency([pangu, llama], chosen).to_dict()
         found[name] = {
             "ratio": one["ratio"]["decode"],
             "predicted": predicted,
