@@ -33,6 +33,7 @@ from layerlab.observe.architecture.structure import (
     AttentionPart,
     ModelStructure,
     anatomy,
+    find_rotary,
     text_config,
 )
 from layerlab.records.parse import one_line, read_json
@@ -111,7 +112,7 @@ def _project(model: Any, stack: ModelStructure, part: AttentionPart) -> HeadWeig
         name=part.name,
         layer=part.block,
         config=text_config(model),
-        rotary=_rotary(model),
+        rotary=find_rotary(model),
     )
 
 
@@ -360,7 +361,3 @@ def _fill(block: nn.Module, part: AttentionPart, tensors: Mapping[str, Tensor]) 
             )
     fitting = {name: tensors[name] for name in shapes if name in tensors}
     block.load_state_dict(fitting, strict=False, assign=True)
-
-
-def _rotary(model: nn.Module) -> nn.Module | None:
-    return next((m for m in model.modules() if hasattr(m, "attention_scaling")), None)

@@ -27,7 +27,7 @@ from layerlab.measures.measure import (
 from layerlab.measures.readings import Readings
 from layerlab.measures.waiting import Waiting
 from layerlab.observe.architecture.head_weights import HeadWeights, project
-from layerlab.observe.architecture.structure import ModelStructure
+from layerlab.observe.architecture.structure import ModelStructure, find_rotary
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.streams import read_streams
 from layerlab.observe.tracing.trace import Trace, observing, trace
@@ -299,7 +299,7 @@ class _Reader:
             layer=part.block,
             config=self.subject.config,
             front=self.fronts.get(part.block),
-            rotary=_rotary(self.subject.model),
+            rotary=find_rotary(self.subject.model),
         )
         sublayer = layer.sublayers.get("attention")
         if sublayer is None:
@@ -372,10 +372,3 @@ def _fill(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
     longest = max((len(tokens) for tokens in sequences), default=0)
     open_length = "tokens" in measure.options and measure.options["tokens"] is None
     return {**measure.options, **({"tokens": longest} if open_length else {})}
-
-
-def _rotary(model: nn.Module) -> nn.Module | None:
-    """Return the module that makes the model's rotary tables."""
-    return next(
-        (module for module in model.modules() if hasattr(module, "attention_scaling")), None
-    )

@@ -195,6 +195,19 @@ def check_digest(content: Any) -> Any:
     return unseal(content) if content.get(DIGEST) else content
 
 
+def get_table(content: Any, key: str) -> Mapping[str, Any]:
+    """Return a table inside a table; an empty one where there is none.
+
+    Example:
+        >>> get_table({"train": {"seed": 1}}, "train"), get_table({"train": 3}, "train")
+        ({'seed': 1}, {})
+        >>> get_table([], "train")
+        {}
+    """
+    found = content.get(key) if isinstance(content, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
     """Return the digest of a table, its digest entry left out, and of the files beside it.
 

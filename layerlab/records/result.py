@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from layerlab.errors import UserError
 from layerlab.records.events import FILE as EVENTS
 from layerlab.records.events import read_lines
-from layerlab.records.parse import digest_of, explain, json_of, read_json
+from layerlab.records.parse import digest_of, explain, get_table, json_of, read_json
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 
@@ -120,7 +120,7 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
             raise ValueError(f"its {name} is {short_repr(found[name])}, which is not {MANIFEST}'s")
     journal = _Journal(folder)
-    trained = _table(_table(manifest, "recipe"), "train")
+    trained = get_table(get_table(manifest, "recipe"), "train")
     if result.digest is None and "learning_rate" in trained:  # by which name 0.1 knew none
         raise ValueError("it has no digest, which every run of today's settings has")
     if result.digest is not None and result.digest != _digest(folder, found):
@@ -170,11 +170,6 @@ def _check_journal(found: Mapping[str, Any], journal: _Journal) -> None:
             f"its step0_nats is {short_repr(found['step0_nats'])}, and the first evaluation in "
             f"{EVENTS} has {short_repr(first)}"
         )
-
-
-def _table(content: Any, name: str) -> Mapping[str, Any]:
-    found = content.get(name) if isinstance(content, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
 
 
 def _events(folder: Path) -> Any:

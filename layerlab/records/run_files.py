@@ -10,7 +10,7 @@ from layerlab.records.events import FILE as EVENTS
 from layerlab.records.events import read_lines
 from layerlab.records.json_values import Json
 from layerlab.records.monitor_events import renumber
-from layerlab.records.parse import json_of, read_json
+from layerlab.records.parse import get_table, json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 
 RUNS, COMPARISON = "runs", "comparison.json"
@@ -56,7 +56,7 @@ def describe_single(folder: Path) -> Json:
         raise UserError(f"no run has begun in {folder}; expected a folder of layerlab train")
     recipe = current_settings(_table(folder / "recipe.json") or {})
     result = _table(folder / "result.json")
-    trained = _of(_of(manifest, "recipe"), "train")
+    trained = get_table(get_table(manifest, "recipe"), "train")
     head: Json = {"run": str(manifest.get("run", folder.name))}
     head |= {"arm": str(manifest.get("arm", ""))}
     head |= {"seed": trained.get("seed"), "rate": trained.get("learning_rate")}
@@ -121,11 +121,6 @@ def _table(file: Path) -> Json | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = content.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 def read_table(file: Path) -> Json:

@@ -14,7 +14,13 @@ from typing import Any, Literal
 
 from layerlab.experiments.analysis.interim import LOSS, Look
 from layerlab.experiments.analysis.run_readings import unit_of
-from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
+from layerlab.experiments.analysis.verdict import (
+    describe_interval,
+    describe_later,
+    describe_pairing,
+    describe_seeds,
+    number,
+)
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, PValue
 from layerlab.recipes.compared_measures import is_scored, is_watched
@@ -250,7 +256,8 @@ def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) 
         return f"no seed has finished for {pair.arm} and {pair.baseline} both{lacking}"
     within = f", with a margin of {judged.claim.margin:g}" if _is_margined(judged) else ""
     if found.identical:
-        return f"{names}: a difference of exactly 0 at {_seeds(found.n)}{within}"
+        seeds = describe_seeds(found.n)
+        return f"{names}: a difference of exactly 0 at {seeds}{within}"
     size = f"{names}: {number(found.mean, sign=True)} {unit}{within}"
     if found.interval is None:
         same = "every seed shows the same, which tells nothing of chance"
@@ -269,14 +276,9 @@ def _evidence(judged: JudgedClaim, pair: ArmPair, level: Level) -> str:
         told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
     else:
         told += f", p = {judged.holm:.2g} of the claim"
-    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
-    return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
+    return told + describe_pairing(found)
 
 
 def _describe_unfinished(judged: JudgedClaim) -> str:
     missing = any(pair.missing for pair in judged.pairs)
     return "planned seeds are missing: this verdict is not final" if missing else ""
-
-
-def _seeds(n: int) -> str:
-    return f"{n} seed" if n == 1 else f"{n} seeds"

@@ -25,7 +25,6 @@ from layerlab.experiments.analysis.verdict import (
     judge,
     number,
     open_case,
-    tabulate_test,
 )
 from layerlab.experiments.analysis.warnings import (
     disclose_looks,
@@ -36,7 +35,7 @@ from layerlab.experiments.analysis.warnings import (
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
 from layerlab.experiments.statistics.differences import Difference
-from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, tabulate_test
 from layerlab.recipes.compared_measures import parse_measure
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe

@@ -8,7 +8,13 @@ from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, PValue
+from layerlab.experiments.statistics.multiple_comparisons import (
+    Evidence,
+    Family,
+    PairTest,
+    PValue,
+    tabulate_test,
+)
 
 VerdictWord = Literal[
     "baseline",
@@ -177,7 +183,7 @@ def _sentence(case: Case, word: VerdictWord) -> str:
         lack = explain_lack(case, f"no seed has finished for it and {case.baseline} both")
         return f"no verdict on {case.arm}: {lack}"
     if word == "identical":
-        seeds = _seeds(case.difference.n)
+        seeds = describe_seeds(case.difference.n)
         return f"{case.arm} is identical to {case.baseline}: a difference of exactly 0 at {seeds}"
     if word == "too few seeds":
         return _few(case)
@@ -205,7 +211,7 @@ def _divergence(case: Case, word: VerdictWord) -> str:
     )
     if found.mean is not None:
         mean = number(found.mean, sign=True)
-        left = _seeds(found.n)
+        left = describe_seeds(found.n)
         sentence += f"; over the {left} left the difference is {mean} {case.unit}"
         sentence += f" ({describe_evidence(case)})" if found.interval else ""
     return sentence
@@ -267,8 +273,9 @@ def describe_power(case: Case) -> str:
     found, sentence = case.difference, ""
     if found.detectable is not None:
         low, high = map(number, found.detectable)
+        seeds = describe_seeds(found.n)
         sentence += (
-            f"; {_seeds(found.n)} find an effect of {low} to {high} with a probability of "
+            f"; {seeds} find an effect of {low} to {high} with a probability of "
             f"{_percent(case.level.power)} (a range, as sigma is an estimate)"
         )
     return sentence + _more(case)
@@ -286,7 +293,8 @@ def _more(case: Case) -> str:
         more = f"{start:,} more seeds, or any number"
     else:
         end = max(1, most - found.n)
-        more = f"{start:,} to {end:,} more seeds" if end > start else f"{_seeds(start)} more"
+        seeds = describe_seeds(start)
+        more = f"{start:,} to {end:,} more seeds" if end > start else f"{seeds} more"
     return f"; confirming the observed difference with that probability would need {more}"
 
 
@@ -299,7 +307,12 @@ def describe_evidence(case: Case) -> str:
         told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
     else:
         told += f", p = {holm:.2g}"
-    told += f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
+    return told + describe_pairing(found)
+
+
+def describe_pairing(found: Difference) -> str:
+    """Describe how many seeds a difference rests on, and whether they are paired."""
+    told = f", {found.n} seed" if found.n == 1 else f", {found.n} seeds"
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
@@ -315,10 +328,9 @@ def describe_later(
     """
     if later is None or later.mean is None:
         return ""
-    mean, seeds = number(later.mean, sign=True), _seeds(later.n)
-    sentence = (
-        f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
-    )
+    mean, seeds = number(later.mean, sign=True), describe_seeds(later.n)
+    looked = describe_seeds(max(decided.ended))
+    sentence = f"decided by the look at {looked}; over {seeds} it is {mean} {unit}"
     told = describe_interval(later, questions=questions)
     sentence += f" ({told})" if later.interval else ""
     if later.mean * (decided.found.mean or 0.0) < 0:
@@ -371,28 +383,11 @@ def _beside(case: Case) -> str:
     )
 
 
-def _seeds(n: int) -> str:
+def describe_seeds(n: int) -> str:
+    """Return how many seeds there are, in words."""
     return f"{n} seed" if n == 1 else f"{n} seeds"
 
 
 def _list(losses: Losses) -> str:
     named = ", ".join(map(str, sorted(losses)))
     return f"seed {named}" if len(losses) == 1 else f"seeds {named}"
-
-
-def tabulate_test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
-    """Return a difference and its test as they stand in `comparison.json`."""
-    return {
-        "n": found.n,
-        "difference": found.mean,
-        "difference_sd": found.sd,
-        "low": found.low,
-        "high": found.high,
-        "seeds_error": found.error,
-        "text_error": found.text[0] if found.text else None,
-        "p": found.p,
-        "holm": None if found.p is None else corrected,
-        "detectable": found.detectable,
-        "seeds_needed": found.needed,
-        "variance": found.kind,
-    }

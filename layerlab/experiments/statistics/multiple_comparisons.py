@@ -8,7 +8,7 @@ share their tests. Holm's correction is over all of them, and each look spends i
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from layerlab.experiments.statistics.differences import Difference, holm
 
@@ -206,3 +206,21 @@ def shares(looks: Sequence[int], alpha: float) -> list[float]:
 
 def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
+
+
+def tabulate_test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
+    """Return a difference and its test as they stand in `comparison.json`."""
+    return {
+        "n": found.n,
+        "difference": found.mean,
+        "difference_sd": found.sd,
+        "low": found.low,
+        "high": found.high,
+        "seeds_error": found.error,
+        "text_error": found.text[0] if found.text else None,
+        "p": found.p,
+        "holm": None if found.p is None else corrected,
+        "detectable": found.detectable,
+        "seeds_needed": found.needed,
+        "variance": found.kind,
+    }

@@ -18,7 +18,7 @@ from layerlab.numerics.theory.activations import ACTIVATIONS
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.observe.architecture import norms
 from layerlab.observe.architecture.effective_weights import linear_maps
-from layerlab.observe.architecture.structure import has_matrix
+from layerlab.observe.architecture.structure import find_rotary, has_matrix
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
 
@@ -196,7 +196,7 @@ def _wide(value: Tensor | None) -> Tensor | None:
 
 def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
     """Return the cosines and sines of the model's rotary positions, one row per token."""
-    rotary = next((one for one in model.modules() if hasattr(one, "attention_scaling")), None)
+    rotary = find_rotary(model)
     if rotary is None:
         return None, None
     places = torch.arange(len(x), device=x.device)[None]

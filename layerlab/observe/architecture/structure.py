@@ -237,3 +237,8 @@ def with_first(output: Any, features: torch.Tensor) -> Any:
     if isinstance(output, tuple) and hasattr(output, "_fields"):
         return type(output)(features, *rest)
     return type(output)((features, *rest))
+
+
+def find_rotary(model: nn.Module) -> nn.Module | None:
+    """Return the module that makes the model's rotary tables, if it has one."""
+    return next((m for m in model.modules() if hasattr(m, "attention_scaling")), None)

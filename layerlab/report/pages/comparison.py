@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
 from layerlab.records.json_values import Json, json_values
-from layerlab.records.parse import seal
+from layerlab.records.parse import get_table, seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.figures.ladder import ladder_pictures
@@ -197,7 +197,7 @@ def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown, translator, rows = view(content), language(lang), content["rows"]
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(content["recipe"])
-    section = _of(recipe, "compare")
+    section = get_table(recipe, "compare")
     declared = [str(one) for one in section.get("allowed_differences") or ()]
     return (
         environment(lang)
@@ -358,7 +358,7 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
     return [
         {**{key: one.get(key) for key in _POINT}, **dict(zip(columns, point, strict=True))}
         for one in content["curves"]
-        if (columns := _of(one, name))
+        if (columns := get_table(one, name))
         for point in zip(*columns.values(), strict=False)
     ]
 
@@ -375,8 +375,3 @@ def _brief(value: Any) -> Any:
 def _confidence(content: Mapping[str, Any]) -> float:
     given = content.get("confidence")
     return given if isinstance(given, float) and 0 < given < 1 else 0.95
-
-
-def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = content.get(key)
-    return found if isinstance(found, Mapping) else {}

@@ -5,6 +5,7 @@ from typing import Any
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import text
+from layerlab.report.views.curves import short
 
 KIND = "density"
 DIGITS = 5
@@ -22,7 +23,9 @@ def pictures(report: Mapping[str, Any], name: str) -> list[Json]:
 
 
 def _entry(one: Mapping[str, Any]) -> Json:
-    numbers = {name: _short(one[name]) for name in ("low", "high", "alpha", "error", "start")}
+    numbers = {
+        name: short(one[name], DIGITS) for name in ("low", "high", "alpha", "error", "start")
+    }
     return {
         "layer": int(one["layer"]),
         "matrix": text.prose(str(one["matrix"]), 80),
@@ -30,7 +33,3 @@ def _entry(one: Mapping[str, Any]) -> Json:
         "tail": int(one["tail"]),
         **numbers,
     }
-
-
-def _short(value: Any) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")

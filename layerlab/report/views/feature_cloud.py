@@ -6,6 +6,7 @@ from typing import Any
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import text
+from layerlab.report.views.curves import short
 
 KIND = "features"
 # Coordinates are whole numbers up to this, as shares of the largest of their layer.
@@ -42,8 +43,8 @@ def cloud(picture: Mapping[str, Any]) -> Json:
         ],
         "places": [[[int(s), int(p)] for s, p in places] for places in picture["places"]],
         "layers": [int(layer) for layer in picture["layers"]],
-        "shares": [[_short(share) for share in shares] for shares in picture["shares"]],
-        "reach": [_short(most) for most in reach],
+        "shares": [[short(share, DIGITS) for share in shares] for shares in picture["shares"]],
+        "reach": [short(most, DIGITS) for most in reach],
         "points": [
             [_steps(word, most) for word in layer]
             for layer, most in zip(picture["points"], reach, strict=True)
@@ -92,7 +93,3 @@ def _steps(points: Sequence[Sequence[Any]], most: float) -> list[list[int | None
         ]
         for axis in range(3)
     ]
-
-
-def _short(value: Any) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -24,6 +24,7 @@ from layerlab.studies.engine.statistics import (
     bins,
     bootstrap,
     bootstrap_each,
+    describe_intervals,
     line,
     mean,
     median,
@@ -147,12 +148,13 @@ def judge_spread(errors: DepthErrors, seed: int) -> StudyVerdict:
         return float(draws.mean() / np.median(draws))
 
     found = {name: bootstrap(draws[:, -1], ratio, seed) for name, draws in errors.items()}
+    told = describe_intervals(found)
     return StudyVerdict(
         claim="The median error is far below the mean: large errors are rare.",
         word=combine(above(one, FAR, 1) for one in found.values()),
         number=found["normwise"].value,
         said=(
-            f"mean / median after the last layer is {_describe(found)}, and above {FAR:g} was "
+            f"mean / median after the last layer is {told}, and above {FAR:g} was "
             f"asked for ({DIGITS[FINE]} digits)"
         ),
     )
@@ -165,7 +167,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
         return float((draws < draws.mean() / 10**ORDERS).mean())
 
     found = {name: bootstrap(draws[:, -1], share, seed) for name, draws in errors.items()}
-    rests = describe_resting(errors)
+    told, rests = describe_intervals(found), describe_resting(errors)
     final = errors["normwise"][:, -1]
     below, one_order = (float((final < final.mean() / size).mean()) for size in (1, 10))
     return StudyVerdict(
@@ -173,7 +175,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
         word="not decided" if rests else combine(above(one, 0.5) for one in found.values()),
         number=found["normwise"].value,
         said=(
-            f"a share of {_describe(found)} of the draws lies at least two orders of magnitude "
+            f"a share of {told} of the draws lies at least two orders of magnitude "
             f"below the mean, where more than half was asked for ({DIGITS[FINE]} digits); normwise "
             f"{below:.0%} lie below it and {one_order:.0%} at least one order{rests}"
         ),
@@ -188,10 +190,6 @@ def describe_resting(errors: DepthErrors) -> str:
         return ""
     told = " and ".join(f"{draws:.2g} draws ({name})" for name, draws in found.items())
     return f". The mean rests on {told}, and on at least {FEW:g} it has to before it decides"
-
-
-def _describe(found: Mapping[str, Interval]) -> str:
-    return ", ".join(f"{one} ({name})" for name, one in found.items())
 
 
 def lines(table: pd.DataFrame) -> list[Picture]:

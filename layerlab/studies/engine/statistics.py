@@ -48,6 +48,11 @@ class Interval:
         return value if value == low == high else f"{value} ({low} to {high})"
 
 
+def describe_intervals(found: Mapping[str, Interval]) -> str:
+    """Return numbers with their intervals, each with the name of what it is of."""
+    return ", ".join(f"{one} ({name})" for name, one in found.items())
+
+
 @dataclass(frozen=True)
 class LineFit:
     """A least-squares line, and the share of the variance that it explains."""

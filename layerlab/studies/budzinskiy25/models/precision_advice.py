@@ -21,7 +21,14 @@ from layerlab.studies.budzinskiy25.support.components import (
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import (
+    LOOKED,
+    Interval,
+    bootstrap,
+    describe_intervals,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import apart, below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
@@ -125,20 +132,17 @@ def _of(found: KeptIntervals, kept: str) -> dict[str, Interval]:
     return {model: one for (model, name), one in found.items() if name == kept}
 
 
-def _describe(found: dict[str, Interval]) -> str:
-    return ", ".join(f"{one} ({model})" for model, one in found.items())
-
-
 def judge_advised(found: KeptIntervals, format: str, fused: Sequence[str]) -> StudyVerdict:
     """Judge the source's advice on models whose attention is one fused call."""
     kept = {model: one for model, one in _of(found, SCORES).items() if model in fused}
     least = max(kept.values(), key=lambda one: one.value)
+    told = describe_intervals(kept)
     return StudyVerdict(
         claim=STUDY.claim,
         word=_lower(kept, 1 - WORTH),
         number=least.value,
         said=f"with scores and softmax exact, of the squared error in {format} are left "
-        f"{_describe(kept)}; below {1 - WORTH:g} was asked for in {_all(kept)}",
+        f"{told}; below {1 - WORTH:g} was asked for in {_all(kept)}",
         looked=True,
     )
 
@@ -182,13 +186,14 @@ def judge_most(found: KeptIntervals, models: Sequence[str]) -> StudyVerdict:
 def judge_together(found: KeptIntervals) -> StudyVerdict:
     """Judge mixed precision: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
+    told = describe_intervals(kept)
     return StudyVerdict(
         claim="Scores, softmax, norms and residual stream, all exact, remove a third of the "
         "squared error, or more.",
         word=_lower(kept, 1 - THIRD),
         number=max(one.value for one in kept.values()),
         said=(
-            f"squared error left: {_describe(kept)}; below {1 - THIRD:.3g} was asked for in each. "
+            f"squared error left: {told}; below {1 - THIRD:.3g} was asked for in each. "
             "The rest comes from weights and from products, whose results are rounded"
         ),
         source="Own",
@@ -199,12 +204,13 @@ def judge_together(found: KeptIntervals) -> StudyVerdict:
 def judge_islands(found: KeptIntervals, fused: Sequence[str]) -> StudyVerdict:
     """Judge what code in use gains by what it keeps in float32 already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model in fused}
+    told = describe_intervals(kept)
     return StudyVerdict(
         claim="What fused code keeps in float32 by itself removes some of the squared error.",
         word=_lower(kept, 1.0),
         number=max(one.value for one in kept.values()),
         said=f"squared error of the code as it runs, over that with every result rounded: "
-        f"{_describe(kept)}; below 1 was asked for in {_all(kept)}, and no size",
+        f"{told}; below 1 was asked for in {_all(kept)}, and no size",
         source="Own",
     )
 
