@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -13,7 +15,7 @@ from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_l
 from layerlab.experiments.log_values import JudgedStep
 from layerlab.logs.training_log import TrainingLog
 from layerlab.report.figures.comparison_svg import pictures
-from layerlab.report.pages.comparison import render
+from layerlab.report.pages.comparison import render, save_comparison
 from tests.refused import refusal, refuses
 
 STEPS = np.arange(10.0, 101.0, 10.0)
@@ -83,6 +85,23 @@ def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
     (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
     assert row["verdict"] == "larger" and row["lost"] == list(range(6))
     assert row["against_mean"] == pytest.approx(55.0, abs=1e-3)
+
+
+def test_steps_to_a_loss_stand_on_a_page_and_in_a_table(tmp_path: Path) -> None:
+    content = judged(pair(), JudgedStep(target=3.5))
+    (row,) = content["measures"]
+    assert [one["seed"] for one in row["seeds"]] == [0, 1, 2, 3]
+    first = {name: row["seeds"][0][name] for name in ("value", "baseline", "difference")}
+    assert first == pytest.approx({"value": 46, "baseline": 55, "difference": -9})
+    assert (save_comparison(content, tmp_path / "out") / "report.html").is_file()
+    table = pd.read_csv(tmp_path / "out" / "tables" / "measures.csv")
+    assert table["difference"].mean() == pytest.approx(row["difference"])
+    # None of an arm comes there.
+    content = judged(pair(), JudgedStep(target=1.0))
+    save_comparison(content, tmp_path / "none")
+    assert (
+        list(pd.read_csv(tmp_path / "none" / "tables" / "measures.csv").columns)[-1] == "difference"
+    )
 
 
 def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer() -> None:

@@ -90,7 +90,7 @@ def _pairs(measure: str, stage: Look, test: PairTest) -> list[dict[str, Any]]:
             "baseline": theirs.get(seed),
             "difference": ours[seed] - theirs[seed] if {seed} <= {*ours} & {*theirs} else None,
         }
-        for seed in stage.section.seeds
+        for seed in stage.section.seeds or sorted({*ours, *theirs})  # logs have none planned
     ]
 
 

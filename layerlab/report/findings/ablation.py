@@ -7,7 +7,7 @@ import pandas as pd
 from layerlab.report.findings.extremes import figure, peak
 from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
-ERRORS = 3.0  # Own: standard errors below 0, over texts, from which on a fall counts
+ERRORS = 3.0  # Own: standard errors below 0, over texts, from which on a change counts
 TEXTS = 3  # Own: with fewer texts a standard error says little
 SPARE = 1e-3  # Own: nats; michel19 count heads whose removal changes the score by next to nothing
 DOMINANT = 3.0  # Own: times the median over the sublayers
@@ -60,9 +60,10 @@ def _vital(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "attention", "ffn")
     if rows.empty:
         return
-    limit = max(DOMINANT * float(rows["change"].median()), 0.0)
-    above = rows[rows["change"] > limit]
-    if above.empty:
+    limit = DOMINANT * float(rows["change"].median())
+    sure = (rows["texts"] < TEXTS) | (rows["change"] > ERRORS * rows["error"])
+    above = rows[(rows["change"] > limit) & sure]
+    if limit <= 0 or above.empty:
         return
     top = peak(above.drop(columns="head"), "change")
     heads = _component(readings, "head")

@@ -25,7 +25,7 @@ def _nonfinite(readings: RuleData) -> Iterator[RuleHit]:
         yield RuleHit(
             severity="error",
             sentence=f"{where}: {first['name']} holds {first['what']}{more}",
-            advice=_mending(kind, readings.card["faults"]),
+            advice=_mending(kind, readings.card),
             value=float(len(faults)),
             threshold=0.0,
             place=location,
@@ -38,20 +38,19 @@ def _depth(fault: Mapping[str, Any]) -> float:
     return -math.inf if layer is None else float(layer)
 
 
-def _mending(kind: str, faults: Any) -> str:
-    reached = any(fault["kind"] == "stream" for fault in faults)
-    void = (
-        "There is no reading from the first layer on that they reach."
-        if reached
-        else "The stream of this text stayed finite, so the readings hold for it."
-    )
+def _mending(kind: str, card: Mapping[str, Any]) -> str:
+    void = ""
+    if any(fault["kind"] == "stream" for fault in card["faults"]):
+        void = "There is no reading from the first layer on that they reach. "
+    elif card.get("loss_nats") is not None:  # where weights alone were read, there is none
+        void = "The stream of this text stayed finite, so the readings hold for it. "
     if kind == "weights":
         return (
-            f"{void} Load the checkpoint again; where the file itself holds them, go back to the "
+            f"{void}Load the checkpoint again; where the file itself holds them, go back to the "
             "last checkpoint without."
         )
     return (
-        f"{void} Where the weights are finite, the numbers overflowed on the way: run with --dtype "
+        f"{void}Where the weights are finite, the numbers overflowed on the way: run with --dtype "
         "float32, and if that is finite, keep this layer out of fp16."
     )
 

@@ -71,6 +71,7 @@ _POINT = ("run", "arm", "seed", "rate", "chosen")
 _HEADS = {
     "rows": ("arm", "n", "nats", "difference", "low", "high", "holm", "verdict"),
     "runs": ("run", "arm", "seed", "rate", "nats", "finished", "diverged"),
+    "measures": (*_NAMED["measures"], "seed", "value", "baseline", "difference"),
     "paired": ("arm", "tokens", "n", "difference", "low", "high"),
     "monitor": ("run", "arm", "seed", "update", "layer", "head", "measure", "value"),
     **{kind: (*_POINT, *run_files.COLUMNS[kind]) for kind in _CURVES},

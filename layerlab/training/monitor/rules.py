@@ -20,6 +20,8 @@ FEW = 3
 """Losses; up to `least` of them only twice the largest, and 1 more, is a spike."""
 CONSTANT = 0.01
 """A loss deviates by at least this share of its median: less is as good as constant."""
+SKIPPED = 16
+"""Updates without a finite gradient that a GradScaler may skip, which halves 2^16 each time."""
 STEADY = 0.25
 """The logarithm of a norm deviates by at least this."""
 
@@ -77,17 +79,19 @@ class Rules:
     norms: dict[str, list[float]] = field(default_factory=dict)
     tops: dict[str, list[float]] = field(default_factory=dict)
     active: dict[str, list[str]] = field(default_factory=dict)
+    lost: int | None = None  # update since which the gradient's norm is not finite
 
     def state(self) -> dict[str, Any]:
         """Return the state of all rules, as JSON values."""
-        return {"losses": self.losses, "places": {name: getattr(self, name) for name in _PLACED}}
+        places = {name: getattr(self, name) for name in _PLACED}
+        return {"losses": self.losses, "places": places, "lost": self.lost}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what was remembered.
 
         Of a state of layerlab 0.1, which counts layers from the embedding, the losses alone.
         """
-        self.losses = list(state["losses"])
+        self.losses, self.lost = list(state["losses"]), state.get("lost")
         places = state.get("places", {})
         for name in _PLACED:
             setattr(self, name, {key: list(v) for key, v in places.get(name, {}).items()})
@@ -98,7 +102,8 @@ class Rules:
         if loss is not None:
             alarms += self._fresh("loss", update, self._loss(loss))
         if norm is not None:
-            alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
+            found = [*self._norms({(None, None): norm}, "update"), *self._lost(update, norm)]
+            alarms += self._fresh("norm", update, found)
         return alarms
 
     def reading(self, update: int, rows: Iterable[ReadingRow], norm_judged: bool) -> list[Alert]:
@@ -194,6 +199,24 @@ class Rules:
                     advice=CALM,
                     badness=norm / limit,
                 )
+
+    def _lost(self, update: int, norm: float) -> Iterator[RuleViolation]:
+        """Yield a gradient that is not finite for longer than a scaler looks for its scale."""
+        if isfinite(norm):
+            self.lost = None
+            return
+        self.lost = update if self.lost is None else self.lost
+        if update - self.lost >= SKIPPED:
+            yield RuleViolation(
+                rule="finite gradient",
+                measure="gradient",
+                location=(None, None),
+                value=norm,
+                limit=inf,
+                fault=f"the gradient's norm is {norm:g}, and was not finite since update "
+                f"{self.lost}",
+                advice=f"go back to a checkpoint before that, and {CALM}",
+            )
 
     def _scores(self, scores: Places) -> Iterator[RuleViolation]:
         for (layer, head), score in scores.items():

@@ -34,4 +34,12 @@ def test_a_median_below_zero_is_no_threshold():
     parts = {"component": ["attention", "ffn"]}
     tables = change(frames(), "ablation", parts, change=-0.01)
     tables = change(tables, "ablation", {"layer": 1, "component": "ffn"}, change=0.9)
-    assert only(find(content(), tables)).threshold == 0.0
+    assert find(content(), tables) == []
+
+
+def test_a_rise_within_its_errors_is_no_part_to_keep():
+    where = {"layer": 1, "component": "ffn"}
+    known = {"change": 0.9, "texts": 8}
+    for own in ({"error": 0.5}, {"error": np.nan}):
+        assert find(content(), change(frames(), "ablation", where, **known, **own)) == []
+    assert only(find(content(), change(frames(), "ablation", where, **known, error=0.1)))

@@ -148,6 +148,10 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
          "relies on are left; the one before it is used",
          "检查点 step-00000150 无法使用：它所依赖的 events.jsonl 中的 30 个事件只剩 2 个；"
          "使用它之前的那一个"),
+        ("the running bound says nothing where it is 1 or more: bf16 infinite from layer 0 on; "
+         "fp16 from layer 0 on, infinite from layer 1 on",
+         "累计界限在大于等于 1 处说明不了什么：bf16 从第 0 层起为无穷大；"
+         "fp16 从第 0 层起，从第 1 层起为无穷大"),
         ("", ""),
     ],
 )  # fmt: skip

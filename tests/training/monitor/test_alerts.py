@@ -130,6 +130,23 @@ def test_an_early_loss_must_double_to_be_told() -> None:
     assert rules.update(5, 50.0, None)
 
 
+@pytest.mark.parametrize("norm", [nan, inf])
+@pytest.mark.parametrize("step", [1, 5, 50])
+def test_a_gradient_that_stays_lost_is_told(norm: float, step: int) -> None:
+    """A scaler that looks for its scale skips updates, sixteen of them at most."""
+    rules, told = Rules(), list[Alert]()
+    for number in range(5):
+        assert rules.update(number, None, 1.0) == rules.update(number, None, norm) == []
+    for number in range(10, 200, step):
+        rules.restore(json.loads(json.dumps(rules.state())))
+        told += rules.update(number, 4.0, norm)
+    (alarm,) = told
+    said = f"the gradient's norm is {norm:g}, and was not finite since update 4: go back to a"
+    assert alarm.text.startswith(said)
+    assert alarm.update == min(one for one in range(10, 200, step) if one >= 20)
+    assert rules.update(200, 4.0, 1.0) == [] and rules.lost is None
+
+
 @pytest.mark.parametrize("loss", [nan, inf])
 def test_a_loss_that_is_no_number_is_told_and_not_remembered(loss: float) -> None:
     rules = Rules()

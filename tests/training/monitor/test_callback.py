@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab import Monitor
 from tests.training.watched import batch
@@ -76,3 +76,31 @@ def test_alarms_are_logged_and_warned_of(tiny: Family, tmp_path: Path) -> None:
     logged = [text for one in trainer.state.log_history for text in one.get("monitor/alarms", [])]
     assert logged == [str(alarm) for alarm in monitor.alarms[: len(logged)]]
     assert any("largest score" in text for text in logged)
+
+
+class Break(TrainerCallback):
+    """Loses a weight behind an update, as a faulty device or a kernel may."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if state.global_step == self.after:
+            with torch.no_grad():
+                next(given["model"].parameters()).fill_(torch.nan)
+
+
+@pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("hidden", "said"), [(True, "gradient's norm is nan"), (False, "the loss")]
+)
+def test_a_model_that_is_lost_is_told_before_the_next_reading(
+    tiny: Family, tmp_path: Path, hidden: bool, said: str
+) -> None:
+    """Trainer hides a loss that is no number from its callbacks, unless it is told not to."""
+    model = tiny("llama")
+    monitor = Monitor(model, every=100)
+    options = {"max_steps": 24, "logging_steps": 1, "logging_nan_inf_filter": hidden}
+    fitted(model, tmp_path, [Break(after=3), monitor.callback()], **options)
+    alarm = monitor.alarms[0]
+    assert said in alarm.text and alarm.update == (20 if hidden else 4), str(alarm)

@@ -234,9 +234,9 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     _overflow(run, rows, "mean")
     run.notes.update(found["reasons"])
     notes = [
-        f"{name} {text}"
+        text
         for name in dict.fromkeys(row["format"] for row in rows)
-        if (text := _vacuous([row for row in rows if row["format"] == name]))
+        if (text := _vacuous(name, [row for row in rows if row["format"] == name]))
     ]
     if notes:
         words = "; ".join(notes)
@@ -244,16 +244,16 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     return rows
 
 
-def _vacuous(rows: Sequence[Row]) -> str:
-    """Return from which layer on the running bound says nothing."""
+def _vacuous(format: str, rows: Sequence[Row]) -> str:
+    """Return from which layer on the running bound of a format says nothing."""
     empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
     endless = [row["layer"] for row in rows if row["running"] == inf]
     if not empty:
         return ""
     if endless and min(endless) == min(empty):
-        return f"infinite from {layer_name(min(empty))} on"
+        return f"{format} infinite from {layer_name(min(empty))} on"
     tail = f", infinite from {layer_name(min(endless))} on" if endless else ""
-    return f"from {layer_name(min(empty))} on{tail}"
+    return f"{format} from {layer_name(min(empty))} on{tail}"
 
 
 def read_logits(context: ModelContext, run: MeasureContext) -> list[Row]:
