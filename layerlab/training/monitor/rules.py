@@ -102,7 +102,10 @@ class Rules:
         if loss is not None:
             alarms += self._fresh("loss", update, self._loss(loss))
         if norm is not None:
-            found = [*self._norms({(None, None): norm}, "update"), *self._lost(update, norm)]
+            found = [
+                *self._norms({(None, None): norm}, "update"),
+                *self._infinite_norm(update, norm),
+            ]
             alarms += self._fresh("norm", update, found)
         return alarms
 
@@ -200,7 +203,7 @@ class Rules:
                     badness=norm / limit,
                 )
 
-    def _lost(self, update: int, norm: float) -> Iterator[RuleViolation]:
+    def _infinite_norm(self, update: int, norm: float) -> Iterator[RuleViolation]:
         """Yield a gradient that is not finite for longer than a scaler looks for its scale."""
         if isfinite(norm):
             self.lost = None
