@@ -79,7 +79,3 @@ def restore_random(state: dict[str, Any]) -> None:
     if "python" in state:
         version, numbers, gauss = state["python"]
         random.setstate((version, tuple(numbers.tolist()), gauss))
-
-
-def _whole(keys: Any) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(keys, dtype=np.int64))

@@ -178,7 +178,3 @@ def _settings(found: Design) -> tuple[Setting, ...]:
 
 def _counts(cost: Account) -> dict[str, Any]:
     return {**vars(cost), "parameters": cost.parameters, "backward": cost.backward}
-
-
-def _plain(value: Any) -> Any:
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
