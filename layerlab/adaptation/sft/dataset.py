@@ -121,7 +121,7 @@ def prepare_dataset(
     ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
     collator = Collator(filler, section.packing)
-    return SFTDataset(section, sources, rows, collator, encoder.template.notes)
+    return SFTDataset(section, sources, rows, collator, encoder.notes)
 
 
 @torch.no_grad()

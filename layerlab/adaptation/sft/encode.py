@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import SystemRandom
@@ -110,6 +111,16 @@ class Encoder:
         last = int(found.ids[found.ends[-1] - 1])
         special = self._engine.get_added_tokens_decoder()
         return last if last in special and special[last].content in self._control else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the template."""
+        found = self.template.notes
+        with suppress(UserError):  # of a template that refuses the two turns that are tried
+            if self.closing() is None:
+                why = "the chat template ends no answer with a token of its own"
+                found = (*found, f"{why}: the model does not learn to stop")
+        return found
 
     def _hide_marks(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
         """Hide every mark that stands in a text between two unused characters."""

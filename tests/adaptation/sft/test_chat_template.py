@@ -186,6 +186,13 @@ def test_a_prompt_that_no_answer_follows_in_the_rows_is_noted() -> None:
     assert "<think>" in note and not ENCODERS["chatml"].template.notes
 
 
+def test_a_template_that_ends_no_answer_is_noted() -> None:
+    endless = "{% for one in messages %}{{ one['role'] }}: {{ one['content'] }}\n{% endfor %}"
+    assert "does not learn to stop" in Encoder(speaker(endless)).notes[-1]
+    assert [one.notes for one in ENCODERS.values()] == [()] * len(ENCODERS)
+    assert Encoder(speaker("{{ raise_exception('no') }}")).notes == ()
+
+
 def test_a_row_that_a_template_refuses_is_named() -> None:
     words = speaker("{{ raise_exception('turns must alternate') }}")
     row = Conversation(talk("a", "b").turns, "rows.jsonl, line 5")
