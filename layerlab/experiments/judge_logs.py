@@ -128,6 +128,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *describe_unlike(unlike, names),
             *_describe_again(logs),
             *_describe_cut(logs),
+            *_describe_planned(logs),
             *copies,
         ],
     }
@@ -155,6 +156,7 @@ def weigh_pair(
         *describe_unlike(find_unlike(logs, names, asked.allowed), names),
         *_describe_again(logs),
         *_describe_cut(logs),
+        *_describe_planned(logs),
     ]
     return stages[-1].evidence(test), records, remarks
 
@@ -254,9 +256,23 @@ def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
     if not cut:
         return []
     return [
-        "files whose end is cut off, as where they are still written or their run was killed; what "
-        f"stands before it counts: {', '.join(cut)}"
+        "files that end within a line or a record, as where they are still written or their run "
+        f"was killed; what can be read there counts: {', '.join(cut)}"
     ]
+
+
+def _describe_planned(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return remarks on runs that were to make unlike numbers of updates, and on shorter ones."""
+    planned = {one.planned: one for one in logs if one.planned is not None}
+    told = []
+    if len(planned) > 1:
+        each = ", ".join(f"{steps:,} ({one.name})" for steps, one in sorted(planned.items()))
+        told.append(f"runs were to make unlike numbers of updates, as a schedule has them: {each}")
+    short = [one for one in logs if one.planned is not None and one.steps[-1] < one.planned]
+    if short:
+        named = ", ".join(f"{one.name} ({one.steps[-1]:g} of {one.planned:,})" for one in short)
+        told.append(f"runs that made, or logged, fewer updates than they were to make: {named}")
+    return told
 
 
 def _leave_copies(

@@ -149,6 +149,7 @@ class Campaign:
         spending: what each confirmation and adoption left to spend, in their order.
         readings: by arm, digest of a run's readings and the step up to which they were judged, the
             seed that was judged with them first.
+        seen: by seed whose runs stood in logs that were judged, the idea that they were judged for.
         digest: of the last line, which stands for all.
         remark: what is wrong with the file and loses nothing; empty where all is well.
     """
@@ -161,6 +162,7 @@ class Campaign:
     kept: float
     spending: tuple[WealthStep, ...]
     readings: Mapping[tuple[str, str, float | None], str]
+    seen: Mapping[int, str]
     digest: str
     remark: str = ""
 
@@ -174,12 +176,12 @@ class Campaign:
 
     @property
     def used_seeds(self) -> dict[int, str]:
-        """By seed, the idea that it was first written down for."""
+        """By seed, the idea that it was first written down for, or in whose logs it was seen."""
         used: dict[int, str] = {}
         for one in self.trials:
             for seed in one.seeds:
                 used.setdefault(seed, one.idea)
-        return used
+        return {**self.seen, **used}
 
     @property
     def next_level(self) -> float:
@@ -292,6 +294,7 @@ def _replay(chain: Chain) -> Campaign:
     spending: list[WealthStep] = []
     ideas: set[str] = set()
     readings: dict[tuple[str, str, float | None], str] = {}
+    seen: dict[int, str] = {}
     for line in rest:
         if line["kind"] == "trial":
             trial = _read_trial(line)
@@ -308,6 +311,8 @@ def _replay(chain: Chain) -> Campaign:
         verdict = _read_verdict(line["verdict"])
         for arm, seed, digest in line.get("readings", ()):  # earlier versions kept none
             readings.setdefault((arm, digest, verdict.step), seed)
+        for seed in line.get("seen", ()):
+            seen.setdefault(seed, verdict.idea)
         index = max(n for n, one in enumerate(trials) if one.idea == verdict.idea)
         judged = trials[index]
         trials[index] = IdeaTrial(**{**_fields(judged), "verdict": verdict})
@@ -328,6 +333,7 @@ def _replay(chain: Chain) -> Campaign:
         kept=kept,
         spending=tuple(spending),
         readings=readings,
+        seen=seen,
         digest=chain.digest,
         remark=f"{cut}; it does not count, and the next one goes on after it" if chain.cut else "",
     )

@@ -171,6 +171,8 @@ def read_chain(folder: Path) -> Chain:
             raise UserError(f"{_describe_gap(line, number, pieces)} in {path}; {_restore()}")
         lines.append(line)
         before = line["digest"]
+    if not lines:
+        raise UserError(f"{path} is empty; {_restore()}")
     _check_head(path, lines, head)
     return Chain(
         folder=resolve(folder),
@@ -222,7 +224,7 @@ def _read_head(folder: Path) -> tuple[int, str]:
                 f"{path} is gone, which tells how many lines the ledger has; {_restore()}"
             ) from None
         return 0, START
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{path} was changed; {_restore()}") from None
 
 

@@ -123,7 +123,7 @@ def check_name(name: str, what: str) -> None:
     Raises:
         UserError: it is.
     """
-    if not name.strip() or not name.isprintable() or len(name) > 200:
+    if name != name.strip() or not name or not name.isprintable() or len(name) > 200:
         raise UserError(f"{what} is {short_repr(name)}; expected a name, as the logs have it")
 
 

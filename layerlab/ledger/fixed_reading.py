@@ -27,6 +27,7 @@ def fix_reading(
         UserError: it is a score that nobody named, or not what the first runs were judged by.
     """
     _refuse_scores(campaign.terms, logs)
+    _refuse_empty(logs)
     verdicts = [one.verdict for one in campaign.find(trial.idea)]
     # Those of earlier versions do not say by what they judged.
     first = next((one for one in verdicts if one is not None and one.step is not None), None)
@@ -50,6 +51,20 @@ def _refuse_scores(terms: CampaignTerms, logs: Sequence[TrainingLog]) -> None:
                 f"{short_repr(one.loss_name)} ({one.place}) is better the higher it is, and what "
                 "is judged is better the lower it is; name a loss, or an error rate, or type "
                 f"--loss {one.loss_name}=higher"
+            )
+
+
+def _refuse_empty(logs: Sequence[TrainingLog]) -> None:
+    """Refuse runs without a reading: that a cell is empty does not say that a run diverged.
+
+    Raises:
+        UserError: there is one.
+    """
+    for one in logs:
+        if one.empty:
+            raise UserError(
+                f"{one.name} ({one.place}) has no reading of {short_repr(one.loss_name)}; write "
+                "nan where it diverged, and else the losses of all runs in one column"
             )
 
 

@@ -76,9 +76,16 @@ def judge_trial(
                 for one in kept
                 if (digest := digest_readings(one, found.step)) is not None
             ],
+            "seen": _list_seen(logs, (campaign.terms.baseline, idea)),
         }
         append_line(chain, content)
     return found
+
+
+def _list_seen(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[int]:
+    """Return the seeds of which it may be known how the runs of these arms fared."""
+    seeds = {_spell(one) for one in logs if one.arm in names}
+    return sorted(int(one) for one in seeds if one.isdigit() and len(one) < 16)
 
 
 def _refuse_others(trial: IdeaTrial, earlier: IdeaVerdict, found: IdeaVerdict) -> None:

@@ -10,15 +10,14 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.loss_names import find_loss
+from layerlab.logs.loss_names import LOSSES, find_loss, may_be_held_out
+from layerlab.logs.mixtures import begins_twice, list_columns, refuse_kinds, refuse_parts
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
     ARMS,
-    PARTS,
     RUNS,
     SEEDS,
     STEPS,
-    TEXTS,
     UPDATES,
     LogColumns,
     TrainingLog,
@@ -28,7 +27,6 @@ from layerlab.validation import short_repr, suggest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST = 12  # columns that an error names
 # Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
 MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
 COMMA = re.compile(r"'[-+]?\d+,\d+'")
@@ -53,7 +51,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     if loss is None:
         raise UserError(
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
-            f"{_list(names)}"
+            f"{list_columns(names)}"
         )
     step = _find(names, columns.step, STEPS, "--step", path)
     arm = _find(names, columns.arm, ARMS, "--arm", path)
@@ -64,7 +62,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             f"{path} has no reading of {loss!r}: the column is empty; write nan where a run "
             "diverged, name another with --loss COLUMN, or leave it out"
         )
-    _refuse_parts(table.filter(read), (arm, seed), path)
+    refuse_parts(table.filter(read), (arm, seed), path)
     losses = _numbers(table[loss], loss, "--loss", path)
     steps = None if step is None else _numbers(table[step], step, "--step", path)
     timed = np.ones_like(read) if step is None else table[step].is_valid().to_numpy()
@@ -79,12 +77,13 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
                 f"no row of {_call(one, number)} in {path} has a step: the column {step!r} is "
                 "empty there; write its steps, name another with --step COLUMN, or leave it out"
             )
+        called = _call(one, number)
         own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
         order, again = _order(own)
         again = again if read[rows[0]] else 0
         if len(rows) > 1 and steps is None and (arm, seed) != (None, None):
             raise UserError(
-                f"{path} has {len(rows)} rows of {_call(one, number)} and no column with a usual "
+                f"{path} has {len(rows)} rows of {called} and no column with a usual "
                 "name for a step; name the one that orders them, --step COLUMN, or those that tell "
                 "runs apart: --arm COLUMN --seed COLUMN"
             )
@@ -94,16 +93,19 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
                 "its runs apart: --seed COLUMN"
             )
         if again:
-            _refuse_parts(table.take(rows), (arm, seed), path, own)
+            refuse_parts(table.take(rows), (arm, seed), path, own)
         # A resumed run goes back to a step, and another begins where the first one did.
-        if again and _begins_twice(own, losses[rows]):
+        if again and begins_twice(own, losses[rows]):
             told = _find_several(table.take(rows), (arm, seed))
             apart = "the column" if told is None else f"a column, as {told!r} may be,"
             raise UserError(
-                f"{path} has several readings of {_call(one, number)} at its first step, "
+                f"{path} has several readings of {called} at its first step, "
                 f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
                 "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
             )
+        refuse_kinds(table.take(rows).drop_columns(loss), own, losses[rows], called, path)
+        if not read[rows[0]]:
+            _refuse_elsewhere(table.take(rows), loss, called, path)
         kept = rows[order]
         bare = every[timed[every] & ~read[every]]
         later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
@@ -118,6 +120,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             mean=MEANS.get(loss) in names,
             again=again,
             blank=later if later > own.max() else None,
+            empty=not read[rows[0]],
         )
 
 
@@ -168,49 +171,24 @@ def _find_several(table: "pa.Table", used: Sequence[str | None]) -> str | None:
     return next((one for one in named if len(table[one].unique()) > 1), None)
 
 
-def _refuse_parts(
-    table: "pa.Table",
-    used: Sequence[str | None],
-    path: Path,
-    steps: np.ndarray | None = None,
-) -> None:
-    """Refuse a table whose rows are of several texts, of which one alone can be judged.
-
-    Args:
-        steps: of the rows of one run, of which any that stands with several values is of several
-            texts, whatever they are called; what is called a text is one without them.
+def _refuse_elsewhere(table: "pa.Table", loss: str, run: str, path: Path) -> None:
+    """Refuse a run without a reading in the column that is judged, and with some in another.
 
     Raises:
-        UserError: they are.
+        UserError: it is one.
     """
-    for name in table.column_names:
-        if name.lower() not in PARTS or name in used:
-            continue
-        each = [None if one is None else str(one) for one in table[name].to_pylist()]
-        values = sorted({one for one in each if one is not None})
-        if steps is None:
-            several = any(one.strip().lower() in TEXTS for one in values)
-        else:
-            several = len(set(zip(steps.tolist(), each, strict=True))) > len(np.unique(steps))
-        if len(values) > 1 and several:
-            raise UserError(
-                f"the column {name!r} of {path} holds {_list(values)}, whose losses are not "
-                "comparable; keep the rows of one"
-            )
-
-
-def _begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
-    """Return whether rows are of several runs, each of which begins at the first step.
-
-    One that failed behind its first reading and was started anew has that one twice, and one
-    reading may be written twice.
-    """
-    first = steps == steps.min()
-    count = int(np.count_nonzero(first))
-    rest = steps[count:]
-    again = first[:count].all() and (np.diff(rest) != 0).all()
-    same = np.array_equal(losses[:count], np.full(count, losses[0]), equal_nan=True)
-    return count > 1 and not (again and (len(rest) > 0 or same))
+    others = [
+        name
+        for name in _list_numeric(table)
+        if name != loss and (name.lower() in LOSSES or may_be_held_out(name))
+        if table[name].null_count < len(table)
+    ]
+    if others:
+        raise UserError(
+            f"{run} has no number in the column {loss!r} of {path}, and some in "
+            f"{list_columns(others)}; name one that all runs have with --loss COLUMN, or write nan "
+            "where it diverged"
+        )
 
 
 def _order(steps: np.ndarray) -> tuple[np.ndarray, int]:
@@ -234,7 +212,7 @@ def _find(
         return given
     raise UserError(
         f"{path} has no column {short_repr(given)}, which {option} names; "
-        f"{suggest(given, names)}it has {_list(names)}"
+        f"{suggest(given, names)}it has {list_columns(names)}"
     )
 
 
@@ -254,10 +232,6 @@ def _list_numeric(table: "pa.Table") -> list[str]:
         for one in table.schema
         if pa.types.is_floating(one.type) or pa.types.is_integer(one.type)
     ]
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(map(short_repr, names[:MOST])) + (", ..." if len(names) > MOST else "")
 
 
 def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> np.ndarray:

@@ -18,11 +18,15 @@ LOSSES = (
     *("loss", "train_loss", "train/loss", "train/train_loss", "training_loss"),
 )
 # What else may be a loss on held-out text: eval_wiki_loss, loss/val, validPerplexity, valloss.
-_TEXT = re.compile(
-    r"(?<![a-z])(eval(uation|uate)?|val(id|idation|idate)?|test|dev|held)"
-    r"(?![a-z])|(eval|val|valid|test|dev)(?=loss|ppl|nll)"
+HELD_WORD = r"(eval(uation|uate)?|val(i|id|idation|idate)?|test|dev|cv|ood|held(_?out)?|hold_?out)"
+LOSS_WORD = (
+    r"(loss(es)?|ppl|perplexity|nlls?|bpb|bpc|bpt|nats|bits([ _]per[ _]\w+)?|xent|ce|cross_?entropy"
+    r"|entropy|mse)"
 )
-_KIND = re.compile(r"(loss(es)?|ppl|perplexity|nll|bpb|bpc|nats|xent|ce|crossentropy)(?![a-z])")
+_TEXT = re.compile(
+    rf"(?<![a-z]){HELD_WORD}(?![a-z])|(?<![a-z])(v|{HELD_WORD}){LOSS_WORD}|loss{HELD_WORD}"
+)
+_KIND = re.compile(rf"{LOSS_WORD}(?![a-z])|loss{HELD_WORD}(?![a-z])|(^|[^a-z]){HELD_WORD}$")
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -59,5 +63,5 @@ def may_be_held_out(name: str) -> bool:
         >>> [may_be_held_out(one) for one in ("value_loss", "train_loss", "eval_runtime")]
         [False, False, False]
     """
-    words = _CAPITAL.sub("_", name).lower()
+    words = re.sub(r"\W+", "_", _CAPITAL.sub("_", name).lower())
     return bool(_TEXT.search(words) and _KIND.search(words))

@@ -163,7 +163,7 @@ def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:
 
 
 def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
-    path, cut = group[0], False
+    path, cut, planned = group[0], False, None
     suffix = path.suffix.lower()
     if path.match(tensorboard.PATTERN):
         table, cut = tensorboard.read_events(group)
@@ -174,10 +174,13 @@ def _runs(group: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLog]:
         whole = TABLES[suffix](path, *text_columns)
         table = pick_metric(unpivot(whole, columns, path), columns, path)
     elif suffix == ".json":
-        table = trainer_state.read_trainer_state(path)
+        table, planned = trainer_state.read_trainer_state(path), trainer_state.read_planned(path)
+    elif suffix in TEXTS and columns.line is None and tables.is_sheet(path):  # as Keras logs
+        table = tables.read_csv(path, columns.word_names)
     elif suffix in TEXTS or columns.line is not None:
-        table = text_log.read_text(path, columns.line)
+        table = text_log.read_text(path, columns)
     else:
         raise UserError(f"{short_repr(str(path))} is of no kind that is known; expected {EXPECTED}")
+    cut = cut or (suffix in (*TEXTS, *SHEETS) and tables.ends_within(path))
     for run in split_runs(table, path, columns):
-        yield replace(run, cut=cut)
+        yield replace(run, cut=cut, planned=planned)

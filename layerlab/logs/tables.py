@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from layerlab.data.parquet_columns import read_batches
 from layerlab.errors import UserError
+from layerlab.logs.loss_names import LOSSES
 from layerlab.records.parse import json_of
 from layerlab.system.files import read_whole
 from layerlab.validation import find_twice, short_repr
@@ -19,7 +21,13 @@ if TYPE_CHECKING:
 
 # Between two lines that are parsed together; whoever has it in his own waits longer.
 MARK = b"layerlab reads a line by itself"
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as spreadsheets and PowerShell write
 CELLS = 50_000_000  # of a table whose rows have names of their own
+
+
+def decode(raw: bytes) -> str:
+    """Return a text, as far as it is one; in UTF-16 where it says so."""
+    return raw.decode("utf-16" if raw.startswith(UTF16) else "utf-8", "replace")
 
 
 def read_csv(path: Path, text_columns: Collection[str] = ()) -> "pa.Table":
@@ -36,7 +44,7 @@ def read_csv(path: Path, text_columns: Collection[str] = ()) -> "pa.Table":
     from pyarrow import csv
 
     raw = read_whole(path)
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as spreadsheets save texts
+    if raw.startswith(UTF16):
         try:
             raw = raw.decode("utf-16").encode()
         except UnicodeError as error:
@@ -68,6 +76,18 @@ def read_csv(path: Path, text_columns: Collection[str] = ()) -> "pa.Table":
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise _unreadable(path, "table", error) from None
     return _check_names(found.rename_columns([one.strip() for one in found.column_names]), path)
+
+
+def is_sheet(path: Path) -> bool:
+    """Return whether a text begins with the head of a table, in which a loss has a usual name."""
+    head, *_ = decode(read_whole(path)).splitlines() or [""]
+    cells = [one.strip().strip('"').lower() for one in re.split("[,;\t]", head)]
+    return len(cells) > 1 and any(one in LOSSES for one in cells)
+
+
+def ends_within(path: Path) -> bool:
+    """Return whether the last line of a text has no end: it may be cut off inside a number."""
+    return not read_whole(path).rstrip(b"\0").endswith((b"\n", b"\r"))
 
 
 def read_parquet(path: Path) -> "pa.Table":

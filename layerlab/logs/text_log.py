@@ -4,14 +4,15 @@ import logging
 import math
 import re
 from calendar import day_abbr, day_name, month_abbr, month_name
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
+from layerlab.logs.loss_names import HELD_OUT, HELD_WORD, LOSS_WORD, may_be_held_out
 from layerlab.logs.run_names import compile_groups
-from layerlab.logs.tables import table_of
-from layerlab.logs.training_log import TEXTS
+from layerlab.logs.tables import decode, table_of
+from layerlab.logs.training_log import TEXTS, LogColumns
 from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
 
@@ -21,17 +22,23 @@ if TYPE_CHECKING:
 LONGEST = 2000  # characters of a line that is searched: an expression may take their square
 COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 # What nanoGPT and modded-nanogpt print: a step, and behind it losses of several kinds.
+THOUSANDS = {**dict.fromkeys("0123456789.", 1.0), "k": 1e3, "m": 1e6}
+COUNT = r"\d{1,3}(?:[,_]\d{3})+|\d+(?:\.\d+)?[km]?"
 STEP = re.compile(
-    r"(?:iter(?:ation)?|step)\s*[:=]?\s*\[?(\d{1,3}(?:,\d{3})+|\d+)(?:/[\d,]*\d)?\b", re.I
+    rf"(?:iter(?:ation)?|step)\s*[:=]?\s*\[?({COUNT})(?:/[\d,_.]*[\dkm])?(?!\w)", re.I
 )
-LOSS = re.compile(
-    r"(?<![^\W_])loss\s*[:=]?\s*(?P<loss>[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*))", re.I
-)
+NUMBER = r"[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*)"
+LOSS = re.compile(rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?P<loss>{NUMBER})", re.I)
 # Words before a loss, as in "best val loss"; of so many characters.
 KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
 WIDEST = 60
 WORD = re.compile(r"[^\W_]+")
-HELD_OUT = re.compile(r"held[-_ ]out")
+HOLD_OUT = re.compile(r"h[eo]ld[-_ ]out")
+PART = re.compile(r"[|,;]|\s{2,}")
+# Words of a text and of a loss, each alone or together as in val/cross_entropy.
+TEXT = re.compile(rf"(?<![-_\w]){HELD_WORD}(?![-\w]|_(?!{LOSS_WORD}))|{HELD_WORD}[_/]{LOSS_WORD}")
+KINDS = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?![^\W_])")
+KIND_NUMBER = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?:\s+value)?\s*[:=]?\s*{NUMBER}", re.I)
 # Words of a line that change with the time or with what it is about, and not with what is read.
 PASSING = frozenset(
     one.lower()
@@ -39,23 +46,27 @@ PASSING = frozenset(
 ) | {"am", "pm", "utc", "t", "z", "e", "i", "w", "d"}
 
 
-def read_text(path: Path, line: str | None) -> "pa.Table":
+def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     """Read the lines that a regular expression fits; others, and long ones, are left out.
 
     Args:
-        line: with the groups step and loss; lines like nanoGPT's where it is None, of which each
-            kind of loss is a column.
+        columns: whose line has the groups step and loss; lines like nanoGPT's where it is None, of
+            which each kind of loss is a column.
 
     Raises:
-        UserError: it fits no line, a group is no number, or a line has two losses of one name.
+        UserError: it fits no line, a group is no number, a line has two losses of one name, or
+            losses on held-out text stand in lines that cannot be read.
     """
-    every = COLOUR.sub("", read_whole(path).decode("utf-8", "replace")).splitlines()
+    line = columns.line
+    every = COLOUR.sub("", decode(read_whole(path))).splitlines()
     lines = [one for one in every if len(one) <= LONGEST]
     rows: list[dict[str, Any]]
     if line is None:
         read = [(one, dict(_find_losses(one, path))) for one in lines]
         _refuse_unlike([one for one, row in read if "loss" in row], path)
         rows = [row for _, row in read if len(row) > 1]
+        if rows and columns.loss is None:
+            _refuse_unread(read, path)
     else:
         pattern = compile_groups(line, ("step", "loss"), "--line")
         fitting = [one for one in map(pattern.search, lines) if one]
@@ -90,10 +101,17 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
         before = line[max(step.end(), found.start() - WIDEST) : found.start()]
         kind = KIND.search(before)
         words = [TEXTS.get(one, one) for one in _list_words(kind[0] if kind else "")]
-        # What is called a loss and no more may be said to be of a text in words further off.
+        # A loss of which no text is said may be of one that stands further off.
         between = line[start : found.start()]
-        words = words or _find_text(between) or _find_text(line[: step.start()])
         start = found.end()
+        behind = _strip_numbers(line[start:].partition("loss")[0])
+        if not any(one in TEXTS.values() for one in words):
+            text = (
+                _find_text(_strip_numbers(between))
+                or _find_text(line[: step.start()])
+                or _find_text(behind)
+            )
+            words = [*text, *words]
         name = "_".join([*words, "loss"])
         value = _number("loss", found["loss"].rstrip("."), path)
         if seen.setdefault(name, value) != value and not math.isnan(value):
@@ -111,9 +129,51 @@ def _find_text(words: str) -> list[str]:
     return list(texts) if len(texts) == 1 else []
 
 
+def _strip_numbers(text: str) -> str:
+    """Return the parts of a text without a number: words of "test acc 0.4" are its own."""
+    return " ".join(one for one in PART.split(text) if not any(map(str.isdigit, one)))
+
+
 def _list_words(text: str) -> list[str]:
     """Return the words of a text; held-out is one."""
-    return WORD.findall(HELD_OUT.sub("heldout", text.lower()))
+    return WORD.findall(HOLD_OUT.sub("heldout", text.lower()))
+
+
+def _refuse_unread(read: Sequence[tuple[str, Mapping[str, float]]], path: Path) -> None:
+    """Refuse a loss in training where lines have one on held-out text that is not read.
+
+    Raises:
+        UserError: they have.
+    """
+    names = list(dict.fromkeys(name for _, row in read for name in row if name != "step"))
+    if any(name in HELD_OUT for name in names):
+        return
+    for line, row in read:
+        if may_hold_held_out(line) and not any(map(may_be_held_out, row)):
+            raise UserError(
+                f"{path} has lines that may be of held-out text and are not read, as "
+                f"{short_repr(line)}; type --line with what stands there, as 'val.*step "
+                rf"(?P<step>\d+).*loss (?P<loss>\S+)', or --loss {names[0]} for the others"
+            )
+
+
+def may_hold_held_out(line: str) -> bool:
+    """Return whether a line may say a loss on held-out text, wherever its words stand.
+
+    Example:
+        >>> may_hold_held_out("validation loss at iteration 100 | lm loss value: 4.1E+00")
+        True
+        >>> may_hold_held_out("step 5 loss 3.2 | test acc 0.4"), may_hold_held_out("eval_iters=200")
+        (False, False)
+    """
+    parts = [
+        one
+        for one in PART.split(line.lower())
+        # Something else that was read on such a text.
+        if KINDS.search(one) or not (TEXT.search(one) and any(map(str.isdigit, one)))
+    ]
+    kept = " | ".join(parts)
+    return bool(TEXT.search(kept) and KIND_NUMBER.search(kept))
 
 
 def _refuse_unlike(lines: Sequence[str], path: Path) -> None:
@@ -137,9 +197,13 @@ def _refuse_unlike(lines: Sequence[str], path: Path) -> None:
 
 
 def _number(name: str, text: str | None, path: Path) -> float:
+    given = text or ""
     try:
-        return float((text or "").replace(",", "") if name == "step" else text or "")
-    except ValueError:
+        if name != "step":
+            return float(given)
+        digits = given.lower().replace(",", "").replace("_", "")
+        return float(digits.rstrip("km")) * THOUSANDS[digits[-1:]]
+    except (KeyError, ValueError):
         raise UserError(
             f"the group {name} is {short_repr(text)} in a line of {path}; expected a number, "
             "as 3.21"

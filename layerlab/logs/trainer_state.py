@@ -28,6 +28,12 @@ def read_trainer_state(path: Path) -> "pa.Table":
     return table_of(history, path)
 
 
+def read_planned(path: Path) -> int | None:
+    """Return the updates that the run of a state was to make, if that is known."""
+    found = read_json(path).get("max_steps")
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _read_history(path: Path) -> list[dict[str, Any]]:
     try:
         found = read_json(path)

@@ -24,7 +24,8 @@ TEXTS = {
     **{one: one for one in ("train", "training", "valid", "validation", "evaluation", "dev")},
     **{"val": "val", "validate": "val", "validating": "val"},
     **{"eval": "eval", "evaluate": "eval", "evaluating": "eval", "test": "test", "testing": "test"},
-    **{"held": "held_out", "heldout": "held_out"},
+    **dict.fromkeys(("held", "heldout", "holdout"), "held_out"),
+    "vali": "val",
 }
 
 
@@ -72,7 +73,9 @@ class TrainingLog:
         finished: whether the run has come to its end; None where nothing tells.
         again: readings of steps that were logged again, as a resumed run does; the last counts.
         blank: step of a row behind its last reading that has no loss; None where there is none.
-        cut: whether the end of its file is cut off, as where it is still being written.
+        cut: whether its file ends within a line or a record, as where it is still being written.
+        planned: steps that its trainer was to make; None where nothing tells.
+        empty: whether it has no reading at all, and not even one that is no number.
     """
 
     place: str
@@ -89,6 +92,8 @@ class TrainingLog:
     again: int = 0
     blank: float | None = None
     cut: bool = False
+    planned: int | None = None
+    empty: bool = False
 
     @property
     def name(self) -> str:

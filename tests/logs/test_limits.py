@@ -62,7 +62,7 @@ def test_event_files_that_are_still_written_count_up_to_the_last_whole_record(
     assert (plain.cut, wide.cut) == (False, True)
     assert wide.steps.tolist() == plain.steps[: len(plain.steps) - lost].tolist()
     found = layerlab.judge(tmp_path, at=float(wide.steps[-1]))
-    (said,) = [one for one in found.content["remarks"] if "whose end is cut off" in one]
+    (said,) = [one for one in found.content["remarks"] if "end within a line or a record" in one]
     assert "wide (" in said and "plain (" not in said
 
 

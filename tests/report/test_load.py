@@ -19,7 +19,7 @@ def write(path: Path, text: str) -> Path:
         ('{"schema": 2', "is damaged"),
         ('{"schema": 2, "x": NaN}', "is damaged"),
         ("[" * 100_000, "is damaged"),
-        ("[]", "names no schema"),
+        ("[]", "it holds no table"),
         ("{}", "names no schema"),
         ('{"schema": "1"}', "names no schema"),
         ('{"schema": 3}', "has schema 3, and this layerlab reads 2: upgrade layerlab"),

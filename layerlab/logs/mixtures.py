@@ -1,0 +1,98 @@
+"""Readings that are of several texts or runs, of which one alone can be judged."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layerlab.errors import UserError
+from layerlab.logs.training_log import PARTS, TEXTS
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST = 12  # columns that an error names
+
+
+def refuse_parts(
+    table: "pa.Table",
+    used: Sequence[str | None],
+    path: Path,
+    steps: np.ndarray | None = None,
+) -> None:
+    """Refuse a table whose rows are of several texts, of which one alone can be judged.
+
+    Args:
+        steps: of the rows of one run, of which any that stands with several values is of several
+            texts, whatever they are called; what is called a text is one without them.
+
+    Raises:
+        UserError: they are.
+    """
+    for name in table.column_names:
+        if name.lower() not in PARTS or name in used:
+            continue
+        each = [None if one is None else str(one) for one in table[name].to_pylist()]
+        values = sorted({one for one in each if one is not None})
+        if steps is None:
+            several = any(one.strip().lower() in TEXTS for one in values)
+        else:
+            several = len(set(zip(steps.tolist(), each, strict=True))) > len(np.unique(steps))
+        if len(values) > 1 and several:
+            raise UserError(
+                f"the column {name!r} of {path} holds {list_columns(values)}, whose losses are not "
+                "comparable; keep the rows of one"
+            )
+
+
+def refuse_kinds(
+    table: "pa.Table", steps: np.ndarray, losses: np.ndarray, run: str, path: Path
+) -> None:
+    """Refuse readings of which two stand at one step after the other, as of two texts.
+
+    A resumed run goes back, so that readings of other steps stand between them.
+
+    Raises:
+        UserError: they do, at half of the steps that have several, and at two of them or more.
+    """
+    beside = np.flatnonzero((np.diff(steps) == 0) & (np.diff(losses) != 0))
+    several = np.count_nonzero(np.unique(steps, return_counts=True)[1] > 1)
+    found = np.unique(steps[beside])
+    if len(found) < 2 or 2 * len(found) < several:
+        return
+    first, then = losses[beside[0]], losses[beside[0] + 1]
+    told = next(
+        (
+            f", as the column {name!r} may tell them apart"
+            for name in table.column_names
+            if all(table[name][at] != table[name][at + 1] for at in map(int, beside))
+            and len(table[name].unique()) <= MOST
+        ),
+        "",
+    )
+    raise UserError(
+        f"{path} has two readings of {run} at one step, {first:g} and {then:g} at step "
+        f"{found[0]:g}, and so at {len(found)} steps: they are of two kinds{told}; keep those of "
+        "one, or name those that are meant with --line"
+    )
+
+
+def begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
+    """Return whether rows are of several runs, each of which begins at the first step.
+
+    One that failed behind its first reading and was started anew has that one twice, and one
+    reading may be written twice.
+    """
+    first = steps == steps.min()
+    count = int(np.count_nonzero(first))
+    rest = steps[count:]
+    again = first[:count].all() and (np.diff(rest) != 0).all()
+    same = np.array_equal(losses[:count], np.full(count, losses[0]), equal_nan=True)
+    return count > 1 and not (again and (len(rest) > 0 or same))
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Return names of columns, as an error tells them."""
+    return ", ".join(map(short_repr, names[:MOST])) + (", ..." if len(names) > MOST else "")
