@@ -10,7 +10,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.claims import judge_claims
-from layerlab.experiments.analysis.compare import run_row, tabulate_rows
+from layerlab.experiments.analysis.compare import describe_unequal, run_row, tabulate_rows
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import look_at_runs
@@ -88,6 +88,10 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     baselines = dict.fromkeys(names, names[0])
     tests = measure_tests(section, baselines)
     stages, family = look_at_runs(section, baselines, records, LOSS, tests)
+    unequal = describe_unequal(stages[-1], "each difference is judged by its own variance alone")
+    if unequal:  # nobody has declared that arms vary alike
+        section = section.model_copy(update={"variance": "own"})
+        stages, family = look_at_runs(section, baselines, records, LOSS, tests)
     # Nothing was planned of somebody's runs: no seed is missing.
     free = section.model_copy(update={"seeds": ()})
     stages = [replace(one, section=free) for one in stages]
@@ -109,6 +113,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         "arms": names,
         "metric": LOSS,
         "judged": name,
+        "step": find_end(logs, asked.judged),
         "higher_is_better": higher,
         "confidence": section.confidence,
         "power": section.power,
@@ -126,6 +131,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *unfinished,
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
+            *unequal,
             *_describe_again(logs),
             *_describe_cut(logs),
             *_describe_planned(logs),

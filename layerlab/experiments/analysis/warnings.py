@@ -196,7 +196,21 @@ def disclose_added_seeds(content: Record, *files: Path) -> dict[str, Any]:
     first = min((one.get("looked", one["seeds"]) for one in earlier), key=len, default=seeds)
     added = [seed for seed in seeds if seed not in first]
     told = [_remark(first, added)] if added else []
-    return {**content, "looked": first, "remarks": [*content["remarks"], *told]}
+    found = {**content, "looked": first, "remarks": [*content["remarks"], *told]}
+    return found if content.get("step") is None else _disclose_steps(found, earlier)
+
+
+def _disclose_steps(content: dict[str, Any], earlier: Sequence[Record]) -> dict[str, Any]:
+    """Return a comparison of logs with the steps at which they were judged before."""
+    each = [(*one.get("looked_steps", ()), one.get("step")) for one in earlier]
+    steps = sorted({step for one in each for step in one if step not in (None, content["step"])})
+    if not steps:
+        return content
+    told = (
+        f"judged before at step {', '.join(f'{step:g}' for step in steps)}: whoever stops where it "
+        "looks good finds differences that are none, and p and intervals do not account for that"
+    )
+    return {**content, "looked_steps": steps, "remarks": [*content["remarks"], told]}
 
 
 def _shown_runs(content: Record) -> set[str]:
