@@ -10,7 +10,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.claims import judge_claims
-from layerlab.experiments.analysis.compare import describe_unequal, run_row, tabulate_rows
+from layerlab.experiments.analysis.compare import run_row, tabulate_rows
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import look_at_runs
@@ -88,10 +88,6 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
     baselines = dict.fromkeys(names, names[0])
     tests = measure_tests(section, baselines)
     stages, family = look_at_runs(section, baselines, records, LOSS, tests)
-    unequal = describe_unequal(stages[-1], "each difference is judged by its own variance alone")
-    if unequal:  # nobody has declared that arms vary alike
-        section = section.model_copy(update={"variance": "own"})
-        stages, family = look_at_runs(section, baselines, records, LOSS, tests)
     # Nothing was planned of somebody's runs: no seed is missing.
     free = section.model_copy(update={"seeds": ()})
     stages = [replace(one, section=free) for one in stages]
@@ -131,7 +127,6 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *unfinished,
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
-            *unequal,
             *_describe_again(logs),
             *_describe_cut(logs),
             *_describe_planned(logs),
@@ -210,6 +205,8 @@ def _section(
         measures=() if target is None else (f"steps:{target!r}",),
         claims=tuple(claims),
         confidence=asked.confidence,
+        # Nobody has declared that arms vary alike, and few seeds do not tell whether they do.
+        variance="own",
     )
 
 
@@ -217,11 +214,13 @@ def _describe_judged(
     logs: Sequence[TrainingLog], judged: JudgedStep, *, higher: bool = False
 ) -> str:
     columns = ", ".join(dict.fromkeys(one.loss_name for one in logs))
+    others = ", ".join(dict.fromkeys(name for one in logs for name in one.beside))
+    left = f"; beside it stand {others}, which --loss may name" if others else ""
     step = f"{find_end(logs, judged):g}" + (", the last" if judged.at is None else "")
     mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
     if higher:
-        return f"the score is {columns}, of which more is better, {mean} step {step}"
-    return f"the loss is {columns}, {mean} step {step}"
+        return f"the score is {columns}, of which more is better, {mean} step {step}{left}"
+    return f"the loss is {columns}, {mean} step {step}{left}"
 
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.loss_names import LOSSES, find_loss, may_be_held_out
+from layerlab.logs.loss_names import LOSSES, find_beside, find_loss, may_be_held_out
 from layerlab.logs.mixtures import begins_twice, list_columns, refuse_kinds, refuse_parts
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
@@ -120,6 +120,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             mean=MEANS.get(loss) in names,
             again=again,
             blank=later if later > own.max() else None,
+            beside=() if columns.loss is not None else find_beside(loss, _list_numeric(table)),
             empty=not read[rows[0]],
         )
 

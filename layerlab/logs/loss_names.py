@@ -54,6 +54,21 @@ def find_loss(names: Sequence[str], numeric: Sequence[str], path: Path) -> str |
     return found
 
 
+def find_beside(judged: str, numeric: Sequence[str]) -> tuple[str, ...]:
+    """Return what else may be a loss beside one that is judged and is not of held-out text.
+
+    Example:
+        >>> find_beside("loss", ["step", "loss", "wikitext_ppl", "eval_c4"])
+        ('wikitext_ppl', 'eval_c4')
+    """
+    if judged.lower() in HELD_OUT:
+        return ()
+    spelled = {one: _spell(one) for one in numeric if one != judged}
+    return tuple(
+        one for one, words in spelled.items() if _KIND.search(words) or _TEXT.search(words)
+    )
+
+
 def may_be_held_out(name: str) -> bool:
     """Tell by its words whether a name may be that of a loss on held-out text.
 
@@ -63,5 +78,12 @@ def may_be_held_out(name: str) -> bool:
         >>> [may_be_held_out(one) for one in ("value_loss", "train_loss", "eval_runtime")]
         [False, False, False]
     """
-    words = re.sub(r"\W+", "_", _CAPITAL.sub("_", name).lower())
+    words = _spell(name)
+    if words.startswith(("is_", "has_", "num_")):  # a flag or a count
+        return False
     return bool(_TEXT.search(words) and _KIND.search(words))
+
+
+def _spell(name: str) -> str:
+    """Return a name as small words with lines between."""
+    return re.sub(r"\W+", "_", _CAPITAL.sub("_", name).lower())

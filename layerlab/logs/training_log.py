@@ -75,6 +75,7 @@ class TrainingLog:
         blank: step of a row behind its last reading that has no loss; None where there is none.
         cut: whether its file ends within a line or a record, as where it is still being written.
         planned: steps that its trainer was to make; None where nothing tells.
+        beside: what else may be a loss, where one is judged that is not of held-out text.
         empty: whether it has no reading at all, and not even one that is no number.
     """
 
@@ -93,6 +94,7 @@ class TrainingLog:
     blank: float | None = None
     cut: bool = False
     planned: int | None = None
+    beside: tuple[str, ...] = ()
     empty: bool = False
 
     @property

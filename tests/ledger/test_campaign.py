@@ -237,6 +237,7 @@ def test_logs_from_before_are_remarked_on(folder: Path, tmp_path: Path) -> None:
         ),
         ("plain", {"says": "x", "seeds": FIRST}, "'plain' is the baseline of this campaign; name"),
         ("", {"says": "x", "seeds": FIRST}, "IDEA is ''; expected a name, as the logs have it"),
+        (" new ", {"says": "x", "seeds": FIRST}, "IDEA is ' new '; expected a name, as the logs"),
         ("wid", {"seeds": FRESH, "confirm": True}, "no idea 'wid' is written down in .*'wide'"),
         (
             "wide",

@@ -138,6 +138,18 @@ def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(fol
     assert len(read_chain(folder).lines) == LINES
 
 
+def test_a_ledger_that_lost_its_lines_is_told_to_be_empty(folder: Path) -> None:
+    (folder / FILE).write_text("")
+    (folder / HEAD).unlink()
+    refuses("is empty; copy the ledger back from where it is whole", read_chain, folder)
+
+
+@pytest.mark.parametrize("lines", ["1e999", "NaN", "[]", '"many"'])
+def test_a_head_that_counts_nothing_is_told_to_be_changed(folder: Path, lines: str) -> None:
+    (folder / HEAD).write_text(f'{{"lines": {lines}, "digest": "x"}}')
+    refuses("head.json was changed; copy the ledger back", read_chain, folder)
+
+
 def refuse_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the file that is written behind each line fail, as on a disk that is full."""
 

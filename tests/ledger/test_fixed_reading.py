@@ -159,3 +159,33 @@ def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path: Path) -> None:
     layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
     logs = curves(tmp_path / "b.csv", FRESH, 60, "eval_loss", gain=0.1)
     assert layerlab.judge_idea(folder, "wide", logs).step == 60
+
+
+def test_a_baseline_without_readings_has_not_diverged(screened: Path, tmp_path: Path) -> None:
+    """An empty cell says that something is lacking, and not that the idea is better."""
+    path = curves(tmp_path / "b.csv", FRESH, 100, gain=-0.1)
+    first, *rows = path.read_text().splitlines()
+    bare = [one.rpartition(",")[0] + "," if one.startswith("plain") else one for one in rows]
+    path.write_text("\n".join([first, *bare]) + "\n")
+    refuses(
+        r"plain, seed 11 \(.*\) has no reading of 'loss'; write nan where it diverged",
+        layerlab.judge_idea,
+        screened,
+        "wide",
+        path,
+    )
+    assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
+
+
+def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path: Path) -> None:
+    """It may be known at which of them the baseline fared badly."""
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    text = curves(tmp_path / "a.csv", [*FIRST, *FRESH], 100, gain=0.1).read_text().splitlines()
+    fresh = tuple(f"wide,{seed}," for seed in FRESH)
+    (tmp_path / "a.csv").write_text("\n".join(one for one in text if not one.startswith(fresh)))
+    layerlab.judge_idea(folder, "wide", tmp_path / "a.csv")
+    said = "needs seeds that no run of this campaign had, .* used before: 11 for wide; type others"
+    refuses(said, layerlab.add_idea, folder, "wide", seeds=[11, 21, 22], confirm=True)
+    assert layerlab.add_idea(folder, "wide", seeds=[21, 22, 23], confirm=True).seeds == (21, 22, 23)

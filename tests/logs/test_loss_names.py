@@ -5,10 +5,21 @@ from pathlib import Path
 
 import pytest
 
+import layerlab
 from layerlab import UserError
 from tests.logs.written import LOSSES, ROWS, check, put, read, write_csv
 
-NAMES = ("eval_wiki_loss", "loss/val", "valid_ppl", "validPerplexity", "testloss", "dev/nll")
+NAMES = (
+    *("eval_wiki_loss", "loss/val", "valid_ppl", "validPerplexity", "testloss", "dev/nll", "vloss"),
+    *(
+        "lossval",
+        "holdout_loss",
+        "eval/c4/bits_per_byte",
+        "val_cross_entropy",
+        "ood_loss",
+        "c4_val",
+    ),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,3 +81,52 @@ def test_metrics_of_trackers_are_chosen_as_columns_are(tmp_path: Path) -> None:
             read(write_csv(tmp_path / name, rows))
     (found,) = read(tmp_path / "wandb.csv", loss="eval/wiki_loss")
     check(found, "plain", "1")
+
+
+def test_what_else_may_be_a_loss_is_told_beside_one_in_training(tmp_path: Path) -> None:
+    """Its name says of no text that it is held out, and may be known to be."""
+    rows = [
+        {"arm": arm, "seed": seed, "step": 9, "loss": 3 + seed / 7 + len(arm) / 99, "wiki_ppl": 1.5}
+        for arm in ("plain", "wide")
+        for seed in range(3)
+    ]
+    path = write_csv(tmp_path / "runs.csv", rows)
+    told = "; beside it stand wiki_ppl, which --loss may name"
+    assert layerlab.judge(path).content["remarks"][0].endswith(told)
+    assert not layerlab.judge(path, loss="loss").content["remarks"][0].endswith(told)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(("name", "values"), [("tag", ("fit", "check")), ("is_val", (0, 1))])
+def test_two_kinds_of_readings_at_each_step_are_refused(
+    tmp_path: Path, name: str, values: tuple[object, object], first: int
+) -> None:
+    """Of a step that was logged again the last reading counts, which is of whatever stands last."""
+    rows = [
+        {"step": one["step"], "loss": one["loss"] + 6 * kind, name: values[kind]}
+        for one in ROWS
+        for kind in (first, 1 - first)
+    ]
+    rows = [{**rows[0], "step": 5}, *rows]
+    text = "".join(json.dumps(one) + "\n" for one in rows)
+    with pytest.raises(UserError, match=f"3 steps: they are of two kinds, as the column '{name}'"):
+        read(put(tmp_path / "plain-s1.jsonl", text))
+
+
+def test_a_resumed_run_has_no_two_kinds(tmp_path: Path) -> None:
+    steps = [10, 20, 30, 20, 30, 40]
+    rows = [{"step": step, "loss": 3 - number / 10} for number, step in enumerate(steps)]
+    (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
+    assert found.steps.tolist() == [10, 20, 30, 40] and found.again == 2
+
+
+def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path: Path) -> None:
+    """As where two tables are put together whose columns are called otherwise."""
+    rows = [
+        {"arm": arm, "step": step, "eval_loss": None, "val_loss": None, name: 3.0 - step / 100}
+        for arm, name in (("plain", "val_loss"), ("wide", "eval_loss"))
+        for step in (10, 20)
+    ]
+    said = r"'plain' has no number in the column 'eval_loss' of .* and some in 'val_loss'"
+    with pytest.raises(UserError, match=said):
+        read(write_csv(tmp_path / "runs.csv", rows))

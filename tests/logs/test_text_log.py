@@ -79,6 +79,9 @@ def test_losses_of_unlike_lines_are_told_apart(tmp_path: Path) -> None:
         ("step {} [valid] loss {}", "valid_loss"),
         ("step {} | split=val | loss {}", "val_loss"),
         ("step {} | heldout loss {}", "held_out_loss"),
+        ("step {} holdout loss {}", "held_out_loss"),
+        ("step {}: loss {} (val)", "val_loss"),
+        ("step {}: loss {} on validation set", "validation_loss"),
     ],
 )
 def test_losses_on_held_out_text_are_no_readings_of_training(
@@ -92,6 +95,96 @@ def test_losses_on_held_out_text_are_no_readings_of_training(
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
     assert found.loss_name == name
+
+
+MEGATRON = " validation loss at iteration {} | lm loss value: {}E+00 | lm loss PPL: 3.1E+01 |"
+UNREAD = (
+    "validation loss {1} at step {0}",
+    "epoch {0} validation loss: {1}",
+    "step {0} val ppl {1}",
+    "step {0} val/cross_entropy {1}",
+    "step {0} eval bits_per_byte {1}",
+)
+
+
+@pytest.mark.parametrize("line", UNREAD)
+def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(
+    tmp_path: Path, line: str
+) -> None:
+    rows = [(row["step"], row["loss"]) for row in ROWS]
+    text = "\n".join(f"step {a} loss 9.5\n{line.format(a, b)}" for a, b in rows)
+    path = put(tmp_path / "plain-s1.log", text)
+    with pytest.raises(UserError, match=r"be of held-out text and are not read, as '.* or --los"):
+        read(path)
+    assert set(read(path, loss="loss")[0].losses) == {9.5}
+
+
+def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(
+    tmp_path: Path,
+) -> None:
+    lines = [f"step {row['step']} loss {row['loss']}, val ppl 9.5" for row in ROWS]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    with pytest.raises(UserError, match=r"are not read, as 'step 10 loss 3\.5, val ppl 9\.5'"):
+        read(path)
+    check(read(path, loss="loss")[0], "plain", "1")
+
+
+def test_both_losses_of_megatron_are_told_apart(tmp_path: Path) -> None:
+    train = " iteration {:8}/ 500 | consumed samples: 9 | lm loss: 9.5E+00 | grad norm: 1.0 |"
+    lines = [one.format(row["step"], row["loss"]) for row in ROWS for one in (train, MEGATRON)]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    with pytest.raises(UserError, match="one of 'step', 'lm_loss', 'validation_lm_loss'"):
+        read(path)
+    check(read(path, loss="validation_lm_loss")[0], "plain", "1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Namespace(eval_interval=1000, loss_scale=1, eval_iters=200, loss_fn='ce')",
+        "--eval-interval 100 --loss ce",
+        "step 40 | test acc 0.41",
+        "evaluating checkpoint-100",
+        "latest loss: 3.4",
+        "0.1 s of eval time, 3 steps",
+    ],
+)
+def test_what_is_no_loss_on_held_out_text_refuses_no_log(tmp_path: Path, line: str) -> None:
+    lines = [line, *(f"step {row['step']} loss {row['loss']} | test acc 0.4" for row in ROWS)]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    check(found, "plain", "1")
+    assert found.loss_name == "loss"
+
+
+@pytest.mark.parametrize(
+    ("written", "steps"),
+    [
+        (("1k", "1.5k", "2k"), [1000, 1500, 2000]),
+        (("1_000", "1_500", "2_000"), [1000, 1500, 2000]),
+        (("0.5M/2M", "1M/2M", "2M/2M"), [5e5, 1e6, 2e6]),
+    ],
+)
+def test_steps_are_read_as_they_are_meant(
+    tmp_path: Path, written: tuple[str, ...], steps: list[float]
+) -> None:
+    text = "\n".join(f"step {one} loss 3.{number}" for number, one in enumerate(written))
+    assert read(put(tmp_path / "a-s1.log", text))[0].steps.tolist() == steps
+
+
+def test_a_text_of_powershell_and_a_table_of_keras_are_read(tmp_path: Path) -> None:
+    text = "\n".join(f"step {row['step']} loss {row['loss']}" for row in ROWS)
+    (tmp_path / "plain-s1.log").write_bytes(text.encode("utf-16"))
+    check(read(tmp_path / "plain-s1.log")[0], "plain", "1")
+    table = "\n".join(["epoch,accuracy,loss,val_loss", "0,0.1,9.5,3.5", "1,0.2,9.5,3.25"])
+    (found,) = read(put(tmp_path / "wide-s1.log", table))
+    assert (found.loss_name, found.losses.tolist()) == ("val_loss", [3.5, 3.25])
+
+
+@pytest.mark.parametrize("name", ["a-s1.log", "a-s1.csv"])
+def test_a_last_line_without_an_end_is_known(tmp_path: Path, name: str) -> None:
+    text = "step,loss\n1,2.5\n2,2" if name.endswith("csv") else "step 1 loss 2.5\nstep 2 loss 2"
+    assert read(put(tmp_path / name, text))[0].cut
+    assert not read(put(tmp_path / name, text + "\n"))[0].cut
 
 
 def test_plain_losses_behind_unlike_words_are_refused(tmp_path: Path) -> None:

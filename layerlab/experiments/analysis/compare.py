@@ -107,7 +107,7 @@ def compare_runs(
         "remarks": [
             *remarks(section, sides, looked.contrasts, _worse(rows)),
             *disclose_looks(planned, section if family.looked else None),
-            *describe_unequal(stage, "each keeps some of its own"),
+            *_unequal(stage),
             *_one_text(stage, baselines),
             *warn_of_one_arm(baselines),
             *notes([one.manifest for one in records]),
@@ -190,12 +190,8 @@ def _find_declared(
     return found
 
 
-def describe_unequal(stage: Look, then: str) -> list[str]:
-    """Return a remark where the variances of arms differ more than by chance.
-
-    Args:
-        then: what that has for a consequence.
-    """
+def _unequal(stage: Look) -> list[str]:
+    """Return a remark where the variances of arms differ more than by chance."""
     p = stage.model.unequal() if stage.section.variance == "moderated" else None
     if p is None or p >= stage.level.alpha:
         return []
@@ -203,7 +199,7 @@ def describe_unequal(stage: Look, then: str) -> list[str]:
     least, most = min(spreads, key=spreads.__getitem__), max(spreads, key=spreads.__getitem__)
     return [
         f"arms do not vary alike from seed to seed (Bartlett's p = {p:.2g}): {most} by "
-        f"{number(spreads[most])}, {least} by {number(spreads[least])}; {then}"
+        f"{number(spreads[most])}, {least} by {number(spreads[least])}; each keeps some of its own"
     ]
 
 
