@@ -120,6 +120,14 @@ def test_a_resumed_run_has_no_two_kinds(tmp_path: Path) -> None:
     assert found.steps.tolist() == [10, 20, 30, 40] and found.again == 2
 
 
+def test_readings_that_are_written_twice_are_no_two_kinds(tmp_path: Path) -> None:
+    """Also those that are no number."""
+    rows = [{"step": step, "loss": loss} for step, loss in ((5, 9.5), (10, 3.5), (10, 3.5))]
+    rows += [{"step": step, "loss": "nan"} for step in (20, 20, 30, 30)]
+    (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
+    assert found.steps.tolist() == [5, 10, 20, 30] and found.again == 3
+
+
 def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path: Path) -> None:
     """As where two tables are put together whose columns are called otherwise."""
     rows = [
