@@ -28,14 +28,14 @@ class RunRecord:
         events: in the order of updates.
         result: None while the run is not finished.
         scores: of its finished model, by the key of the measure.
-        place: the folder; empty for a run that stands in none.
+        folder: that it stands in; empty for one that stands in none.
     """
 
     manifest: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...] = ()
     result: Mapping[str, Any] | None = None
     scores: Mapping[str, ModelScore] = field(default_factory=dict)
-    place: str = field(default="", compare=False)
+    folder: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ def read_record(folder: Path) -> RunRecord | None:
         events=tuple(renumber(read(folder))),
         result=result,
         scores=read_scores(folder, result),
-        place=str(folder),
+        folder=str(folder),
     )
 
 

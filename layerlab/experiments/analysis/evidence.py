@@ -146,10 +146,10 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
         key = record.arm, record.seed, record.rate
         if key in seen:
             raise UserError(
-                f"{seen[key]} and {record.place or record.name} are both {record.arm} with seed "
+                f"{seen[key]} and {record.folder or record.name} are both {record.arm} with seed "
                 f"{record.seed} at rate {record.rate:g}; delete one of them"
             )
-        seen[key] = record.place or record.name
+        seen[key] = record.folder or record.name
 
 
 def look_at_runs(
