@@ -62,7 +62,7 @@ TOLD = (
     *(f"numerics/profiles/{name}" for name in ("operations", "token_differences", "gap_result")),
     *("numerics/profiles/expert_choices", "adaptation/pretraining/train"),
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
-    *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
+    *(f"records/index/{name}" for name in ("adaptation", "study", "campaign", "search")),
 )
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")

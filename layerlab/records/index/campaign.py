@@ -58,9 +58,11 @@ def read(folder: Path) -> Summary:
 
 
 def _summarise(folder: Path, baseline: str, words: list[str]) -> Summary:
-    ideas = "1 idea" if len(words) == 1 else f"{len(words)} ideas"
-    counted = [f"{words.count(word)} {word}" for word in ("adopted", "refuted", "undecided")]
-    headline = f"{ideas} against {baseline}: {', '.join(counted)}"
+    tried = "1 idea" if len(words) == 1 else f"{len(words)} ideas"
+    adopted, refuted, undecided = (words.count(one) for one in ("adopted", "refuted", "undecided"))
+    headline = (
+        f"{tried} against {baseline}: {adopted} adopted, {refuted} refuted, {undecided} undecided"
+    )
     return Summary(folder.resolve().name, FINISHED, headline)
 
 

@@ -23,6 +23,7 @@ KINDS = {
     "evaluation": label("evaluation"),
     "adaptation": label("adaptation"),
     "study": label("study"),
+    "campaign": label("campaign"),
 }
 STATES = {
     "finished": label("finished"),

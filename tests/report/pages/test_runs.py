@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from layerlab.records.index import search
+from layerlab.records.index.entry import DAMAGED, DIVERGED, FINISHED, INTERRUPTED, RUNNING
 from layerlab.report.pages.runs import KINDS, MARK, STATES, render
 from tests.report.pages.test_inspection import Tags
 from tests.report.sample import HOSTILE
@@ -40,6 +42,11 @@ def test_links_lead_from_the_page_to_the_entry(tmp_path: Path) -> None:
     ]
     assert 'data-value="2026-11-20T12:30:00+00:00">20 November 2026, 12:30 UTC<' in page
     assert MARK in page
+
+
+def test_every_kind_of_entry_and_every_state_has_a_word() -> None:
+    assert list(KINDS) == [one.name for one in search.KINDS]
+    assert {*STATES} == {FINISHED, RUNNING, INTERRUPTED, DIVERGED, DAMAGED}
 
 
 @pytest.mark.parametrize("name", ["a b#c?d%e", "javascript:alert(1)", '"><b>', "的", "x\udcff"])
