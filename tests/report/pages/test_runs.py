@@ -45,7 +45,7 @@ def test_links_lead_from_the_page_to_the_entry(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_entry_and_every_state_has_a_word() -> None:
-    assert list(KINDS) == [one.name for one in search.KINDS]
+    assert {*KINDS} == {one.name for one in search.KINDS}
     assert {*STATES} == {FINISHED, RUNNING, INTERRUPTED, DIVERGED, DAMAGED}
 
 
