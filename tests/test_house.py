@@ -385,32 +385,3 @@ def test_what_gives_true_or_false_is_said_to_return_whether() -> None:
         if re.match(r"(?!Return)\w+ whether\b", ast.get_docstring(node) or "")
     ]
     assert kinds == []
-
-
-def idle(source: str) -> list[str]:
-    """Private functions and classes of a module that nothing in it uses but they themselves."""
-    body = ast.parse(source).body
-    own = [one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
-    used = [{getattr(at, "id", "") for at in ast.walk(one)} for one in body]
-    return [
-        one.name
-        for one in own
-        if one.name.startswith("_") and not one.name.startswith("__")
-        if not any(one.name in names for at, names in zip(body, used, strict=True) if at is not one)
-    ]
-
-
-def test_no_private_function_is_left_that_nothing_calls() -> None:
-    found = {
-        path.relative_to(PACKAGE).as_posix(): names
-        for path in PACKAGE.rglob("*.py")
-        if (names := idle(path.read_text("utf-8")))
-    }
-    assert found == {}, "delete it, or call it"
-
-
-def test_a_function_that_nothing_calls_would_be_found() -> None:
-    source = (
-        "def _deep(x):\n    return _deep(x)\n\n\ndef _used(x):\n    return x\n\n\nFIRST = _used(1)"
-    )
-    assert idle(source) == ["_deep"]

@@ -31,7 +31,7 @@ def _judge(folder: Path, idea: str, gain: float, seeds: range, draw: np.random.G
     for seed in seeds:
         rows.append(f"plain,{seed},9,{3 + draw.normal(0, 0.005)}")
         rows.append(f"{idea},{seed},9,{3 - gain + draw.normal(0, 0.005)}")
-    (folder / "log.csv").write_text("\n".join(rows))
+    (folder / "log.csv").write_text("\n".join(rows) + "\n")
     layerlab.judge_idea(folder / "own", idea, folder / "log.csv")
 
 

@@ -213,13 +213,6 @@ def test_a_broken_weight_says_whether_it_reached_the_stream(reached: bool, word:
     assert word in first.advice
 
 
-def test_of_weights_alone_nothing_is_said_of_a_stream():
-    """Where no text was read, nobody knows how far what is broken reaches."""
-    faults = [{"kind": "weights", "layer": 2, "name": "w", "what": "1 NaN of 4"}]
-    first = find(content(card(faults=faults, loss_nats=None, tokens=[])), frames())[0]
-    assert first.advice.startswith("Load the checkpoint again")
-
-
 @pytest.mark.parametrize("loss", [math.log(512), 8.0])
 def test_a_model_that_only_guesses_is_told_apart(loss: float):
     assert "guessing" in only(find(content(card(loss_nats=loss)), frames())).sentence
