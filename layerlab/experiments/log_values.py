@@ -65,6 +65,8 @@ def make_records(
         _refuse_unlike_scores(logs, judged)
     else:
         _refuse_unlike_losses(logs)
+    if judged.nan_diverged:
+        _refuse_gaps(logs)
     end = find_end(logs, judged)
     _refuse_unlike_means(logs, end, judged)
     return [_record(one, numbers[id(one)], end, judged) for one in logs]
@@ -150,6 +152,24 @@ def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:
             f"({first.place}), which are not comparable; name one that all have with --loss "
             "COLUMN, or --line REGEX for lines of text"
         )
+
+
+def _refuse_gaps(logs: Sequence[TrainingLog]) -> None:
+    """Refuse what is no number between finite readings: a run that went on had not diverged there.
+
+    Raises:
+        UserError: a run that ends without a number has such readings.
+    """
+    for one in logs:
+        finite = np.flatnonzero(np.isfinite(one.losses))
+        lost = np.flatnonzero(~np.isfinite(one.losses))
+        if len(finite) and len(lost) and lost[0] < finite[-1] < lost[-1]:
+            raise UserError(
+                f"{one.name} ({one.place}) has {short_repr(one.loss_name)} that is no number at "
+                f"step {one.steps[lost[0]]:g} and one again behind it, so that its end need not "
+                "have diverged: leave out the rows in which nothing was read, or name a step that "
+                "all have with --at"
+            )
 
 
 def _refuse_unlike_scores(logs: Sequence[TrainingLog], judged: JudgedStep) -> None:

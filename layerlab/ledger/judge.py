@@ -204,6 +204,11 @@ def _judge(
     asked = JudgeRequest(judged=judged, baseline=terms.baseline, told=terms.better == "higher")
     evidence, records, remarks = weigh_pair(logs, asked)
     test, found = _Test.of(evidence), evidence.found
+    if judged.target is not None and found.identical:
+        raise UserError(
+            f"all runs come to {judged.target:g} at the same step, which tells nothing of "
+            f"{short_repr(trial.idea)}; write an idea of another name down with a lower --measure"
+        )
     word: IdeaWord = "undecided"
     if test.worse <= terms.alpha or (found.identical and not any(evidence.lost)):
         word = "refuted"

@@ -44,7 +44,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     """
     names = table.column_names
     loss = (
-        find_loss(names, _list_numeric(table), path) or _find_alone(table, columns)
+        find_loss(names, path) or _find_alone(table, columns)
         if columns.loss is None
         else _find(names, columns.loss, (), "--loss", path)
     )
@@ -120,7 +120,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             mean=MEANS.get(loss) in names,
             again=again,
             blank=later if later > own.max() else None,
-            beside=() if columns.loss is not None else find_beside(loss, _list_numeric(table)),
+            beside=() if columns.loss is not None else find_beside(loss, names),
             empty=not read[rows[0]],
         )
 

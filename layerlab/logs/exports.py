@@ -81,7 +81,7 @@ def _choose_metric(metrics: list[str], given: str | None, path: Path) -> str:
     """
     chosen = given if given in metrics else None
     if given is None:
-        chosen = metrics[0] if len(metrics) == 1 else find_loss(metrics, metrics, path)
+        chosen = metrics[0] if len(metrics) == 1 else find_loss(metrics, path)
     if chosen is not None:
         return chosen
     told = ", ".join(map(short_repr, metrics[:12]))

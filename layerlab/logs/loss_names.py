@@ -30,12 +30,11 @@ _KIND = re.compile(rf"{LOSS_WORD}(?![a-z])|loss{HELD_WORD}(?![a-z])|(^|[^a-z]){H
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def find_loss(names: Sequence[str], numeric: Sequence[str], path: Path) -> str | None:
+def find_loss(names: Sequence[str], path: Path) -> str | None:
     """Return the name that is usual for a loss; None where there is none.
 
     Args:
-        names: of columns, or of metrics.
-        numeric: those of them that hold numbers.
+        names: of columns, or of metrics; a column of texts may hold numbers, too.
 
     Raises:
         UserError: it is that of a loss in training, and one on held-out text may stand beside it.
@@ -44,7 +43,7 @@ def find_loss(names: Sequence[str], numeric: Sequence[str], path: Path) -> str |
     found = next((lower[name] for name in LOSSES if name in lower), None)
     if found is None or found.lower() in HELD_OUT:
         return found
-    held_out = [name for name in numeric if name != found and may_be_held_out(name)]
+    held_out = [name for name in names if name != found and may_be_held_out(name)]
     if held_out:
         told = ", ".join(map(short_repr, held_out[:12]))
         raise UserError(
@@ -54,7 +53,7 @@ def find_loss(names: Sequence[str], numeric: Sequence[str], path: Path) -> str |
     return found
 
 
-def find_beside(judged: str, numeric: Sequence[str]) -> tuple[str, ...]:
+def find_beside(judged: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return what else may be a loss beside one that is judged and is not of held-out text.
 
     Example:
@@ -63,7 +62,7 @@ def find_beside(judged: str, numeric: Sequence[str]) -> tuple[str, ...]:
     """
     if judged.lower() in HELD_OUT:
         return ()
-    spelled = {one: _spell(one) for one in numeric if one != judged}
+    spelled = {one: _spell(one) for one in names if one != judged}
     return tuple(
         one for one, words in spelled.items() if _KIND.search(words) or _TEXT.search(words)
     )

@@ -53,31 +53,44 @@ def refuse_kinds(
 ) -> None:
     """Refuse readings of which two stand at one step after the other, as of two texts.
 
-    A resumed run goes back, so that readings of other steps stand between them.
+    A resumed run goes back, so that readings of other steps stand between them; it may begin with
+    the step at which it was interrupted.
 
     Raises:
-        UserError: they do, at half of the steps that have several, and at two of them or more.
+        UserError: they do, at half of the steps that have several, and at two of them or more; or
+            at the last, where a column of words tells them apart, as that of a final evaluation.
     """
     alike = (losses[1:] == losses[:-1]) | (np.isnan(losses[1:]) & np.isnan(losses[:-1]))
     beside = np.flatnonzero((np.diff(steps) == 0) & ~alike)
+    if not len(beside):
+        return
     several = np.count_nonzero(np.unique(steps, return_counts=True)[1] > 1)
     found = np.unique(steps[beside])
-    if len(found) < 2 or 2 * len(found) < several:
+    apart = _find_apart(table, beside[:TRIED].tolist())
+    worded = apart is not None and str(table.schema.field(apart).type) == "string"
+    ended = beside[-1] == len(steps) - 2 and steps[-1] == steps.max() and worded
+    if not ended and (len(found) < 2 or 2 * len(found) < several):
         return
-    first, then = losses[beside[0]], losses[beside[0] + 1]
-    told = next(
-        (
-            f", as the column {name!r} may tell them apart"
-            for name in table.column_names
-            if all(table[name][at] != table[name][at + 1] for at in map(int, beside[:TRIED]))
-            and len(table[name].unique()) <= MOST
-        ),
-        "",
-    )
+    at = beside[-1] if ended else beside[0]
+    more = f", and so at {len(found)} steps" if len(found) > 1 else ""
+    told = "" if apart is None else f", as the column {apart!r} may tell them apart"
     raise UserError(
-        f"{path} has two readings of {run} at one step, {first:g} and {then:g} at step "
-        f"{found[0]:g}, and so at {len(found)} steps: they are of two kinds{told}; keep those of "
-        "one, or name those that are meant with --line"
+        f"{path} has two readings of {run} at one step, {losses[at]:g} and {losses[at + 1]:g} at "
+        f"step {steps[at]:g}{more}: they are of two kinds{told}; keep those of one, or name those "
+        "that are meant with --line"
+    )
+
+
+def _find_apart(table: "pa.Table", rows: Sequence[int]) -> str | None:
+    """Return a column that differs between each of these rows and the next, if there is one."""
+    return next(
+        (
+            name
+            for name in table.column_names
+            if len(table[name].unique()) <= MOST
+            and all(table[name][at].as_py() != table[name][at + 1].as_py() for at in rows)
+        ),
+        None,
     )
 
 

@@ -62,7 +62,7 @@ def read_csv(path: Path, text_columns: Collection[str] = ()) -> "pa.Table":
             ),
             parse_options=csv.ParseOptions(delimiter=between),
             convert_options=csv.ConvertOptions(
-                null_values=[""], strings_can_be_null=True, column_types=kinds
+                null_values=["", " "], strings_can_be_null=True, column_types=kinds
             ),
         )
 
@@ -127,7 +127,7 @@ def read_jsonl(path: Path) -> "pa.Table":
     raw = read_whole(path)
     rows = _parse_together(raw)
     if rows is not None:
-        return table_of(rows, path)
+        return table_of(_flatten(rows) if raw.count(b"{") > len(rows) else rows, path)
     rows = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
@@ -139,7 +139,23 @@ def read_jsonl(path: Path) -> "pa.Table":
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
         rows.append(row)
-    return table_of(rows, path)
+    return table_of(_flatten(rows), path)
+
+
+def _flatten(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return objects in which {"eval": {"loss": 3}} is eval/loss."""
+    return [
+        {
+            path: leaf
+            for name, value in row.items()
+            for path, leaf in (
+                ((f"{name}/{inner}", one) for inner, one in value.items())
+                if isinstance(value, dict)
+                else ((name, value),)
+            )
+        }
+        for row in rows
+    ]
 
 
 def _parse_together(raw: bytes) -> list[dict[str, Any]] | None:
@@ -206,7 +222,7 @@ def _column(places: Sequence[int], values: list[Any], rows: int) -> "pa.Array | 
     import pyarrow as pa
 
     kinds = set(map(type, values))
-    if kinds & {dict, list}:
+    if dict in kinds:
         return None
     kind = float if kinds <= {int, float} else str
     found = pa.array(map(kind, values), pa.float64() if kind is float else pa.string())

@@ -4,12 +4,12 @@ import logging
 import math
 import re
 from calendar import day_abbr, day_name, month_abbr, month_name
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.logs.loss_names import HELD_OUT, HELD_WORD, LOSS_WORD, may_be_held_out
+from layerlab.logs.held_out_lines import refuse_unread
 from layerlab.logs.run_names import compile_groups
 from layerlab.logs.tables import decode, table_of
 from layerlab.logs.training_log import TEXTS, LogColumns
@@ -25,7 +25,9 @@ COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 THOUSANDS = {**dict.fromkeys("0123456789.", 1.0), "k": 1e3, "m": 1e6}
 COUNT = r"\d{1,3}(?:[,_]\d{3})+|\d+(?:\.\d+)?[km]?"
 STEP = re.compile(
-    rf"(?:iter(?:ation)?|step)\s*[:=]?\s*\[?({COUNT})(?:/[\d,_.]*[\dkm])?(?!\w)", re.I
+    r"(?<![a-z_])(?:global_|train_)?(?:iter(?:ation)?|step)\s*[:=]?\s*\[?"
+    rf"({COUNT})(?:/[\d,_.]*[\dkm])?(?!\w)",
+    re.I,
 )
 NUMBER = r"[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*)"
 LOSS = re.compile(rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?P<loss>{NUMBER})", re.I)
@@ -35,10 +37,11 @@ WIDEST = 60
 WORD = re.compile(r"[^\W_]+")
 HOLD_OUT = re.compile(r"h[eo]ld[-_ ]out")
 PART = re.compile(r"[|,;]|\s{2,}")
-# Words of a text and of a loss, each alone or together as in val/cross_entropy.
-TEXT = re.compile(rf"(?<![-_\w]){HELD_WORD}(?![-\w]|_(?!{LOSS_WORD}))|{HELD_WORD}[_/]{LOSS_WORD}")
-KINDS = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?![^\W_])")
-KIND_NUMBER = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?:\s+value)?\s*[:=]?\s*{NUMBER}", re.I)
+# A text that is said of a loss by itself, as in [valid], split=val or "on the test set".
+ALONE = re.compile(
+    rf"\W*(?:(?:on|the|split|phase|mode|stage|set|data)\W+)*(?P<text>{'|'.join(TEXTS)})"
+    r"(?:\W+(?:set|split|data|phase))?\W*"
+)
 # Words of a line that change with the time or with what it is about, and not with what is read.
 PASSING = frozenset(
     one.lower()
@@ -66,7 +69,7 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         _refuse_unlike([one for one, row in read if "loss" in row], path)
         rows = [row for _, row in read if len(row) > 1]
         if rows and columns.loss is None:
-            _refuse_unread(read, path)
+            refuse_unread(read, path)
     else:
         pattern = compile_groups(line, ("step", "loss"), "--line")
         fitting = [one for one in map(pattern.search, lines) if one]
@@ -104,14 +107,12 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
         # A loss of which no text is said may be of one that stands further off.
         between = line[start : found.start()]
         start = found.end()
-        behind = _strip_numbers(line[start:].partition("loss")[0])
         if not any(one in TEXTS.values() for one in words):
-            text = (
-                _find_text(_strip_numbers(between))
-                or _find_text(line[: step.start()])
-                or _find_text(behind)
-            )
-            words = [*text, *words]
+            rest = line[start:]
+            # What is said to come next is of no reading before it.
+            behind = [] if PART.search(rest) or "ing" in rest.lower() else [rest]
+            alone = [*PART.split(between)[::-1], *behind]
+            words = [*(_find_alone(alone) or _find_text(line[: step.start()])), *words]
         name = "_".join([*words, "loss"])
         value = _number("loss", found["loss"].rstrip("."), path)
         if seen.setdefault(name, value) != value and not math.isnan(value):
@@ -129,51 +130,15 @@ def _find_text(words: str) -> list[str]:
     return list(texts) if len(texts) == 1 else []
 
 
-def _strip_numbers(text: str) -> str:
-    """Return the parts of a text without a number: words of "test acc 0.4" are its own."""
-    return " ".join(one for one in PART.split(text) if not any(map(str.isdigit, one)))
+def _find_alone(parts: Sequence[str]) -> list[str]:
+    """Return the text that the first of these parts names by itself, if one does."""
+    found = (ALONE.fullmatch(HOLD_OUT.sub("heldout", one.lower())) for one in parts)
+    return next(([TEXTS[one["text"]]] for one in found if one), [])
 
 
 def _list_words(text: str) -> list[str]:
     """Return the words of a text; held-out is one."""
     return WORD.findall(HOLD_OUT.sub("heldout", text.lower()))
-
-
-def _refuse_unread(read: Sequence[tuple[str, Mapping[str, float]]], path: Path) -> None:
-    """Refuse a loss in training where lines have one on held-out text that is not read.
-
-    Raises:
-        UserError: they have.
-    """
-    names = list(dict.fromkeys(name for _, row in read for name in row if name != "step"))
-    if any(name in HELD_OUT for name in names):
-        return
-    for line, row in read:
-        if may_hold_held_out(line) and not any(map(may_be_held_out, row)):
-            raise UserError(
-                f"{path} has lines that may be of held-out text and are not read, as "
-                f"{short_repr(line)}; type --line with what stands there, as 'val.*step "
-                rf"(?P<step>\d+).*loss (?P<loss>\S+)', or --loss {names[0]} for the others"
-            )
-
-
-def may_hold_held_out(line: str) -> bool:
-    """Return whether a line may say a loss on held-out text, wherever its words stand.
-
-    Example:
-        >>> may_hold_held_out("validation loss at iteration 100 | lm loss value: 4.1E+00")
-        True
-        >>> may_hold_held_out("step 5 loss 3.2 | test acc 0.4"), may_hold_held_out("eval_iters=200")
-        (False, False)
-    """
-    parts = [
-        one
-        for one in PART.split(line.lower())
-        # Something else that was read on such a text.
-        if KINDS.search(one) or not (TEXT.search(one) and any(map(str.isdigit, one)))
-    ]
-    kept = " | ".join(parts)
-    return bool(TEXT.search(kept) and KIND_NUMBER.search(kept))
 
 
 def _refuse_unlike(lines: Sequence[str], path: Path) -> None:

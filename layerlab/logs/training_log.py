@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-# Columns that count updates, whatever a tracker calls them, and others that order readings.
+# Columns that count updates, whatever a tracker calls them, and others that order readings. W&B's
+# own, `_step`, counts what was logged where its user said nothing.
 UPDATES = (
-    *("step", "global_step", "_step", "steps", "update", "iteration", "iter", "it"),
-    *("train/global_step", "trainer/global_step"),
+    *("step", "global_step", "steps", "update", "iteration", "iter"),
+    *("train/global_step", "trainer/global_step", "it", "_step"),
 )
 STEPS = (*UPDATES, "tokens", "epoch")
 ARMS, SEEDS = ("arm", "variant"), ("seed",)

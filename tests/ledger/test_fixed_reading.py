@@ -189,3 +189,25 @@ def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path: Path) ->
     said = "needs seeds that no run of this campaign had, .* used before: 11 for wide; type others"
     refuses(said, layerlab.add_idea, folder, "wide", seeds=[11, 21, 22], confirm=True)
     assert layerlab.add_idea(folder, "wide", seeds=[21, 22, 23], confirm=True).seeds == (21, 22, 23)
+
+
+def test_a_run_that_was_not_read_at_its_end_has_not_diverged(
+    screened: Path, tmp_path: Path
+) -> None:
+    """An evaluation every 30 steps leaves NaN in the rows between, and in the last one."""
+    path = curves(tmp_path / "b.csv", FRESH, 100, gain=0.1)
+    first, *rows = path.read_text().splitlines()
+    cells = [one.split(",") for one in rows]
+    bare = [[*one[:3], one[3] if int(one[2]) % 30 == 0 else "nan"] for one in cells]
+    path.write_text("\n".join([first, *map(",".join, bare)]) + "\n")
+    said = "that is no number at step 10 and one again behind it, so that its end need not have div"
+    refuses(said, layerlab.judge_idea, screened, "wide", path)
+    assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
+
+
+def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:50")
+    logs = curves(tmp_path / "a.csv", FIRST, 100)
+    refuses("all runs come to 50 at the same step", layerlab.judge_idea, folder, "wide", logs)

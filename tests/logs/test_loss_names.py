@@ -138,3 +138,40 @@ def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path:
     said = r"'plain' has no number in the column 'eval_loss' of .* and some in 'val_loss'"
     with pytest.raises(UserError, match=said):
         read(write_csv(tmp_path / "runs.csv", rows))
+
+
+def test_a_final_evaluation_at_the_last_step_is_no_reading_of_training(tmp_path: Path) -> None:
+    rows = [{"step": one["step"], "loss": one["loss"]} for one in ROWS]
+    text = "".join(
+        json.dumps(one) + "\n" for one in [*rows, {**rows[-1], "loss": 9, "note": "final"}]
+    )
+    with pytest.raises(UserError, match=r"3\.125 and 9 at step 30: they are of two kinds, as"):
+        read(put(tmp_path / "plain-s1.jsonl", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": 10, "loss": 9, "eval_wiki_loss": "3.5"}\n',
+        '{"step": 10, "loss": 9, "eval_wiki_loss": [3.5]}\n',
+        '{"step": 10, "loss": 9, "eval": {"wiki_loss": 3.5}}\n',
+        '{"step": 10, "loss": 9, "eval_wiki_loss": "-"}\n{"step": 20, "loss": 9}\n',
+    ],
+)
+def test_a_held_out_loss_is_seen_whatever_kind_of_value_it_is(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"losses on held-out text: 'eval[_/]wiki_loss'"):
+        read(put(tmp_path / "plain-s1.jsonl", text))
+
+
+def test_a_loss_inside_of_an_object_is_read(tmp_path: Path) -> None:
+    rows = [{"step": one["step"], "loss": 9, "eval": {"loss": one["loss"]}} for one in ROWS]
+    text = "".join(json.dumps(one) + "\n" for one in rows)
+    (found,) = read(put(tmp_path / "plain-s1.jsonl", text))
+    check(found, "plain", "1")
+    assert found.loss_name == "eval/loss"
+
+
+def test_what_trackers_count_by_themselves_is_no_step_where_there_is_one(tmp_path: Path) -> None:
+    rows = [{"_step": n, "iter": one["step"], "loss": one["loss"]} for n, one in enumerate(ROWS)]
+    (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
+    check(found, "plain", "1")

@@ -104,6 +104,24 @@ UNREAD = (
     "step {0} val ppl {1}",
     "step {0} val/cross_entropy {1}",
     "step {0} eval bits_per_byte {1}",
+    "val loss is {1}",
+    "Validation loss after {0} steps: {1}",
+    "loss on validation set: {1}",
+    "val loss -> {1}",
+    "val loss avg: {1}",
+    "val_loss_mean: {1}",
+    "val loss: **{1}**",
+    "| val loss | {1} |",
+    "Validation: {1}",
+    "val/wikitext {1}",
+    "{{'eval_loss': {1}, 'epoch': 1.0}}",
+    "--- evaluation ---\nloss {1}",
+    # What is told beside a loss in training does not make it one on held-out text.
+    "step 4{0} | loss 9.5 | evaluating...\nval loss: {1}",
+    "step 4{0} | loss 9.5 | next eval soon\nval loss: {1}",
+    "step 4{0} loss 9.5 best val: n/a",
+    "step 4{0} loss 9.5 val loss (wiki): {1}",
+    "step 4{0} | loss 9.5 | val {1}",
 )
 
 
@@ -114,7 +132,7 @@ def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(
     rows = [(row["step"], row["loss"]) for row in ROWS]
     text = "\n".join(f"step {a} loss 9.5\n{line.format(a, b)}" for a, b in rows)
     path = put(tmp_path / "plain-s1.log", text)
-    with pytest.raises(UserError, match=r"be of held-out text and are not read, as '.* or --los"):
+    with pytest.raises(UserError, match=r"be of held-out text and are not read, as .*; type"):
         read(path)
     assert set(read(path, loss="loss")[0].losses) == {9.5}
 
@@ -154,6 +172,20 @@ def test_what_is_no_loss_on_held_out_text_refuses_no_log(tmp_path: Path, line: s
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
     assert found.loss_name == "loss"
+
+
+@pytest.mark.parametrize("line", ["step={} loss=9.5 val_loss={}", "step {}: loss 9.5, val loss {}"])
+def test_two_losses_in_a_line_are_each_called_by_their_own_words(tmp_path: Path, line: str) -> None:
+    lines = [line.format(row["step"], row["loss"]) for row in ROWS]
+    (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
+    check(found, "plain", "1")
+    assert found.loss_name == "val_loss"
+
+
+def test_a_configuration_is_no_reading(tmp_path: Path) -> None:
+    lines = ["Namespace(max_step=5000, aux_loss=0.01, loss=1.0)"]
+    lines += [f"step {row['step']} loss {row['loss']}" for row in ROWS]
+    check(read(put(tmp_path / "plain-s1.log", "\n".join(lines)))[0], "plain", "1")
 
 
 @pytest.mark.parametrize(
