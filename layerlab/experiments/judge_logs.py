@@ -32,6 +32,7 @@ from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
+from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 # Digits of a loss that runs of an arm may share, and so many beyond as no two have by chance.
@@ -130,6 +131,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *_describe_again(logs),
             *_describe_cut(logs),
             *_describe_planned(logs),
+            *_describe_words(logs),
             *copies,
         ],
     }
@@ -158,6 +160,7 @@ def weigh_pair(
         *_describe_again(logs),
         *_describe_cut(logs),
         *_describe_planned(logs),
+        *_describe_words(logs),
     ]
     return stages[-1].evidence(test), records, remarks
 
@@ -264,6 +267,15 @@ def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
         "files that end within a line or a record, as where they are still written or their run "
         f"was killed; what can be read there counts: {', '.join(cut)}"
     ]
+
+
+def _describe_words(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on columns by which the readings of a run may be of several texts."""
+    names = list(dict.fromkeys(name for one in logs for name in one.words))
+    if not names:
+        return []
+    told = ", ".join(map(short_repr, names))
+    return [f"readings of a run have several words in {told}: of several texts, keep those of one"]
 
 
 def _describe_planned(logs: Sequence[TrainingLog]) -> list[str]:

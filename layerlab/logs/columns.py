@@ -11,7 +11,13 @@ import numpy as np
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.loss_names import LOSSES, find_beside, find_loss, may_be_held_out
-from layerlab.logs.mixtures import begins_twice, list_columns, refuse_kinds, refuse_parts
+from layerlab.logs.mixtures import (
+    begins_twice,
+    find_words,
+    list_columns,
+    refuse_kinds,
+    refuse_parts,
+)
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
     ARMS,
@@ -121,6 +127,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             again=again,
             blank=later if later > own.max() else None,
             beside=() if columns.loss is not None else find_beside(loss, names),
+            words=tuple(find_words(table.take(rows), (arm, seed))),
             empty=not read[rows[0]],
         )
 

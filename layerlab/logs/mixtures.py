@@ -94,6 +94,12 @@ def _find_apart(table: "pa.Table", rows: Sequence[int]) -> str | None:
     )
 
 
+def find_words(table: "pa.Table", used: Sequence[str | None]) -> list[str]:
+    """Return columns of several words, few enough to be those of texts and not of times."""
+    named = [one.name for one in table.schema if str(one.type) == "string" and one.name not in used]
+    return [one for one in named if 1 < len(table[one].unique()) <= MOST]
+
+
 def begins_twice(steps: np.ndarray, losses: np.ndarray) -> bool:
     """Return whether rows are of several runs, each of which begins at the first step.
 

@@ -77,6 +77,7 @@ class TrainingLog:
         cut: whether its file ends within a line or a record, as where it is still being written.
         planned: steps that its trainer was to make; None where nothing tells.
         beside: what else may be a loss, where one is judged that is not of held-out text.
+        words: columns of its readings that hold several words, as of several texts.
         empty: whether it has no reading at all, and not even one that is no number.
     """
 
@@ -96,6 +97,7 @@ class TrainingLog:
     cut: bool = False
     planned: int | None = None
     beside: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     empty: bool = False
 
     @property

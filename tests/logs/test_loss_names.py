@@ -175,3 +175,22 @@ def test_what_trackers_count_by_themselves_is_no_step_where_there_is_one(tmp_pat
     rows = [{"_step": n, "iter": one["step"], "loss": one["loss"]} for n, one in enumerate(ROWS)]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
     check(found, "plain", "1")
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_words_by_which_readings_may_be_of_several_texts_are_remarked_on(
+    tmp_path: Path, apart: int
+) -> None:
+    """In blocks, or at steps of their own, nothing else tells them from those of a resumed run."""
+    text = "".join(
+        json.dumps({"arm": arm, "seed": seed, "step": step + apart * (name == "b"), "name": name})[
+            :-1
+        ]
+        + f', "loss": {3 + seed / 7 + len(arm) * (step + seed) / 999 + (name == "b")}}}\n'
+        for arm in ("plain", "wide")
+        for seed in range(3)
+        for name, steps in (("a", (10, 20, 30)), ("b", (20, 30)))
+        for step in steps
+    )
+    remarks = layerlab.judge(put(tmp_path / "runs.jsonl", text)).content["remarks"]
+    assert any("have several words in 'name': of several texts, keep" in one for one in remarks)
