@@ -253,10 +253,17 @@ def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
     if not again:
         return []
     total = sum(one.again for one in again)
-    return [
+    told = [
         f"{total:,} readings of {len(again)} runs are of steps that were logged again; the last "
         "of each counts"
     ]
+    stale = [f"{one.name} (to {one.resumed:g})" for one in again if one.resumed is not None]
+    if stale:
+        told.append(
+            "runs that went back and did not come as far again, so that what is judged may be of "
+            f"before: {', '.join(stale)}"
+        )
+    return told
 
 
 def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:

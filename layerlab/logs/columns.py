@@ -68,6 +68,15 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             f"{path} has no reading of {loss!r}: the column is empty; write nan where a run "
             "diverged, name another with --loss COLUMN, or leave it out"
         )
+    # A line of settings may name them; what is said of no reading tells no runs apart.
+    arm, seed = (
+        one
+        if one is None
+        or one in (columns.arm, columns.seed)
+        or table[one].filter(read).is_valid().to_numpy().any()
+        else None
+        for one in (arm, seed)
+    )
     refuse_parts(table.filter(read), (arm, seed), path)
     losses = _numbers(table[loss], loss, "--loss", path)
     steps = None if step is None else _numbers(table[step], step, "--step", path)
@@ -107,7 +116,8 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             raise UserError(
                 f"{path} has several readings of {called} at its first step, "
                 f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
-                "--arm COLUMN or --seed COLUMN, or leave the rows of one out"
+                "--arm COLUMN or --seed COLUMN (of a text, those that are meant with --line), or "
+                "leave the rows of one out"
             )
         refuse_kinds(table.take(rows).drop_columns(loss), own, losses[rows], called, path)
         if not read[rows[0]]:
@@ -127,6 +137,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             again=again,
             blank=later if later > own.max() else None,
             beside=() if columns.loss is not None else find_beside(loss, names),
+            resumed=float(own[-1]) if again and own[-1] < own.max() else None,
             words=tuple(find_words(table.take(rows), (arm, seed))),
             empty=not read[rows[0]],
         )

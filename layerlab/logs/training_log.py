@@ -77,6 +77,8 @@ class TrainingLog:
         cut: whether its file ends within a line or a record, as where it is still being written.
         planned: steps that its trainer was to make; None where nothing tells.
         beside: what else may be a loss, where one is judged that is not of held-out text.
+        resumed: step at which a run ended that went back and did not come as far again, whose last
+            readings are those of before; None where it did.
         words: columns of its readings that hold several words, as of several texts.
         empty: whether it has no reading at all, and not even one that is no number.
     """
@@ -97,6 +99,7 @@ class TrainingLog:
     cut: bool = False
     planned: int | None = None
     beside: tuple[str, ...] = ()
+    resumed: float | None = None
     words: tuple[str, ...] = ()
     empty: bool = False
 

@@ -118,6 +118,16 @@ def test_a_resumed_run_has_no_two_kinds(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 3 - number / 10} for number, step in enumerate(steps)]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
     assert found.steps.tolist() == [10, 20, 30, 40] and found.again == 2
+    assert found.resumed is None
+    (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows[:4]))
+    assert (found.again, found.resumed) == (1, 20)
+
+
+@pytest.mark.parametrize("head", ['{"seed": 1, "lr": 0.1}', '{"type": "config", "arm": "b"}'])
+def test_a_line_of_settings_tells_no_runs_apart(tmp_path: Path, head: str) -> None:
+    text = "\n".join([head, *map(json.dumps, ROWS)]) + "\n"
+    (found,) = read(put(tmp_path / "plain-s1.jsonl", text))
+    check(found, "plain", "1")
 
 
 def test_readings_that_are_written_twice_are_no_two_kinds(tmp_path: Path) -> None:
