@@ -68,14 +68,9 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             f"{path} has no reading of {loss!r}: the column is empty; write nan where a run "
             "diverged, name another with --loss COLUMN, or leave it out"
         )
-    # A line of settings may name them; what is said of no reading tells no runs apart.
     arm, seed = (
-        one
-        if one is None
-        or one in (columns.arm, columns.seed)
-        or table[one].filter(read).is_valid().to_numpy().any()
-        else None
-        for one in (arm, seed)
+        name if given is not None else _find_used(table, name, read)
+        for name, given in ((arm, columns.arm), (seed, columns.seed))
     )
     refuse_parts(table.filter(read), (arm, seed), path)
     losses = _numbers(table[loss], loss, "--loss", path)
@@ -233,6 +228,15 @@ def _find(
         f"{path} has no column {short_repr(given)}, which {option} names; "
         f"{suggest(given, names)}it has {list_columns(names)}"
     )
+
+
+def _find_used(table: "pa.Table", name: str | None, read: np.ndarray) -> str | None:
+    """Return a column that is found for arms or seeds, if a row with a loss has it.
+
+    A line of settings may have it alone, and tells no runs apart.
+    """
+    used = name is not None and table[name].is_valid().to_numpy()[read].any()
+    return name if used else None
 
 
 def _find_alone(table: "pa.Table", columns: LogColumns) -> str | None:
