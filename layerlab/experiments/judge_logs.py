@@ -16,6 +16,7 @@ from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.analysis.judged_measures import judge_measures, measure_tests
 from layerlab.experiments.analysis.run_readings import name_unit
+from layerlab.experiments.log_remarks import list_remarks
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.experiments.log_values import (
     LOSS,
@@ -32,7 +33,6 @@ from layerlab.logs.training_log import TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
-from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 # Digits of a loss that runs of an arm may share, and so many beyond as no two have by chance.
@@ -128,10 +128,8 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
             *unfinished,
             *_describe_pairs(logs, names),
             *describe_unlike(unlike, names),
-            *_describe_again(logs),
-            *_describe_cut(logs),
-            *_describe_planned(logs),
-            *_describe_words(logs),
+            *list_remarks(logs),
+            *_describe_shared(logs, asked.judged.at),
             *copies,
         ],
     }
@@ -157,10 +155,7 @@ def weigh_pair(
     remarks = [
         _describe_judged(logs, asked.judged, higher=higher),
         *describe_unlike(find_unlike(logs, names, asked.allowed), names),
-        *_describe_again(logs),
-        *_describe_cut(logs),
-        *_describe_planned(logs),
-        *_describe_words(logs),
+        *list_remarks(logs),
     ]
     return stages[-1].evidence(test), records, remarks
 
@@ -248,55 +243,24 @@ def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[s
     return told
 
 
-def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
-    again = [one for one in logs if one.again]
-    if not again:
-        return []
-    total = sum(one.again for one in again)
-    told = [
-        f"{total:,} readings of {len(again)} runs are of steps that were logged again; the last "
-        "of each counts"
-    ]
-    stale = [f"{one.name} (to {one.resumed:g})" for one in again if one.resumed is not None]
-    if stale:
-        told.append(
-            "runs that went back and did not come as far again, so that what is judged may be of "
-            f"before: {', '.join(stale)}"
-        )
-    return told
+def find_shared(
+    logs: Sequence[TrainingLog], at: float | None
+) -> list[tuple[TrainingLog, TrainingLog]]:
+    """Return runs that have the readings of one of another arm and another seed, each with it."""
+    seen: dict[str, TrainingLog] = {}
+    found = []
+    for one in logs:
+        other = seen.setdefault(digest_readings(one, at) or str(id(one)), one)
+        if other.arm != one.arm and other.seed != one.seed:
+            found.append((one, other))
+    return found
 
 
-def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
-    cut = [f"{one.name} ({one.place})" for one in logs if one.cut]
-    if not cut:
-        return []
+def _describe_shared(logs: Sequence[TrainingLog], at: float | None) -> list[str]:
     return [
-        "files that end within a line or a record, as where they are still written or their run "
-        f"was killed; what can be read there counts: {', '.join(cut)}"
+        f"{one.name} ({one.place}) has the readings of {other.name} ({other.place}), as a copy has"
+        for one, other in find_shared(logs, at)
     ]
-
-
-def _describe_words(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return a remark on columns by which the readings of a run may be of several texts."""
-    names = list(dict.fromkeys(name for one in logs for name in one.words))
-    if not names:
-        return []
-    told = ", ".join(map(short_repr, names))
-    return [f"readings of a run have several words in {told}: of several texts, keep those of one"]
-
-
-def _describe_planned(logs: Sequence[TrainingLog]) -> list[str]:
-    """Return remarks on runs that were to make unlike numbers of updates, and on shorter ones."""
-    planned = {one.planned: one for one in logs if one.planned is not None}
-    told = []
-    if len(planned) > 1:
-        each = ", ".join(f"{steps:,} ({one.name})" for steps, one in sorted(planned.items()))
-        told.append(f"runs were to make unlike numbers of updates, as a schedule has them: {each}")
-    short = [one for one in logs if one.planned is not None and one.steps[-1] < one.planned]
-    if short:
-        named = ", ".join(f"{one.name} ({one.steps[-1]:g} of {one.planned:,})" for one in short)
-        told.append(f"runs that made, or logged, fewer updates than they were to make: {named}")
-    return told
 
 
 def _leave_copies(

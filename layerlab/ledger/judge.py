@@ -15,6 +15,7 @@ from layerlab.experiments.judge_logs import (
     JudgeRequest,
     digest_readings,
     find_copies,
+    find_shared,
     weigh_pair,
 )
 from layerlab.experiments.log_values import JudgedStep, find_end
@@ -158,17 +159,22 @@ def _refuse_copies(
     """
     names = (campaign.terms.baseline, trial.idea)
     wanted = [str(seed) for seed in trial.seeds]
-    for one, other in find_copies([one for one in logs if one.arm in names], at):
+    own = [one for one in logs if one.arm in names]
+    for one, other in (*find_copies(own, at), *find_shared(own, at)):
         if {_spell(one), _spell(other)}.intersection(wanted):
             raise UserError(
                 f"{one.name} ({one.place}) has the same readings as {other.name} ({other.place}), "
                 "so that they are no two runs: a log was copied, or the seed was not used; give "
                 f"the log of each seed ({list_seeds(trial.seeds)}), or run it anew"
             )
-    steps = {step for *_, step in campaign.readings}
-    for one, step in product(logs, steps):
-        seed = campaign.readings.get((one.arm, digest_readings(one, step) or "", step))
-        if seed is not None and _spell(one) in wanted and seed != _spell(one):
+    known: dict[tuple[str, float | None], dict[str, None]] = {}
+    for (_, digest, step), seed in campaign.readings.items():
+        known.setdefault((digest, step), {})[seed] = None
+    for one, step in product(own, {step for _, step in known}):
+        seeds = known.get((digest_readings(one, step) or "", step), {})
+        # Of an idea that changes nothing both arms have them, at one seed.
+        if seeds and _spell(one) in wanted and _spell(one) not in seeds:
+            seed = next(iter(seeds))
             raise UserError(
                 f"{one.name} ({one.place}) has the same readings as seed {seed}, which this ledger "
                 "judged before: a log was copied, or the seed was not used; run it anew"

@@ -10,6 +10,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
+from layerlab.logs.exports import LEFT_OUT
 from layerlab.logs.loss_names import LOSSES, find_beside, find_loss, may_be_held_out
 from layerlab.logs.mixtures import (
     begins_twice,
@@ -21,10 +22,10 @@ from layerlab.logs.mixtures import (
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import (
     ARMS,
+    ROWS,
     RUNS,
     SEEDS,
     STEPS,
-    UPDATES,
     LogColumns,
     TrainingLog,
 )
@@ -59,6 +60,7 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
             f"{list_columns(names)}"
         )
+    left = (table.schema.metadata or {}).get(LEFT_OUT.encode(), b"").decode().splitlines()
     step = _find(names, columns.step, STEPS, "--step", path)
     arm = _find(names, columns.arm, ARMS, "--arm", path)
     seed = _find(names, columns.seed, SEEDS, "--seed", path)
@@ -127,12 +129,12 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             steps=own[order],
             losses=losses[kept],
             loss_name=loss,
-            step_name=step or UPDATES[0],
+            step_name=step or ROWS,
             mean=MEANS.get(loss) in names,
             again=again,
             blank=later if later > own.max() else None,
-            beside=() if columns.loss is not None else find_beside(loss, names),
-            resumed=float(own[-1]) if again and own[-1] < own.max() else None,
+            beside=() if columns.loss is not None else find_beside(loss, [*names, *left]),
+            resumed=float(own[-1]) if own[-1] < own.max() else None,
             words=tuple(find_words(table.take(rows), (arm, seed))),
             empty=not read[rows[0]],
         )

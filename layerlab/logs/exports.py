@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SPREAD = re.compile(r"__(MIN|MAX)$")
 BETWEEN = " - "
 # MLflow's history of metrics, as its pages and its client give it.
+LEFT_OUT = "metrics"  # under which a table keeps the names of those that it left out
 KEYS, VALUE = ("key", "metric"), "value"
 
 
@@ -50,7 +51,8 @@ def unpivot(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table":
                 }
             )
         )
-    return pa.concat_tables(parts, promote_options="permissive")
+    found = pa.concat_tables(parts, promote_options="permissive")
+    return _keep_names(found, metrics, columns)
 
 
 def pick_metric(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table":
@@ -70,7 +72,18 @@ def pick_metric(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table
     ours = compute.equal(table[key].cast("string"), metric)
     own = compute.if_else(ours, values, pa.scalar(None, values.type))
     column = table.column_names.index(VALUE)
-    return table.set_column(column, metric, own).drop_columns([key])
+    found = table.set_column(column, metric, own).drop_columns([key])
+    return _keep_names(found, metrics, columns)
+
+
+def _keep_names(table: "pa.Table", metrics: list[str], columns: LogColumns) -> "pa.Table":
+    """Return a table with the names of metrics that it leaves out, for whoever tells of them."""
+    left = (
+        []
+        if columns.loss is not None
+        else [one for one in metrics if one not in table.schema.names]
+    )
+    return table.replace_schema_metadata({LEFT_OUT: "\n".join(left)})
 
 
 def _choose_metric(metrics: list[str], given: str | None, path: Path) -> str:

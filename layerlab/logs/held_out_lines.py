@@ -13,6 +13,7 @@ PART = re.compile(r"[|,;]|\s{2,}")
 TEXT = re.compile(
     rf"(?<![-_\w])(?:best[_ ]|avg[_ ]|mean[_ ])?(?:{HELD_WORD}(?:ing|ating)?(?![-\w])"
     rf"|{HELD_WORD}[_/-]?(?:\w+[_/-])?{LOSS_WORD}|v{LOSS_WORD}|loss[_/-]?{HELD_WORD})"
+    rf"|(?<![-_\w]){HELD_WORD}[_/-]\w+\s*[:=]?\s*\d+\.\d"
 )
 DECIMAL = re.compile(r"\d\.\d|\d+e[-+]?\d|(?<![a-z])(?:nan|inf)(?![a-z])")
 # Of these no loss is told: what else was measured there, and settings.
@@ -38,8 +39,12 @@ def refuse_unread(read: Sequence[tuple[str, Mapping[str, float]]], path: Path) -
         return
     before = ""
     for line, row in read:
-        # A heading, and below it a loss of which no step is told.
-        below = not row and bool(PLAIN.search(line.lower())) and is_heading(before)
+        # A heading, and below it a loss of which no text is told.
+        below = (
+            row.keys() <= {"step", "loss"}
+            and bool(PLAIN.search(line.lower()))
+            and is_heading(before)
+        )
         if (may_hold_held_out(line) or below) and not any(map(may_be_held_out, row)):
             raise UserError(
                 f"{path} has lines that may be of held-out text and are not read, as "

@@ -137,7 +137,7 @@ def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLo
             yield own_run.read_own(path, columns.loss)
             continue
         check_regular(path)
-        beside = read_configuration(path)
+        beside, passed = read_configuration(path), _list_passed(path, paths, columns.name)
         for run in _runs(group, columns):
             if run.seed is None and columns.name is None and run.arm == read_name(path)[0]:
                 other = named.setdefault(run.arm, path)
@@ -147,9 +147,18 @@ def read_logs(paths: Sequence[Path], columns: LogColumns) -> Iterator[TrainingLo
                         "seed tells them apart; type --name REGEX with groups arm and seed, as in "
                         r"'(?P<arm>[^/]+)/(?P<seed>\d+)/', or leave one out"
                     )
-            found.append((path.parent, replace(run, config=beside)))
+            found.append((path.parent, replace(run, config=beside, passed=passed)))
             arms.setdefault(path.parent, set()).add(run.arm)
     yield from (run if len(arms[at]) == 1 else replace(run, config={}) for at, run in found)
+
+
+def _list_passed(path: Path, read: Collection[Path], pattern: str | None) -> tuple[str, ...]:
+    """Return the logs in a folder that are called as this one is, and are not read."""
+    own, kinds = _name(path, pattern), (*TABLES, *TEXTS)
+    files = [one for one in path.parent.iterdir() if one.suffix.lower() in kinds]
+    return tuple(
+        sorted(one.name for one in files if one not in read and _name(one, pattern) == own)
+    )
 
 
 def _group(paths: Sequence[Path], columns: LogColumns) -> list[list[Path]]:

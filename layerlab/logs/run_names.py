@@ -11,7 +11,7 @@ SEEDED = re.compile(r"(?:\bseed|_seed|[-_./ ]s)[-_=]?(?P<seed>\d+)$", re.I)
 BETWEEN = "-_./ "  # an arm and its seed
 # Files that every run has; its folder has its name.
 COMMON = re.compile(
-    r"(trainer_state|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|val(id(ation)?)?|eval(uation)?|output|progress|results?"
+    r"(trainer_(state|log)|events(\.out\.tfevents\..*)?|log(s|_history)?|metrics|history|train(ing)?|val(id(ation)?)?|eval(uation)?|output|progress|results?"
     r"|wandb-history|scalars)$",
     re.I,
 )

@@ -143,19 +143,16 @@ def read_jsonl(path: Path) -> "pa.Table":
 
 
 def _flatten(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return objects in which {"eval": {"loss": 3}} is eval/loss."""
-    return [
-        {
-            path: leaf
-            for name, value in row.items()
-            for path, leaf in (
-                ((f"{name}/{inner}", one) for inner, one in value.items())
-                if isinstance(value, dict)
-                else ((name, value),)
-            )
-        }
-        for row in rows
-    ]
+    """Return objects in which {"eval": {"loss": 3}} is eval/loss, however deep."""
+    return [dict(_leaves(row)) for row in rows]
+
+
+def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, one in value.items():
+        if isinstance(one, dict):
+            yield from _leaves(one, f"{path}{name}/")
+        else:
+            yield f"{path}{name}", one
 
 
 def _parse_together(raw: bytes) -> list[dict[str, Any]] | None:

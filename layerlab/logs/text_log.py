@@ -66,7 +66,8 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     rows: list[dict[str, Any]]
     if line is None:
         read = [(one, dict(_find_losses(one, path))) for one in lines]
-        _refuse_unlike([one for one, row in read if "loss" in row], path)
+        for name in dict.fromkeys(name for _, row in read for name in row if name != "step"):
+            _refuse_unlike([one for one, row in read if name in row], path)
         rows = [row for _, row in read if len(row) > 1]
         if rows and columns.loss is None:
             refuse_unread(read, path)
@@ -94,9 +95,11 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
     Raises:
         UserError: two are called the same and differ, or one is no number.
     """
-    step = STEP.search(line)
-    if step is None:
+    steps = list(STEP.finditer(line))
+    if not steps:
         return
+    # Beside a step of its epoch a line may have the one of all.
+    step = next((one for one in steps if one[0].lower().startswith("global")), steps[0])
     yield "step", _number("step", step[1], path)
     seen: dict[str, float] = {}
     start = step.end()
@@ -142,7 +145,7 @@ def _list_words(text: str) -> list[str]:
 
 
 def _refuse_unlike(lines: Sequence[str], path: Path) -> None:
-    """Refuse losses of which no word says what they are of, where the words before a step differ.
+    """Refuse losses of one name, where the words before a step differ.
 
     Raises:
         UserError: there are some, as where a trainer validates and says so in a word of its own.

@@ -9,9 +9,10 @@ import numpy as np
 # Columns that count updates, whatever a tracker calls them, and others that order readings. W&B's
 # own, `_step`, counts what was logged where its user said nothing.
 UPDATES = (
-    *("step", "global_step", "steps", "update", "iteration", "iter"),
+    *("step", "global_step", "steps", "update", "iteration", "iter", "current_steps"),
     *("train/global_step", "trainer/global_step", "it", "_step"),
 )
+ROWS = "rows"  # are counted where nothing else orders them
 STEPS = (*UPDATES, "tokens", "epoch")
 ARMS, SEEDS = ("arm", "variant"), ("seed",)
 # Columns that name runs, and those that say which text a row is of, with what they say.
@@ -77,9 +78,10 @@ class TrainingLog:
         cut: whether its file ends within a line or a record, as where it is still being written.
         planned: steps that its trainer was to make; None where nothing tells.
         beside: what else may be a loss, where one is judged that is not of held-out text.
-        resumed: step at which a run ended that went back and did not come as far again, whose last
-            readings are those of before; None where it did.
+        resumed: step of the last row where others before it are further on, as of a run that went
+            back and did not come as far again, or of steps that begin anew with each epoch.
         words: columns of its readings that hold several words, as of several texts.
+        passed: logs of the same run that were not read, of another kind than this one.
         empty: whether it has no reading at all, and not even one that is no number.
     """
 
@@ -101,6 +103,7 @@ class TrainingLog:
     beside: tuple[str, ...] = ()
     resumed: float | None = None
     words: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     empty: bool = False
 
     @property

@@ -87,3 +87,14 @@ def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path: Path,
     logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
     with pytest.raises(UserError, match=rf"{arm}, seed 13 .*same readings as seed 2, which this"):
         layerlab.judge_idea(folder, "wide", logs)
+
+
+def test_a_screened_run_is_no_run_of_the_baseline(ledger: Path, tmp_path: Path) -> None:
+    """Nor of another seed in the same logs; at its own seed an idea may change nothing."""
+    logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
+    layerlab.judge_idea(ledger, "wide", logs)
+    layerlab.add_idea(ledger, "wide", seeds=FRESH, confirm=True)
+    for own in ({"plain_13": loss("wide", 2)}, {"plain_13": loss("wide", 14)}):
+        logs = table(tmp_path / "a.csv", {"plain": FRESH, "wide": FRESH}, **own)
+        with pytest.raises(UserError, match=r"has the same readings as"):
+            layerlab.judge_idea(ledger, "wide", logs)

@@ -76,6 +76,6 @@ def test_what_steps_count_is_known(tmp_path: Path) -> None:
     assert [one.step_name for one in read(table)] == ["tokens"]
     assert [one.step_name for one in read(table, step="Epoch")] == ["Epoch"]
     bare = put(tmp_path / "b-s1.csv", "loss\n3\n2\n")
-    assert [one.step_name for one in read(bare)] == ["step"]
+    assert [one.step_name for one in read(bare)] == ["rows"]
     summed = put(tmp_path / "c-s1.csv", "step,train_loss,train_runtime\n9,3,60\n")
     assert [one.mean for one in (*read(summed), *read(table))] == [True, False]

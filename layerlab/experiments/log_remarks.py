@@ -1,0 +1,94 @@
+"""What is remarked on somebody's logs beside a verdict: what may be other than it looks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from layerlab.logs.loss_names import HELD_OUT
+from layerlab.logs.training_log import TrainingLog
+from layerlab.validation import short_repr
+
+
+def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return every remark on how these logs were written and read."""
+    return [
+        *_describe_again(logs),
+        *_describe_cut(logs),
+        *_describe_planned(logs),
+        *_describe_blank(logs),
+        *_describe_passed(logs),
+        *_describe_words(logs),
+    ]
+
+
+def _describe_again(logs: Sequence[TrainingLog]) -> list[str]:
+    again = [one for one in logs if one.again]
+    told = []
+    if again:
+        total = sum(one.again for one in again)
+        told.append(
+            f"{total:,} readings of {len(again)} runs are of steps that were logged again; the "
+            "last of each counts"
+        )
+    back = [f"{one.name} (to {one.resumed:g})" for one in logs if one.resumed is not None]
+    if back:
+        told.append(
+            "runs whose rows go back behind the step that is judged, as where a run was taken up "
+            f"again or steps begin anew with each epoch: {', '.join(back)}"
+        )
+    return told
+
+
+def _describe_cut(logs: Sequence[TrainingLog]) -> list[str]:
+    cut = [f"{one.name} ({one.place})" for one in logs if one.cut]
+    if not cut:
+        return []
+    return [
+        "files that end within a line or a record, as where they are still written or their run "
+        f"was killed; what can be read there counts: {', '.join(cut)}"
+    ]
+
+
+def _describe_planned(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return remarks on runs that were to make unlike numbers of updates, and on shorter ones."""
+    planned = {one.planned: one for one in logs if one.planned is not None}
+    told = []
+    if len(planned) > 1:
+        each = ", ".join(f"{steps:,} ({one.name})" for steps, one in sorted(planned.items()))
+        told.append(f"runs were to make unlike numbers of updates, as a schedule has them: {each}")
+    short = [one for one in logs if one.planned is not None and one.steps[-1] < one.planned]
+    if short:
+        named = ", ".join(f"{one.name} ({one.steps[-1]:g} of {one.planned:,})" for one in short)
+        told.append(f"runs that made, or logged, fewer updates than they were to make: {named}")
+    return told
+
+
+def _describe_blank(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on runs that go on for long behind the last loss that they have."""
+    found = []
+    for one in logs:
+        apart = float(np.median(np.diff(one.steps))) if len(one.steps) > 1 else 0.0
+        if one.blank is not None and one.blank - one.steps[-1] > 1.5 * apart:
+            found.append(f"{one.name} ({one.steps[-1]:g} of {one.blank:g})")
+    if not found:
+        return []
+    return [f"runs that go on for long behind the last loss that was read: {', '.join(found)}"]
+
+
+def _describe_passed(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on logs beside those of a loss in training, where another may stand."""
+    left = [
+        f"{', '.join(one.passed[:3])} ({one.name})"
+        for one in logs
+        if one.passed and one.loss_name.lower() not in HELD_OUT
+    ]
+    return [f"logs of the same runs that were not read: {'; '.join(left)}"] if left else []
+
+
+def _describe_words(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on columns by which the readings of a run may be of several texts."""
+    names = list(dict.fromkeys(name for one in logs for name in one.words))
+    if not names:
+        return []
+    told = ", ".join(map(short_repr, names))
+    return [f"readings of a run have several words in {told}: of several texts, keep those of one"]

@@ -1,0 +1,136 @@
+"""What is remarked on logs of which nothing else tells that another loss or step is judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.experiments.log_values import JudgedStep
+from tests.experiments.test_judge_logs import judged, log, pair
+from tests.logs.written import put, write_csv
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_words_by_which_readings_may_be_of_several_texts_are_remarked_on(
+    tmp_path: Path, apart: int
+) -> None:
+    """In blocks, or at steps of their own, nothing else tells them from those of a resumed run."""
+    text = "".join(
+        json.dumps({"arm": arm, "seed": seed, "step": step + apart * (name == "b"), "name": name})[
+            :-1
+        ]
+        + f', "loss": {3 + seed / 7 + len(arm) * (step + seed) / 999 + (name == "b")}}}\n'
+        for arm in ("plain", "wide")
+        for seed in range(3)
+        for name, steps in (("a", (10, 20, 30)), ("b", (20, 30)))
+        for step in steps
+    )
+    remarks = layerlab.judge(put(tmp_path / "runs.jsonl", text)).content["remarks"]
+    assert any("have several words in 'name': of several texts, keep" in one for one in remarks)
+
+
+def write_runs(folder: Path, steps: list[float], **cells: object) -> list[Path]:
+    """Write two arms of three seeds, each a table with these steps and cells."""
+    return [
+        write_csv(
+            folder / f"{arm}-s{seed}" / "metrics.csv",
+            [
+                {"step": step, "loss": 3 + seed / 7 + len(arm) * (row + seed) / 999, **cells}
+                for row, step in enumerate(steps)
+            ],
+        )
+        for arm in ("plain", "wide")
+        for seed in range(3)
+    ]
+
+
+def said(folder: Path, start: str) -> list[str]:
+    return [one for one in layerlab.judge(folder).content["remarks"] if start in one]
+
+
+def test_rows_that_go_back_without_repeating_a_step(tmp_path: Path) -> None:
+    """Steps that begin anew with each epoch: the largest is not the last."""
+    write_runs(tmp_path, [50, 1000, 30, 730])
+    (told,) = said(tmp_path, "whose rows go back behind the step that is judged")
+    assert told.endswith(
+        "plain, seed 0 (to 730), plain, seed 1 (to 730), plain, seed 2 (to 730), "
+        "wide, seed 0 (to 730), wide, seed 1 (to 730), wide, seed 2 (to 730)"
+    )
+
+
+def test_logs_of_a_run_that_are_not_read(tmp_path: Path) -> None:
+    """Of a run that left several kinds the first counts, and may have the loss in training."""
+    for path in write_runs(tmp_path, [10, 20]):
+        (path.parent / "eval.log").write_text("step 20: val loss 3.5\n")
+    (told,) = said(tmp_path, "logs of the same runs that were not read: eval.log (plain, seed 0); ")
+    assert told.count("eval.log") == 6
+
+
+def test_runs_that_go_on_for_long_behind_the_last_loss(tmp_path: Path) -> None:
+    write_runs(tmp_path, [10, 20, 30])
+    assert not said(tmp_path, "go on for long")
+    for path in tmp_path.rglob("metrics.csv"):
+        path.write_text(path.read_text() + "".join(f"{step},\n" for step in (40, 100)))
+    (told,) = said(tmp_path, "runs that go on for long behind the last loss that was read")
+    assert "plain, seed 0 (30 of 100)" in told
+
+
+def test_other_metrics_of_trackers_are_told(tmp_path: Path) -> None:
+    runs = [(arm, seed) for arm in ("a", "bb") for seed in (1, 2)]
+    rows = [
+        {"Step": step}
+        | {f"{arm}-s{n} - loss": 3 + n / 7 + len(arm) * (step + n) / 99 for arm, n in runs}
+        | {f"{arm}-s{n} - eval_c4": 3.0 for arm, n in runs}
+        for step in (10, 20)
+    ]
+    path = write_csv(tmp_path / "wandb.csv", rows)
+    (told,) = [one for one in layerlab.judge(path).content["remarks"] if "beside it stand" in one]
+    assert "beside it stand eval_c4, which --loss may name" in told
+
+
+def test_a_copy_in_another_arm_is_remarked_on() -> None:
+    """At one seed two arms may be the same; at two they are not by chance."""
+    logs = pair()
+    copied = log("wide", 9, 0, losses=logs[0].losses)
+    remarks = judged([*logs, copied])["remarks"]
+    assert any(
+        "wide, seed 9 (wide-9.csv) has the readings of plain, seed 0" in one for one in remarks
+    )
+    same = log("wide", 0, 0, losses=logs[0].losses)
+    others = [one for one in logs if (one.arm, one.seed) != ("wide", "0")]
+    assert not any("has the readings of" in one for one in judged([*others, same])["remarks"])
+
+
+@pytest.mark.parametrize("heading", ["Validation", "Running validation...", "=== eval ==="])
+def test_losses_below_a_heading_are_not_mixed(tmp_path: Path, heading: str) -> None:
+    text = f"Training\nstep 10 loss 4.79\n{heading}\nstep 15 loss 5.1\nTraining\nstep 20 loss 3.2\n"
+    with pytest.raises(
+        UserError, match="may be of held-out text and are not read, as 'step 15 loss"
+    ):
+        layerlab.judge(put(tmp_path / "a-s1.log", text))
+
+
+def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path: Path) -> None:
+    for arm in ("plain", "wide"):
+        for seed in (1, 2):
+            lines = [
+                f"epoch 1 step {n % 2}/2 global_step {n} loss {3 + seed / 7 + len(arm) * n / 99}"
+                for n in range(1, 5)
+            ]
+            put(tmp_path / f"{arm}-s{seed}.log", "\n".join(lines) + "\n")
+    assert layerlab.judge(tmp_path).content["step"] == 4
+
+
+def test_two_sets_under_one_name_are_refused(tmp_path: Path) -> None:
+    text = "[c4] step 100: val loss 4.7\n[wiki] step 101: val loss 5.2\n"
+    with pytest.raises(UserError, match="may be of unlike losses: "):
+        layerlab.judge(put(tmp_path / "a-s1.log", text))
+
+
+def test_counted_rows_are_held_against_no_steps(tmp_path: Path) -> None:
+    logs = [*pair()]
+    logs[0] = log("plain", 0, 3.0, step_name="rows")
+    with pytest.raises(UserError, match=r"are counted in 'step' .* and those of .* in 'rows'"):
+        judged(logs, JudgedStep())
