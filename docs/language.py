@@ -45,7 +45,12 @@ TOLD = (
     *("experiments/analysis/verdict", "experiments/analysis/compare", "training/monitor/rules"),
     *("training/step/nonfinite", "training/step/microbatch", "training/trainer"),
     *("experiments/stored_runs", "experiments/analysis/evidence"),
-    *("experiments/judge_logs", "experiments/log_settings", "experiments/log_values"),
+    *(
+        "experiments/judge_logs",
+        "experiments/log_remarks",
+        "experiments/log_settings",
+        "experiments/log_values",
+    ),
     *("experiments/analysis/judged_measures", "experiments/analysis/run_readings"),
     *("experiments/ladder/compare", "experiments/ladder/sentences", "experiments/ladder/rates"),
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
