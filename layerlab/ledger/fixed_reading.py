@@ -8,14 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from layerlab.errors import UserError
-from layerlab.experiments.log_values import JudgedStep
+from layerlab.experiments.log_values import JudgedStep, find_end
 from layerlab.ledger.campaign import LOSS, Campaign, CampaignTerms, IdeaTrial, IdeaVerdict
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.training_log import LogColumns, TrainingLog
 from layerlab.recipes.compared_measures import parse_measure
 from layerlab.validation import short_repr
 
-_READ = {"loss": "the loss", "step": "what counts steps", "line": "--line"}
+_READ = {
+    "loss": "the loss",
+    "step": "what counts steps",
+    "line": "--line",
+    "window": "of what steps it is the mean",
+}
 
 
 def fix_reading(
@@ -31,10 +36,14 @@ def fix_reading(
     verdicts = [one.verdict for one in campaign.find(trial.idea)]
     # Those of earlier versions do not say by what they judged.
     first = next((one for one in verdicts if one is not None and one.step is not None), None)
-    read = _describe_read(logs, columns)
+    judged, read = _choose_step(campaign.terms, trial, first), _describe_read(logs, columns)
     if first is not None:
-        _refuse_unlike(first, read)
-    return _choose_step(campaign.terms, trial, first), read
+        _refuse_unlike(first, read, tuple(read))
+    if judged.last > 1:
+        read["window"] = _describe_window(logs[0], judged, find_end(logs, judged))
+    if first is not None:
+        _refuse_unlike(first, read, tuple(_READ))
+    return judged, read
 
 
 def _refuse_scores(terms: CampaignTerms, logs: Sequence[TrainingLog]) -> None:
@@ -76,13 +85,21 @@ def _describe_read(logs: Sequence[TrainingLog], columns: LogColumns) -> dict[str
     return read if columns.line is None else {**read, "line": columns.line}
 
 
-def _refuse_unlike(first: IdeaVerdict, read: Mapping[str, str]) -> None:
+def _describe_window(log: TrainingLog, judged: JudgedStep, end: float) -> str:
+    """Return the steps of the readings whose mean is judged, which all runs have to share."""
+    return ", ".join(f"{step:g}" for step in log.steps[log.steps <= end][-judged.last :])
+
+
+def _refuse_unlike(first: IdeaVerdict, read: Mapping[str, str], names: Sequence[str]) -> None:
     """Refuse to judge an idea by something else than its first runs.
+
+    Args:
+        names: of what is compared.
 
     Raises:
         UserError: it would be.
     """
-    for name, called in _READ.items():
+    for name, called in ((one, _READ[one]) for one in names):
         then, now = first.read.get(name), read.get(name)
         if then != now:
             raise UserError(

@@ -211,3 +211,19 @@ def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:50")
     logs = curves(tmp_path / "a.csv", FIRST, 100)
     refuses("all runs come to 50 at the same step", layerlab.judge_idea, folder, "wide", logs)
+
+
+def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain", last=3)
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    found = layerlab.judge_idea(folder, "wide", curves(tmp_path / "a.csv", FIRST, 100, gain=0.1))
+    assert found.next == "confirm" and found.read["window"] == "80, 90, 100"
+    layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
+    path = curves(tmp_path / "b.csv", FRESH, 100, gain=0.1)
+    kept = path.read_text()
+    path.write_text("\n".join(one for one in kept.splitlines() if ",90," not in one) + "\n")
+    said = "of what steps it is the mean is '70, 80, 100' for these logs, and was '80, 90, 100'"
+    refuses(said, layerlab.judge_idea, folder, "wide", path)
+    path.write_text(kept)
+    assert layerlab.judge_idea(folder, "wide", path).verdict == "adopted"
