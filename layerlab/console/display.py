@@ -32,6 +32,11 @@ class Display(Progress):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self._fill()
         if self._screen is not None and self.drawn:
             self._screen.stop()
             self.drawn = False
+
+    def _fill(self) -> None:
+        """Show that all is done; a display that counts what may be passed over has to."""

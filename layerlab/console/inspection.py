@@ -1,7 +1,5 @@
 """Live progress of an inspection on standard error: model, layer, measure, time left."""
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
@@ -43,12 +41,5 @@ class InspectionBar(Display):
             total = self.progress.tasks[self.task].total
             self.progress.update(self.task, completed=total, description="done")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.end("")
-        super().__exit__(kind, error, traceback)
+    def _fill(self) -> None:
+        self.end("")

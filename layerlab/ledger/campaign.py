@@ -64,7 +64,8 @@ class IdeaVerdict:
         remarks: on the runs.
         runs: digest of the numbers that were judged.
         step: at which; of verdicts of earlier versions, None, it is not known.
-        read: what was judged there: the names of the loss and of the step, and `--line`.
+        read: what was judged there: the names of the loss and of the step, `--line`, the steps of a
+            mean.
     """
 
     idea: str

@@ -81,15 +81,15 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     if steps is not None and not np.isfinite(steps[read & timed]).all():
         raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
     for (one, number), every in _place_runs(table, (arm, seed), read, path, columns).items():
+        called = _call(one, number)
         # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
         rows = every[read[every] & timed[every]]
         rows = rows if len(rows) else every[timed[every]]
         if not len(rows):
             raise UserError(
-                f"no row of {_call(one, number)} in {path} has a step: the column {step!r} is "
+                f"no row of {called} in {path} has a step: the column {step!r} is "
                 "empty there; write its steps, name another with --step COLUMN, or leave it out"
             )
-        called = _call(one, number)
         own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
         order, again = _order(own)
         again = again if read[rows[0]] else 0

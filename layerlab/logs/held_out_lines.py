@@ -8,6 +8,7 @@ from layerlab.errors import UserError
 from layerlab.logs.loss_names import HELD_OUT, HELD_WORD, LOSS_WORD, may_be_held_out
 from layerlab.validation import short_repr
 
+# Between the parts of a line, each with its own number.
 PART = re.compile(r"[|,;]|\s{2,}")
 # Words of a text, each alone or with a loss, as val/cross_entropy; eval_iters is a setting.
 TEXT = re.compile(
@@ -15,13 +16,15 @@ TEXT = re.compile(
     rf"|{HELD_WORD}[_/-]?(?:\w+[_/-])?{LOSS_WORD}|v{LOSS_WORD}|loss[_/-]?{HELD_WORD})"
     rf"|(?<![-_\w]){HELD_WORD}[_/-]\w+\s*[:=]?\s*\d+\.\d"
 )
+# One of these stands in all that TEXT finds; nearly all lines have none, and need no longer look.
+HINT = re.compile(rf"val|test|dev|cv|ood|h[eo]ld|v{LOSS_WORD}")
 DECIMAL = re.compile(r"\d\.\d|\d+e[-+]?\d|(?<![a-z])(?:nan|inf)(?![a-z])")
 # Of these no loss is told: what else was measured there, and settings.
 OTHERS = re.compile(
     r"(?<![a-z])(?:acc|accuracy|f1|bleu|rouge|em|time|took|secs?|seconds|s|ms|min|hours?|lr|tokens"
     r"|tok|fraction|frac|ratio|share|split|size|interval|every|dropout|temperature)(?![a-z])"
 )
-LOSSES = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?![a-z])")
+KINDS = re.compile(rf"(?<![^\W_]){LOSS_WORD}(?![a-z])")
 PLAIN = re.compile(r"(?<![^\W_])loss\W+\d")
 
 
@@ -56,7 +59,9 @@ def refuse_unread(read: Sequence[tuple[str, Mapping[str, float]]], path: Path) -
 
 def is_heading(line: str) -> bool:
     """Return whether a line names a held-out text, and no number of it."""
-    return bool(TEXT.search(line.lower())) and not DECIMAL.search(line.lower())
+    return bool(HINT.search(line.lower()) and TEXT.search(line.lower())) and not DECIMAL.search(
+        line.lower()
+    )
 
 
 def may_hold_held_out(line: str) -> bool:
@@ -68,10 +73,12 @@ def may_hold_held_out(line: str) -> bool:
         >>> may_hold_held_out("step 5 loss 3.2 | test acc 0.4"), may_hold_held_out("eval_iters=200")
         (False, False)
     """
+    if HINT.search(line.lower()) is None:
+        return False
     parts = [
         one
         for one in PART.split(line.lower())
-        if LOSSES.search(one) or not (TEXT.search(one) and OTHERS.search(one))
+        if KINDS.search(one) or not (TEXT.search(one) and OTHERS.search(one))
     ]
     kept = " | ".join(parts)
     return bool(TEXT.search(kept) and DECIMAL.search(kept))

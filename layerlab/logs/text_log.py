@@ -4,12 +4,12 @@ import logging
 import math
 import re
 from calendar import day_abbr, day_name, month_abbr, month_name
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.logs.held_out_lines import refuse_unread
+from layerlab.logs.held_out_lines import PART, refuse_unread
 from layerlab.logs.run_names import compile_groups
 from layerlab.logs.tables import decode, table_of
 from layerlab.logs.training_log import TEXTS, LogColumns
@@ -36,7 +36,6 @@ KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
 WIDEST = 60
 WORD = re.compile(r"[^\W_]+")
 HOLD_OUT = re.compile(r"h[eo]ld[-_ ]out")
-PART = re.compile(r"[|,;]|\s{2,}")
 # A text that is said of a loss by itself, as in [valid], split=val or "on the test set".
 ALONE = re.compile(
     rf"\W*(?:(?:on|the|split|phase|mode|stage|set|data)\W+)*(?P<text>{'|'.join(TEXTS)})"
@@ -66,8 +65,7 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     rows: list[dict[str, Any]]
     if line is None:
         read = [(one, dict(_find_losses(one, path))) for one in lines]
-        for name in dict.fromkeys(name for _, row in read for name in row if name != "step"):
-            _refuse_unlike([one for one, row in read if name in row], path)
+        _refuse_unlike(read, path)
         rows = [row for _, row in read if len(row) > 1]
         if rows and columns.loss is None:
             refuse_unread(read, path)
@@ -144,24 +142,29 @@ def _list_words(text: str) -> list[str]:
     return WORD.findall(HOLD_OUT.sub("heldout", text.lower()))
 
 
-def _refuse_unlike(lines: Sequence[str], path: Path) -> None:
+def _refuse_unlike(read: Sequence[tuple[str, Mapping[str, float]]], path: Path) -> None:
     """Refuse losses of one name, where the words before a step differ.
+
+    Args:
+        read: each line with the step and the losses that were found in it.
 
     Raises:
         UserError: there are some, as where a trainer validates and says so in a word of its own.
     """
-    seen: dict[frozenset[str], str] = {}
-    for line in lines:
+    seen: dict[str, tuple[set[str], str]] = {}
+    for line, row in read:
+        if not row:
+            continue
         before, *_ = STEP.split(line, maxsplit=1)
-        words = {one for one in _list_words(before) if one.isalpha()}
-        seen.setdefault(frozenset(words - PASSING), line)
-    if len(seen) > 1:
-        first, other, *_ = seen.values()
-        raise UserError(
-            f"{path} has lines that may be of unlike losses: {short_repr(first)} and "
-            f"{short_repr(other)}; type --line with what tells those that are judged, as "
-            "'val.*step (?P<step>\\d+).*loss (?P<loss>\\S+)'"
-        )
+        words = {one for one in _list_words(before) if one.isalpha()} - PASSING
+        for name in row.keys() - {"step"}:
+            known, first = seen.setdefault(name, (words, line))
+            if words != known:
+                raise UserError(
+                    f"{path} has lines that may be of unlike losses: {short_repr(first)} and "
+                    f"{short_repr(line)}; type --line with what tells those that are judged, as "
+                    "'val.*step (?P<step>\\d+).*loss (?P<loss>\\S+)'"
+                )
 
 
 def _number(name: str, text: str | None, path: Path) -> float:
