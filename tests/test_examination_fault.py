@@ -23,6 +23,7 @@ from tests.refused import refusal, refuses
 __all__ = ["shelf"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
@@ -160,6 +161,7 @@ def test_a_model_of_finite_logits_has_no_such_remark(shelf: Path) -> None:
     assert not any(row["lost"] for row in found.content["benchmarks"])
 
 
+@pytest.mark.full
 def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf: Path) -> None:
     for scoring in ("choice_ll", "gen"):
         found = run(shelf, "financeiq", model=candidate(8).model, scoring=scoring, limit=1)

@@ -92,6 +92,7 @@ def test_every_stage_is_told_and_tables_are_whole(whole: AdaptationResult) -> No
     refuses("there is no table 'x'; expected one of scores", whole.frame, "x")
 
 
+@pytest.mark.full
 def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -> None:
     assert whole.model("alone").config.vocab_size == 288
     first, second = (weights(whole, arm) for arm in ("replay", "alone"))
@@ -99,6 +100,7 @@ def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -
     refuses("there is no arm 'x'; expected replay, alone", whole.model, "x")
 
 
+@pytest.mark.full
 def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
     lines = whole.summary(100).splitlines()
     assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
@@ -106,6 +108,7 @@ def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
     assert lines[-1] == f"The page: {whole.page}" and whole.page.is_file()
 
 
+@pytest.mark.full
 def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
     whole: AdaptationResult, folder: Path, monkeypatch: Any
 ) -> None:
@@ -119,6 +122,7 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
     assert third.models["untuned"] != third.models["replay"]
 
 
+@pytest.mark.full
 def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
     expected = layerlab.estimate_adaptation(recipe(folder, arm=ARMS), out=folder / "whole")
     assert all(row.finished for row in expected.rows) and expected.left == 0
@@ -168,12 +172,14 @@ def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
     assert not list(stages.glob("*/checkpoint-*")) and not list(stages.glob("**/*.partial"))
 
 
+@pytest.mark.full
 def test_a_model_that_is_there_is_adapted_without_text(tmp_path: Path) -> None:
     content = {"name": "there", "base": {"model": "pre-norm"}}
     found = layerlab.adapt(content, out=tmp_path, progress=False)
     assert found.models == {"there": "pre-norm"} and found.content["base"][0]["parameters"] > 1000
 
 
+@pytest.mark.full
 def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -254,6 +260,7 @@ def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
     assert [any(name in text for text in held) for name in ("first", "second")] == [True, True]
 
 
+@pytest.mark.full
 def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
     tiny("llama").save_pretrained(tmp_path / "bare")
     diverging = recipe(tmp_path)
@@ -272,6 +279,7 @@ def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
         refuses(said, layerlab.adapt, content, out=tmp_path / "out", progress=False)
 
 
+@pytest.mark.full
 def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folder: Path) -> None:
     """What an arm scored cannot be raised beside the program."""
     for file in sorted((folder / "whole" / "lessons" / "stages").glob("*/stage.json")):
@@ -291,6 +299,7 @@ def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folde
     raise AssertionError("no evaluation was kept")
 
 
+@pytest.mark.full
 def test_what_a_kill_left_of_a_stage_goes_and_is_not_sealed(tmp_path: Path) -> None:
     content = {"name": "there", "base": {"model": "pre-norm"}}
     layerlab.adapt(content, out=tmp_path, progress=False)

@@ -142,6 +142,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {one.parent.name: one.read_bytes() for one in found}
 
 
+@pytest.mark.full
 def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(
     trained: tuple[Path, Comparison],
 ) -> None:
@@ -161,6 +162,7 @@ def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(
     assert "forwards.yaml of briefly is worse than that of llama" in page
 
 
+@pytest.mark.full
 def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Path) -> None:
     before = files(copied)
     first = again()
@@ -187,6 +189,7 @@ def test_a_file_of_the_same_name_does_not_take_over_scores(copied: Path) -> None
     assert all(one["mean"] is None for one in suite)
 
 
+@pytest.mark.full
 def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied: Path) -> None:
     before = {name: json.loads(one)["measures"][SUITE] for name, one in files(copied).items()}
     with (copied / "forwards.yaml").open("a") as file:
@@ -200,6 +203,7 @@ def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied: Path)
     assert not any("left out" in one for one in judged.content["remarks"])
 
 
+@pytest.mark.full
 def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judges_later(
     copied: Path,
 ) -> None:
@@ -231,6 +235,7 @@ def test_another_question_and_another_command_are_scored_anew(copied: Path) -> N
     assert again().content["measures"][1]["mean"] == 7 and len(told(copied)) == 6
 
 
+@pytest.mark.full
 def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
     place = copied / "scored" / "runs"
     one, other, *_ = sorted(place.iterdir())
@@ -252,6 +257,7 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
     refuses(r"kept no model, which suite:forwards\.yaml scores", again)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "old", "new"), [("config.json", "10000.0", "2.0"), ("extra.json", "", "{}")]
 )
@@ -293,6 +299,7 @@ def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> No
     assert found.content["measures"][0]["verdict"] == "worse"
 
 
+@pytest.mark.full
 def test_a_page_is_judged_from_folded_runs(copied: Path) -> None:
     place = copied / "scored"
     before = compare(place, judge=True, progress=False).content["measures"]
@@ -301,6 +308,7 @@ def test_a_page_is_judged_from_folded_runs(copied: Path) -> None:
     assert compare(place, judge=True, progress=False).content["measures"] == before
 
 
+@pytest.mark.full
 def test_nothing_runs_unasked_nor_for_a_plan(copied: Path) -> None:
     out = copied / "new"
     words = ["compare", "scored.toml", "--out", str(out), "-q"]
@@ -343,6 +351,7 @@ def test_what_cannot_be_asked_is_said_before_any_run_starts(
     assert not list(out.glob("*/runs/*"))
 
 
+@pytest.mark.full
 def test_a_command_that_gives_no_score_is_named_with_its_run(copied: Path) -> None:
     (copied / "size.py").write_text("print('nan')")
     with trust(False, trust_recipe=True), pytest.raises(UserError, match="'size' gave no score of"):
@@ -363,6 +372,7 @@ def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied: Path) -> N
     assert mark.exists()
 
 
+@pytest.mark.full
 def test_models_are_scored_before_a_look_is_taken(copied: Path) -> None:
     before = sorted(files(copied))
     for file in (copied / "scored" / "runs").glob("*/scores.json"):

@@ -21,6 +21,7 @@ def report():
     return layerlab.inspect(["pre-norm", "llama"], context=12, measures=QUICK, progress=False)
 
 
+@pytest.mark.full
 def test_every_default_frame_has_the_columns_it_declares():
     report = layerlab.inspect(texts="To be, or not to be.", progress=False)
     for measure in (one for one in resolve() if not one.rare):
@@ -36,6 +37,7 @@ def test_several_models_stand_side_by_side(report):
     assert counts.to_dict() == expected
 
 
+@pytest.mark.full
 def test_a_report_tells_how_to_repeat_it(report):
     content = report.to_dict()
     options = content["options"]
@@ -55,6 +57,7 @@ def test_a_saved_report_is_the_report(report, tmp_path):
     assert load_report(tmp_path / "out") == report
 
 
+@pytest.mark.full
 def test_a_loaded_model_and_ids_are_enough(tiny):
     ids = torch.tensor([[9, 9, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6]])
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
@@ -67,6 +70,7 @@ def test_a_loaded_model_and_ids_are_enough(tiny):
     assert first.equals(alone.frame("spectrum"))
 
 
+@pytest.mark.full
 def test_the_same_folder_name_twice_gives_two_labels(tiny, tmp_path):
     for parent in ("a", "b"):
         tiny("gpt2").save_pretrained(tmp_path / parent / "model")
@@ -78,6 +82,7 @@ def test_the_same_folder_name_twice_gives_two_labels(tiny, tmp_path):
     assert len(set(labels)) == 3 and labels[0] == names[0]
 
 
+@pytest.mark.full
 def test_a_loaded_model_beside_a_saved_one_has_its_own_name(tiny, tmp_path):
     tiny("gpt2").save_pretrained(tmp_path / "one")
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "one")
@@ -88,6 +93,7 @@ def test_a_loaded_model_beside_a_saved_one_has_its_own_name(tiny, tmp_path):
     assert report.frame("stream").groupby("model").size().to_dict() == dict.fromkeys(labels, 3)
 
 
+@pytest.mark.full
 def test_each_model_says_how_many_tokens_it_read(tiny):
     report = layerlab.inspect(
         ["llama", "pre-norm"], texts="Word for word.", measures=["stream"], progress=False
@@ -95,12 +101,14 @@ def test_each_model_says_how_many_tokens_it_read(tiny):
     assert all(len(card["tokens"]) == 1 for card in report.models)
 
 
+@pytest.mark.full
 def test_weights_are_read_without_a_tokenizer(tiny, tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     report = layerlab.inspect(str(tmp_path), measures=["querykey"], progress=False)
     assert len(report.frame("querykey")) == 8
 
 
+@pytest.mark.full
 def test_a_float64_model_has_every_reading(tiny):
     model = tiny("llama").to(torch.float64)
     report = layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], progress=False)
@@ -108,6 +116,7 @@ def test_a_float64_model_has_every_reading(tiny):
         assert len(report.frame(measure.name)) > 0, measure.name
 
 
+@pytest.mark.full
 def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypatch):
     tiny("llama").save_pretrained(tmp_path)
     options = {
@@ -125,6 +134,7 @@ def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypa
         assert disk.frame(name).equals(whole.frame(name))
 
 
+@pytest.mark.full
 def test_a_series_of_checkpoints_knows_its_steps(tiny, tmp_path):
     for step in (200, 1000, 30):
         tiny("gpt2").save_pretrained(tmp_path / f"checkpoint-{step}")
@@ -155,6 +165,7 @@ def test_something_that_is_no_model_is_one_clear_line(model, said):
         layerlab.inspect(model, progress=False)
 
 
+@pytest.mark.full
 def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path, monkeypatch):
     tiny("llama").save_pretrained(tmp_path)
     options = {"input_ids": [[1, 2, 3]], "measures": ["querykey"], "progress": False}
@@ -165,6 +176,7 @@ def test_weights_of_a_model_larger_than_memory_are_read_from_disk(tiny, tmp_path
     assert disk.frame("querykey").equals(whole.frame("querykey"))
 
 
+@pytest.mark.full
 def test_an_excerpt_begins_and_ends_with_whole_characters():
     measured = layerlab.inspect(
         "llama", texts="今天天气很好" * 8, context=16, measures=["stream"], progress=False
@@ -174,6 +186,7 @@ def test_an_excerpt_begins_and_ends_with_whole_characters():
     assert excerpts[:2] == ["今天天气很", "今天天气"]
 
 
+@pytest.mark.full
 def test_saliency_and_features_are_asked_for_as_on_the_command_line():
     quick = {"measures": ["stream"], "progress": False}
     found = layerlab.inspect("llama", saliency="I am", target=" is", **quick)
@@ -215,6 +228,7 @@ def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
     assert "hang on later tokens" in said["lens"][0] and not said["stream"]
 
 
+@pytest.mark.full
 def test_a_model_whose_saved_policy_is_not_applied_is_said_to_lack_it(tiny, tmp_path) -> None:
     low = layerlab.apply_precision(tiny("llama"), layerlab.Policy(format="bf16", keep=["lm_head"]))
     low.save_pretrained(tmp_path / "low")
@@ -247,6 +261,7 @@ def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(
         assert found.models[0]["head_width"] is None and found.models[0]["kv_heads"] == 2
 
 
+@pytest.mark.full
 def test_heads_of_two_attentions_in_a_block_are_told_apart() -> None:
     ids = torch.arange(3, 43)
     found = layerlab.inspect(recipe.build("longcat_flash"), input_ids=ids, progress=False)

@@ -17,6 +17,7 @@ IDS = [torch.arange(3, 40), torch.arange(5, 17)]
 TEXTS = ["A short text.", "And another one that is longer."]
 
 
+@pytest.mark.full
 def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
     model = tiny("llama", vocab_size=512)
     tokenizer = AutoTokenizer.from_pretrained(builtin.path("llama"))
@@ -41,6 +42,7 @@ def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
     assert error == pytest.approx(advice.real * advice.real_error, rel=1e-3)
 
 
+@pytest.mark.full
 def test_dropout_of_a_model_in_training_is_no_rounding(tiny):
     model = tiny("gpt2", resid_pdrop=0.5).eval()
     given = {"input_ids": IDS[0][None], "context": 16, "progress": False}
@@ -49,6 +51,7 @@ def test_dropout_of_a_model_in_training_is_no_rounding(tiny):
     assert str(found) == str(expected) and all(one.training for one in model.modules())
 
 
+@pytest.mark.full
 def test_sequences_of_different_length_count_by_their_tokens(tiny):
     model = tiny("llama")
     parts = [

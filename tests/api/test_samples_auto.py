@@ -24,6 +24,7 @@ def inspected(samples, context=32, names=("dimension", "diversity")):
     return run_inspection(asked, progress=False)
 
 
+@pytest.mark.full
 def test_the_dimension_reads_more_samples_than_other_measures():
     found, eight = inspected("auto"), inspected(8)
     dimension = found.frame("dimension")
@@ -35,6 +36,7 @@ def test_the_dimension_reads_more_samples_than_other_measures():
     assert not found.to_dict()["measures"][0]["notes"]
 
 
+@pytest.mark.full
 def test_a_text_that_is_too_short_is_read_whole_and_that_is_said():
     asked = sample(samples="auto", context=32)
     short = replace(asked, texts=(asked.texts[0][:450],))

@@ -51,6 +51,7 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingR
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
 
 
+@pytest.mark.full
 def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: TrainingResult, tmp_path: Path) -> None:
     one = estimate_runs(SMALL, out=tmp_path, progress=False)
     arms = estimate_runs(SMALL, out=tmp_path, progress=False, arms=["llama", "gpt2"])
@@ -100,6 +101,7 @@ def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
     ended: TrainingResult, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
         assert sum(one.startswith(said) for one in found.content["remarks"]) == 1
 
 
+@pytest.mark.full
 def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_page_without_room_takes_no_result_with_it(ended: TrainingResult, tmp_
         assert train_task(task, progress=False).page.is_file()
 
 
+@pytest.mark.full
 def test_a_report_without_room_takes_no_verdict_with_it(
     ended: TrainingResult, tmp_path: Path
 ) -> None:
@@ -210,6 +214,7 @@ def test_lockstep_is_refused_at_the_plan(ended: TrainingResult) -> None:
         prepare(TWO, ended.folder, settings, progress=False)
 
 
+@pytest.mark.full
 def test_what_is_read_in_place_of_a_text_is_said(
     ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +227,7 @@ def test_what_is_read_in_place_of_a_text_is_said(
     assert [one for one in found.content["remarks"] if "brown" in one] == [note]
 
 
+@pytest.mark.full
 def test_a_plan_says_what_is_read_in_place_of_a_text(
     ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

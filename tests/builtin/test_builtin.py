@@ -271,6 +271,7 @@ def test_rate_rises_then_falls_to_the_last_rate():
     assert rates[100] == pytest.approx(recipe.last_rate)
 
 
+@pytest.mark.full
 def test_publishing_fills_the_folders_and_leaves_nothing_else(tmp_path, monkeypatch):
     out = tmp_path / "models"
     train.publish(sample()[:4000].encode(), out, TINY, machine="a test")

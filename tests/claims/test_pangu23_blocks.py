@@ -299,6 +299,7 @@ def test_theorem_7_does_not_cover_our_series_on_a_gated_body(form, position):
 # Theorem 9
 
 
+@pytest.mark.full
 @tried
 @given(draws, paths, series, st.integers(1, 2), st.integers(1, 2), st.booleans())
 def test_theorem_9_holds_on_a_stack_of_our_blocks(draw, options, ours, above, below, own):

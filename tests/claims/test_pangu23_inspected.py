@@ -172,6 +172,7 @@ def check(row, measured, bound):
     assert not row["violated"] and row["tightness"] >= 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WITH_SHORTCUTS)
 def test_theorem_4_is_reported_as_it_is_computed_by_hand(name):
     rows, notes, _ = inspected(name)
@@ -202,6 +203,7 @@ def test_theorem_6_is_reported_as_it_is_computed_by_hand(name):
         check(rows[number, "Theorem 6"], d(change) / noise.norm(), right / noise.norm())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WITH_SERIES)
 def test_theorem_7_is_reported_with_its_scales(name):
     rows, _, _ = inspected(name)
@@ -233,6 +235,7 @@ def test_theorems_8_and_9_are_reported_of_the_stack_without_norms(name, augmente
         assert not row["violated"]
 
 
+@pytest.mark.full
 def test_a_bound_that_is_exceeded_is_flagged(monkeypatch):
     zero = torch.zeros((), dtype=DOUBLE)
     monkeypatch.setattr(theorems, "shortcut_bound", lambda *given: zero)

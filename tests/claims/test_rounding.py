@@ -171,6 +171,7 @@ def test_refuted_lemma_4_14_needs_that_adding_zero_is_exact():
     assert beyond(charged, (2 + 40 + 2) * above, 2) <= ABOVE
 
 
+@pytest.mark.full
 @few
 @given(inputs, seeds)
 def test_lemma_4_17_scores_round_to_3_d_plus_1_units(kind, seed):
@@ -253,6 +254,7 @@ def scored(x, parts, width, ranged):
     return reach * bracket
 
 
+@pytest.mark.full
 @few
 @given(st.sampled_from(["gaussian", "zeros", "tiny", "nearly equal"]), seeds)
 def test_lemma_4_21_attention_with_the_range_of_the_scores(kind, seed):
@@ -312,6 +314,7 @@ def test_not_decided_the_leading_constant_of_lemma_4_21():
         assert beyond(lambda run, x=x, p=parts: run.attention(x, p), 15 * limit, 9) < 1
 
 
+@pytest.mark.full
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.sampled_from(["rms", "layer"]), st.sampled_from([16, 24]))
 def test_theorem_4_30_holds_as_a_recursion(seed, kind, t):

@@ -9,6 +9,8 @@ import pytest
 
 from layerlab.studies.engine.runner import study
 
+pytestmark = pytest.mark.full
+
 
 def studied(name, draws, **options):
     return study(name, draws=draws, threads=1, progress=False, **options)

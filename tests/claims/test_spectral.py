@@ -195,6 +195,7 @@ def test_refuted_the_bound_does_not_separate_pre_norm_from_post_norm(tiny):
     assert first == second
 
 
+@pytest.mark.full
 def test_refuted_products_of_attention_do_not_explode():
     # Section 2.1: "repeatedly multiplied, norms above 1 explode". The product is row-stochastic.
     tokens, depth = 128, 48

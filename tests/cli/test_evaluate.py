@@ -51,6 +51,7 @@ def test_a_run_says_scores_chance_and_what_is_left_out(
     assert (place / "layerlab-evaluation" / "tables" / "benchmarks.csv").is_file()
 
 
+@pytest.mark.full
 def test_a_second_time_asks_nothing_and_prints_json(
     place: Path, first: subprocess.CompletedProcess[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_second_time_asks_nothing_and_prints_json(
     assert len(leaves) == 1
 
 
+@pytest.mark.full
 def test_tasks_are_written_for_lm_eval(place: Path) -> None:
     found = layerlab(place, "--export-tasks", "tasks")
     assert found.returncode == 0 and found.stderr == ""
@@ -70,6 +72,7 @@ def test_tasks_are_written_for_lm_eval(place: Path) -> None:
     assert (place / "tasks" / "ceval" / "_cot.yaml").is_file()
 
 
+@pytest.mark.full
 def test_benchmarks_are_listed(place: Path) -> None:
     found = layerlab(place, "--list", "--data", "data")
     assert found.returncode == 0

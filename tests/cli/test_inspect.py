@@ -30,6 +30,7 @@ def test_the_first_command_leaves_a_report(tmp_path):
     assert "100%" in done.stderr
 
 
+@pytest.mark.full
 def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
     done = layerlab("inspect", "llama", *QUICK, "--json", cwd=tmp_path)
     content = json.loads(done.stdout)
@@ -37,6 +38,7 @@ def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_standard_input_is_read(tmp_path):
     done = layerlab(
         "inspect", *QUICK, "--text", "-", "--json", "-q", cwd=tmp_path, text="Friends, Romans!"
@@ -45,6 +47,7 @@ def test_standard_input_is_read(tmp_path):
     assert content["text"]["source"] == "standard input" and done.stderr == ""
 
 
+@pytest.mark.full
 def test_a_saliency_is_asked_for_in_words(tmp_path):
     words = ("--saliency", "My lord, the", "--target", " king", "--foil", " \x1b[31mqueen")
     done = layerlab("inspect", *QUICK, *words, "-q", cwd=tmp_path)
@@ -62,6 +65,7 @@ def test_a_saliency_is_asked_for_in_words(tmp_path):
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.full
 def test_a_prompt_too_long_is_told_with_a_way_that_works(tmp_path):
     (tmp_path / "long.txt").write_text("the king " * 300)
     words = ("inspect", "--measures", "diversity", "-q", "--saliency", "the king " * 300)
@@ -77,6 +81,7 @@ def test_a_prompt_too_long_is_told_with_a_way_that_works(tmp_path):
     assert picture["pre-norm"]["length"] == 256 and picture["pre-norm"]["position"] == 255
 
 
+@pytest.mark.full
 def test_features_join_what_is_read(tmp_path):
     done = layerlab("inspect", *QUICK, "--features", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -85,6 +90,7 @@ def test_features_join_what_is_read(tmp_path):
     assert len(report.to_dict()["pictures"]["features"]["pre-norm"]["words"]) == 8
 
 
+@pytest.mark.full
 def test_weights_alone_need_no_tokenizer(tiny, tmp_path):
     tiny("gpt2").save_pretrained(tmp_path / "own" / "model")
     done = layerlab(*WEIGHTS, "--lang", "zh", "-q", cwd=tmp_path)
@@ -104,6 +110,7 @@ def test_figures_are_drawn_beside_the_report(tiny, tmp_path):
     assert "matrices-own-model-mlp.c_fc-layer-1.svg" in drawn
 
 
+@pytest.mark.full
 def test_the_page_is_in_the_language_that_is_asked_for(tmp_path):
     words = ("inspect", "--measures", "diversity", "--context", "24", "--samples", "1", "-q")
     refused = layerlab(*words, "--lang", "fr", cwd=tmp_path)
@@ -115,6 +122,7 @@ def test_the_page_is_in_the_language_that_is_asked_for(tmp_path):
     assert load_report(tmp_path / "out").measures["diversity"]["title"] == "Diversity of the tokens"
 
 
+@pytest.mark.full
 def test_fail_on_turns_findings_into_an_exit_code(tiny, tmp_path):
     import torch
     from transformers import AutoTokenizer
@@ -220,6 +228,7 @@ def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
         assert done.returncode == -kill
 
 
+@pytest.mark.full
 def test_a_model_name_is_never_read_as_markup(tiny, tmp_path):
     from transformers import AutoTokenizer
 

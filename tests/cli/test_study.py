@@ -63,6 +63,7 @@ def test_a_study_that_was_interrupted_and_killed_goes_on_where_it_was(tmp_path):
     assert all(finished.frame(name).equals(frame) for name, frame in fresh.frames.items())
 
 
+@pytest.mark.full
 def test_the_list_one_study_and_mistakes(tmp_path):
     quick = ("study", "rounding-input", "--draws", "8", "--threads", "1")
     listed, run, printed, lost, word, keyword, unknown, none, alone, option = several(

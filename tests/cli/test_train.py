@@ -70,6 +70,7 @@ def test_a_run_is_told_with_its_model_and_its_page(
     assert "50 % (1 of 2)" in first.stderr and "\x1b" not in first.stderr + first.stdout
 
 
+@pytest.mark.full
 def test_the_same_again_runs_nothing_and_says_the_same(
     place: Path, first: subprocess.CompletedProcess[str], result: dict[str, Any]
 ) -> None:
@@ -78,6 +79,7 @@ def test_the_same_again_runs_nothing_and_says_the_same(
     assert json.loads(again.stdout) == result
 
 
+@pytest.mark.full
 def test_the_metrics_may_be_those_of_run_clm(
     place: Path, first: subprocess.CompletedProcess[str]
 ) -> None:
@@ -165,6 +167,7 @@ def test_settings_are_toml_where_they_can_be() -> None:
         read_settings(["train.max_steps=7", "train.max_steps=9"])
 
 
+@pytest.mark.full
 def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place: Path) -> None:
     words = ("compare", "small.toml", "--set", ARMS, "--set", "compare.seeds=[1, 2, 3]")
     words += ("--set", "ladder.ratio=2", "--set", "model.width=32", "--set", "model.layers=2")

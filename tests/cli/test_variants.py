@@ -118,6 +118,7 @@ def test_what_is_imported_is_looked_through_for_garbage_less_often(tmp_path):
     assert done.stdout.startswith("True True\n"), done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_a_part_without_a_formula_is_counted_and_its_words_are_harmless(tmp_path):
     (tmp_path / "silent.py").write_text(SILENT)
     done = layerlab("variants", "silent", "--load", "silent.py", cwd=tmp_path)

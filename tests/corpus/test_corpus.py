@@ -168,6 +168,7 @@ def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> N
     assert len(set(found)) == 1 and len(list((tmp_path / "corpora-2").iterdir())) == 1
 
 
+@pytest.mark.full
 def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
     made = prepare(data(folder), tmp_path)
     shutil.rmtree(made.folder)
@@ -245,6 +246,7 @@ def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path
     assert corpus.validation_bytes == sum(stream.bytes for stream in corpus.validation) > 500
 
 
+@pytest.mark.full
 def test_a_vocabulary_over_65535_is_written_wider(tmp_path: Path) -> None:
     table = {f"w{number}": number for number in range(65_540)} | {"</s>": 65_540}
     words = Tokenizer(models.WordLevel(table, unk_token="w0"))

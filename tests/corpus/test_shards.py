@@ -92,6 +92,7 @@ def test_nothing_behind_the_first_shard_is_read_before_it_is_asked_for(
     refuses(r"rows.jsonl, line 301 is not JSON.*mend that line$", everything, corpus)
 
 
+@pytest.mark.full
 def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
     file = tmp_path / "large.txt"
     with file.open("wb") as stream:
@@ -116,6 +117,7 @@ def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
     assert 100_000 <= size < 32 << 20, "one block of the text, and what Python loads late"
 
 
+@pytest.mark.full
 def test_the_order_is_the_same_whoever_writes_and_whenever(rows: Path, tmp_path: Path) -> None:
     first = BatchOrder(prepare(data(rows), tmp_path / "a"), 8, 3)
     turns = sum(len(part) // 8 for part in everything(first.corpus))
@@ -141,6 +143,7 @@ def test_each_pass_takes_each_block_once(rows: Path, tmp_path: Path) -> None:
     assert not np.array_equal(found[:count], found[count:])
 
 
+@pytest.mark.full
 def test_a_writer_that_is_killed_within_a_shard_leaves_none_of_it(
     rows: Path, tmp_path: Path
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_run_that_waits_for_a_killed_writer_says_so(rows: Path, tmp_path: Path
     refuses(r"has ended with code -9: it was killed; type the command", shards.table, 9)
 
 
+@pytest.mark.full
 def test_the_writer_ends_with_whoever_started_it(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +191,7 @@ def test_the_writer_ends_with_whoever_started_it(
     assert process.poll() is not None
 
 
+@pytest.mark.full
 def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> None:
     whole = everything(prepare(data(rows), tmp_path))
     corpus = prepare(data(rows), tmp_path)
@@ -200,6 +205,7 @@ def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> N
     assert all(map(np.array_equal, everything(prepare(data(rows), tmp_path)), whole))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("other", ["shard", "source", "corpus"])
 def test_a_shard_that_was_copied_over_another_is_named_and_made_anew(
     rows: Path, tmp_path: Path, other: str
@@ -284,6 +290,7 @@ def test_what_decides_the_shards_decides_the_digest(rows: Path, tmp_path: Path) 
     assert prepare(data(rows), tmp_path / "b").digest in digests
 
 
+@pytest.mark.full
 @given(
     st.lists(st.tuples(st.text(max_size=30), st.booleans()), max_size=12),
     st.integers(0, 60),
@@ -306,6 +313,7 @@ def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit
     assert found.startswith(wanted) and len(found) <= len(wanted) + 1
 
 
+@pytest.mark.full
 def test_a_text_that_changed_unseen_is_not_gone_on_with(rows: Path, tmp_path: Path) -> None:
     """Its size and time are those of before, as the name of a data set of the Hub stays."""
     time, text = rows.stat().st_mtime_ns, rows.read_text()

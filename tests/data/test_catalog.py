@@ -65,6 +65,7 @@ def test_rules_are_called_as_in_a_recipe_and_read_by_their_names_of_0_1(tmp_path
         layerlab.clean_text(text, out, shortest=3, min_chars=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.full
 def test_a_text_that_is_read_in_place_of_another_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

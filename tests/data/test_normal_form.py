@@ -28,6 +28,7 @@ def test_no_long_run_of_marks_escapes(form: Any, before: int, count: int) -> Non
     assert max(map(len, runs)) <= MARKS and sum(map(len, runs)) == 2 * count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["e" + MARK * 2_000_000, "的" * 300 + MARK * 2_000_000])
 def test_marks_without_end_take_no_time(text: str) -> None:
     """They would take hours where their order took the square of their number."""

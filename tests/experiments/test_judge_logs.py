@@ -237,6 +237,7 @@ def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> 
     assert row["verdict"] == "worse"
 
 
+@pytest.mark.full
 def test_the_page_of_a_score_says_so() -> None:
     content = judged(named(pair(), "accuracy"))
     page, english = render(content), render(judged(pair()))

@@ -67,6 +67,7 @@ def plain(found: Comparison) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.full
 def test_a_run_without_its_plan_is_named(trained: tuple[Path, Comparison], tmp_path: Path) -> None:
     place = tmp_path / "small"
     shutil.copytree(trained[0] / "small", place)
@@ -83,6 +84,7 @@ def test_a_run_without_its_plan_is_named(trained: tuple[Path, Comparison], tmp_p
     assert found["runs"] == trained[1].content["runs"]
 
 
+@pytest.mark.full
 def test_where_the_text_is_gone_the_verdicts_are_those_that_were(
     trained: tuple[Path, Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_where_the_text_is_gone_the_verdicts_are_those_that_were(
     assert plain(layerlab.compare("small.toml", out=".", judge=True)) == plain(first)
 
 
+@pytest.mark.full
 def test_the_command_judges_a_folder_alone_and_settings_still_count(
     trained: tuple[Path, Comparison], tmp_path: Path
 ) -> None:
@@ -123,6 +126,7 @@ def saved(folder: Path) -> Path:
     return folder / "drawn"
 
 
+@pytest.mark.full
 def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Path) -> None:
     place = saved(tmp_path)
     first = layerlab.compare(place, judge=True)
@@ -140,6 +144,7 @@ def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Pa
     ]
 
 
+@pytest.mark.full
 def test_notes_of_texts_are_those_of_the_runs(tmp_path: Path) -> None:
     place = saved(tmp_path)
     for file in place.glob("runs/*/manifest.json"):
@@ -220,6 +225,7 @@ def edited(place: Path) -> Path:
     return place
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -244,6 +250,7 @@ def test_what_cannot_be_judged_is_one_line(tmp_path: Path, change: Any, said: st
     refuses(said, layerlab.compare, change(saved(tmp_path)), judge=True)
 
 
+@pytest.mark.full
 def test_a_folder_without_judge_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the recipe .*: Is a directory; give a TOML"):
         layerlab.compare(saved(tmp_path))

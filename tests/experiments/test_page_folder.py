@@ -42,6 +42,7 @@ def arms_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_other_arms_leave_the_first_page_as_it_is(place: Path) -> None:
     first = judge(place, "llama", "gpt2")
     assert "other arms" not in first
@@ -59,6 +60,7 @@ def test_other_arms_leave_the_first_page_as_it_is(place: Path) -> None:
     assert [one.name for one in (place / "comparisons").iterdir()] == ["llama-relu2"]
 
 
+@pytest.mark.full
 def test_other_settings_leave_the_first_page_as_it_is(place: Path) -> None:
     for one in records(recipe("llama", "gpt2", train={"max_steps": 24}), LOSSES):
         write(place / "runs", one)
@@ -83,6 +85,7 @@ def steps_in(folder: Path) -> int:
     return int(recipe["train"]["max_steps"])
 
 
+@pytest.mark.full
 def test_another_baseline_is_another_comparison(place: Path) -> None:
     judge(place, "llama", "gpt2")
     judge(place, "gpt2", "llama")
@@ -90,6 +93,7 @@ def test_another_baseline_is_another_comparison(place: Path) -> None:
     assert arms_in(place / "comparisons" / "gpt2-llama") == ["gpt2", "llama"]
 
 
+@pytest.mark.full
 def test_a_page_of_its_own_is_judged_again_by_its_folder(place: Path) -> None:
     judge(place, "llama", "gpt2")
     judge(place, "llama", "relu2")
@@ -100,6 +104,7 @@ def test_a_page_of_its_own_is_judged_again_by_its_folder(place: Path) -> None:
     assert (own / "report.html").is_file() and arms_in(place) == ["llama", "gpt2"]
 
 
+@pytest.mark.full
 def test_seeds_added_after_a_look_are_told_on_the_page_of_other_arms_too(place: Path) -> None:
     judge(place, "llama", "gpt2", seeds=[1, 2])
     told = judge(place, "llama", "gpt2", "relu2", seeds=[1, 2, 3])

@@ -42,6 +42,7 @@ def ended(run: RunSpec, **data: Any) -> RunRecord:
     )
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(
     st.sampled_from(["none", "parameters", "flops"]),

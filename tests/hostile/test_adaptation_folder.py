@@ -69,6 +69,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
 
 
+@pytest.mark.full
 def test_the_same_model_is_told_again(run: tuple[Path, Any]) -> None:
     out, call = run
     before = files(out)
@@ -91,6 +92,7 @@ def test_the_result_of_one_model_is_not_that_of_another(ended: tuple[Path, Any])
     refuses("began with another configuration of the model than", call, out, other)
 
 
+@pytest.mark.full
 def test_another_tokenizer_is_another_run(ended: tuple[Path, Any]) -> None:
     out, call = ended
     other = words() if call is pretrained else speaker()
@@ -122,6 +124,7 @@ def test_adapters_that_are_drawn_anew_are_the_same_beginning() -> None:
     assert describe_beginning(first, words()) != describe_beginning(second, words())
 
 
+@pytest.mark.full
 def test_a_run_of_an_earlier_version_goes_on(run: tuple[Path, Any]) -> None:
     out, call = run
     plan = json.loads((out / "plan.json").read_text())
@@ -135,6 +138,7 @@ def test_a_run_of_an_earlier_version_goes_on(run: tuple[Path, Any]) -> None:
     refuses("began with another model than this call", call, out, llama())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("call", STAGES.values(), ids=STAGES)
 def test_a_checkpoint_that_was_being_written_is_written_anew(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

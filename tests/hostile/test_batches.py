@@ -30,6 +30,7 @@ def test_no_batch_is_written_through_a_link(name: str, tmp_path: Path) -> None:
     assert (mine / "thesis.tex").read_text() == "mine"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("restart", [False, True])
 def test_only_batches_are_removed(restart: bool, tmp_path: Path) -> None:
     store = tmp_path / ".st.batches"

@@ -73,6 +73,7 @@ def inspected(folder: Path, config: Any) -> Ended:
         file.write_text(before, "utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
@@ -116,6 +117,7 @@ def test_what_is_no_table_is_one_line(text: str, folders: Path) -> None:
     inspected(folders / "llama", text).refused("config.json in")
 
 
+@pytest.mark.full
 def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders: Path) -> None:
     folder = folders / "llama"
     file = folder / "config.json"
@@ -158,6 +160,7 @@ def test_no_family_contradicts_itself(family: str) -> None:
             assert "of another family" not in str(error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [0, None, {}])
 def test_how_outputs_are_wrapped_is_no_part_of_a_model(value: Any, folders: Path) -> None:
     folder = folders / "llama"

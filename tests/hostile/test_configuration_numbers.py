@@ -87,6 +87,7 @@ def test_what_transformers_does_not_use_of_rotary_positions_is_said_once(
     assert caplog.text.count("Unrecognized keys in `rope_parameters` for 'rope_type'='def") == 1
 
 
+@pytest.mark.full
 def test_a_model_that_cannot_be_called_is_one_line(tmp_path: Path) -> None:
     build("mixtral").save_pretrained(tmp_path)
     assert load_model(str(tmp_path)).entries == 256

@@ -15,6 +15,7 @@ from tests.adaptation.small import LAW, llama, words, written
 from tests.training.test_trainer import begun
 
 
+@pytest.mark.full
 def test_a_run_that_ends_removes_its_own_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +34,7 @@ def test_a_run_that_ends_removes_its_own_checkpoints(
     assert len(list((place / "best-so-far").iterdir())) == 3
 
 
+@pytest.mark.full
 def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_stage_that_ends_removes_its_own_checkpoints(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.glob("checkpoint-*")) == mine
 
 
+@pytest.mark.full
 def test_old_checkpoints_give_way_and_copies_of_them_stay(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

@@ -184,6 +184,7 @@ def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> Non
         assert python(*words, "new.json", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.full
 def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
     """Where Python is told to write ASCII, other characters are question marks."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

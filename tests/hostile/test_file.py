@@ -120,6 +120,7 @@ def test_the_home_of_nobody_is_no_folder(ask: Any, said: str, place: Path) -> No
     assert said in str(told.value) and "\n" not in str(told.value)
 
 
+@pytest.mark.full
 def test_a_user_without_a_home_folder_is_told_what_to_set(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

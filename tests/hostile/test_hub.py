@@ -31,6 +31,7 @@ def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own / "snapshots" / COMMIT
 
 
+@pytest.mark.full
 def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot: Path) -> None:
     report = layerlab.inspect(
         "some/model", measures=["stream"], texts="A few words.", progress=False

@@ -37,6 +37,7 @@ def test_a_corpus_with_another_tokenizer_is_made_again(
     assert file.read_bytes() == whole
 
 
+@pytest.mark.full
 def test_times_without_a_digest_decide_nothing(tmp_path: Path) -> None:
     file = place(tmp_path / "runs", STUDY.options["width"])
     one = {
@@ -56,6 +57,7 @@ def test_times_without_a_digest_decide_nothing(tmp_path: Path) -> None:
     assert found.err.count("\n") == 1 and f"{file.name} does not count: it is not" in found.err
 
 
+@pytest.mark.full
 def test_batches_that_were_changed_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

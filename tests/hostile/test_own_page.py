@@ -55,6 +55,7 @@ def save(out: Path) -> Path:
     return save_curriculum(passed(), out)
 
 
+@pytest.mark.full
 def test_an_adaptation_is_known_wherever_writing_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_no_new_file_is_written_through_a_link(tmp_path: Path) -> None:
     typed("runs", str(there), "--html", str(there)).refused("runs.html is a link to")
 
 
+@pytest.mark.full
 def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

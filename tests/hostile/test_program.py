@@ -86,6 +86,7 @@ def test_a_length_that_is_no_number(model: Path) -> None:
     typed(*READS[0]).refused("cannot read the text")
 
 
+@pytest.mark.full
 def test_a_template_that_knows_its_first_trial(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_checkpoint_that_is_sealed_anew_is_no_traceback(name: str, tmp_path: Path) -> None:
     training = begun(tmp_path / "run")
@@ -176,6 +177,7 @@ def test_what_a_stage_left_is_what_the_next_one_reads(what: str, tmp_path: Path)
     refuses(f"{file.name} is not what was written; delete it and", reader, stage.key)
 
 
+@pytest.mark.full
 def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None:
     one = pyarrow.array(["A" * (1 << 20)])
     texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 600, pyarrow.int32()), one)
@@ -195,6 +197,7 @@ def test_a_journal_of_one_line_without_end_is_refused(tmp_path: Path) -> None:
     refuses("has a line of more than 64 MiB, which is no event", list, read(tmp_path))
 
 
+@pytest.mark.full
 def test_jobs_import_nothing_from_the_folder_they_are_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

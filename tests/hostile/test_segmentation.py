@@ -26,6 +26,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_words_are_those_of_the_package(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(jieba.Tokenizer().cut(TEXT)) == [TEXT]
     monkeypatch.setattr(segmentation, "_tokenizer", segmentation._tokenizer.__wrapped__)
@@ -33,6 +34,7 @@ def test_words_are_those_of_the_package(planted: Path, monkeypatch: pytest.Monke
     assert [one.name for one in planted.iterdir()] == ["jieba.cache"]
 
 
+@pytest.mark.full
 def test_so_are_those_of_tasks_of_lm_eval(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jieba, "dt", jieba.Tokenizer())
     prepare_default()

@@ -123,11 +123,13 @@ def test_an_option_counts_once(words: tuple[str, ...], said: str) -> None:
     typed(*words).refused(said)
 
 
+@pytest.mark.full
 def test_an_option_that_may_be_repeated_is(place: Path) -> None:
     words = ("--set", "train.batch_size=2", "--set", "train.max_steps=3")
     assert typed("train", "smoke", "--plan", *words).survived().code == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("letters", ["ACGT", "的一", "01", "-=", " \t"])
 def test_a_text_without_a_break_trains_a_tokenizer(letters: str) -> None:
     text = "".join(random.Random(0).choices(letters, k=300_000))

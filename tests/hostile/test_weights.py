@@ -92,6 +92,7 @@ def renamed(name: str) -> str:
     return name.removeprefix("model.")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rename", [renamed, lambda name: f"model.{name}"])
 @pytest.mark.parametrize("whole", [True, False])
 def test_one_weight_under_two_names_is_refused_where_they_differ(
@@ -138,6 +139,7 @@ def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
     refuses("which differ and are one weight of", load_model, str(tmp_path))
 
 
+@pytest.mark.full
 def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
     weights = load_file(folder / SINGLE)
     (folder / SINGLE).unlink()
@@ -179,6 +181,7 @@ class Mine(LlamaForCausalLM):
 """
 
 
+@pytest.mark.full
 def test_scores_of_code_that_has_changed_are_asked_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +247,7 @@ def quantise(folder: Path) -> None:
     store(folder, SINGLE, {**weights, FIRST: packed, f"{FIRST}_scale_inv": scale[None, None]})
 
 
+@pytest.mark.full
 def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder: Path) -> None:
     exact = layerlab.inspect("llama", weights=True, progress=False).frame("querykey")
     quantise(folder)

@@ -104,6 +104,7 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
     assert found.decode is not None and found.decode.low == found.decode.high == 1
 
 
+@pytest.mark.full
 def test_real_times_make_a_table_and_json() -> None:
     matched = pair("fewer-layers", shape="1b", width=128)
     found = measure_latency(

@@ -190,6 +190,7 @@ def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> 
         read_chain(folder / "other")
 
 
+@pytest.mark.full
 def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\n"

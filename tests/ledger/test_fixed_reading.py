@@ -96,6 +96,7 @@ def test_a_confirmation_by_something_else_is_refused(
     assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
 
 
+@pytest.mark.full
 def test_whoever_judges_as_soon_as_it_looks_good_adopts_no_more(tmp_path: Path) -> None:
     """Of ideas that change nothing, with losses that wander: they look good at some step."""
     draw = np.random.default_rng(11)

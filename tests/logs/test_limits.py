@@ -14,6 +14,7 @@ from tests.logs.written import ROWS, put, read, write_csv
 from tests.refused import refuses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["numbers", "words"])
 def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path) -> None:
     import pyarrow as pa
@@ -75,6 +76,7 @@ def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.full
 def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
     rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(7000)]
     log = put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))

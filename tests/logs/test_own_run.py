@@ -112,6 +112,7 @@ def test_a_changed_journal_is_refused(place: Path) -> None:
         layerlab.judge(place)
 
 
+@pytest.mark.full
 def test_judge_and_compare_replace_no_page_of_each_other(place: Path) -> None:
     layerlab.compare(recipe(*LOSSES), out=place.parent, judge=True, progress=False)
     before = (place / "comparison.json").read_bytes()

@@ -11,6 +11,7 @@ IDS = [[number * 7 % 61 for number in range(48)]]
 EMULATING = {"rounding", "logits", "attribution", "gap"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("name", sorted(set(MEASURES) - EMULATING))
 def test_a_measure_reads_a_model_that_lies_elsewhere(tiny, name, family):

@@ -84,6 +84,7 @@ def of_heads(model, sequences) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.full
 def test_heads_of_all_sequences_and_measures_wait_three_times_for_a_layer(
     tiny, cut_for_an_accelerator
 ):
@@ -96,6 +97,7 @@ def test_heads_of_all_sequences_and_measures_wait_three_times_for_a_layer(
         assert operations <= 1.5 * one[1]
 
 
+@pytest.mark.full
 def test_sequences_of_other_lengths_and_without_room_are_read_by_themselves(tiny, monkeypatch):
     model = tiny("llama", **SHAPE)
     cramped = replace(device_schedule.ACCELERATOR, waiting_bytes=0)
@@ -106,6 +108,7 @@ def test_sequences_of_other_lengths_and_without_room_are_read_by_themselves(tiny
     assert all(3 < reads <= 6 for reads, _ in of_heads(model, uneven))
 
 
+@pytest.mark.full
 def test_no_measure_waits_more_than_three_times_for_a_layer(tiny, cut_for_an_accelerator):
     found = of_each_record(tiny("llama", **SHAPE))
     assert {name for name, sequence in found if sequence == 1} == {*OPERATIONS, *HEADS}
@@ -137,6 +140,7 @@ def test_what_is_counted_as_a_read_and_what_is_not():
     assert counts.operations["aten.sum.default"] == 2
 
 
+@pytest.mark.full
 def test_numbers_are_those_of_a_processor(tiny, monkeypatch):
     model = tiny("llama", **SHAPE)
     processor = read(model)
@@ -195,6 +199,7 @@ def test_blocks_of_an_accelerator_hold_all_heads_and_few_rows_are_never_cut(
     assert attention_tiles.height(record("init", 2000)) == 500
 
 
+@pytest.mark.full
 def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_accelerator):
     """A matrix of the width's size takes it seconds, and stops it."""
     found: dict[str, list[Counts]] = {}
@@ -221,6 +226,7 @@ def test_an_accelerator_decomposes_no_weights_and_no_features(tiny, cut_for_an_a
     assert all(sum(one.reads.values()) <= 3 for one in of_weights["querykey", None])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "gptj"])
 def test_masks_and_branches_are_read_at_once_in_every_family(family, cut_for_an_accelerator):
     """Sliding windows, softcap, sinks, and scores that a family computes by itself."""

@@ -19,6 +19,8 @@ from layerlab.plugins import resolve
 from tests.live_bytes import live_bytes
 from tests.measures.regime import record
 
+pytestmark = pytest.mark.full
+
 WINDOW = 32
 PRODUCTS = ("aten.mm.default", "aten.bmm.default")
 

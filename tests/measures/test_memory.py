@@ -9,6 +9,8 @@ from layerlab.loading.inputs import passage
 from layerlab.measures.quantities.low_precision import rounding
 from tests.live_bytes import live_bytes
 
+pytestmark = pytest.mark.full
+
 TOKENS, WIDTH, LAYERS, WORDS = 8, 128, 6, 64
 SHAPE = {
     "hidden_size": WIDTH,

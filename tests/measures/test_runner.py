@@ -78,6 +78,7 @@ def test_a_product_of_quantised_weights_is_no_number(tiny):
     assert linear_map(scaled) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 def test_every_default_measure_reads_every_layer_of_a_plain_model(tiny, family):
     usual = [measure for measure in resolve() if not measure.rare]
@@ -111,6 +112,7 @@ def test_a_batch_reads_like_each_sequence_alone(tiny):
         assert [{**row, "sequence": 1} for row in rows] == second
 
 
+@pytest.mark.full
 def test_a_model_without_attention_reads_what_it_has():
     config = MambaConfig(hidden_size=16, num_hidden_layers=2, vocab_size=64, state_size=4)
     found = readings(patient(MambaForCausalLM(config).eval()), TOKENS, resolve())
@@ -151,6 +153,7 @@ def test_weights_that_are_not_finite_are_faults_with_their_layer(tiny):
     assert {row["layer"] for row in found.rows["spectrum"]} == {0}
 
 
+@pytest.mark.full
 def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
     whole = tiny("llama")
     whole.save_pretrained(tmp_path)
@@ -197,6 +200,7 @@ def test_what_would_hold_every_weight_is_refused_where_they_are_elsewhere(tiny):
     assert all("a backward pass through the model holds all" in w for w in found.refused.values())
 
 
+@pytest.mark.full
 def test_of_weights_that_are_elsewhere_one_layer_at_a_time_is_fetched(tiny):
     away = tiny("llama", num_hidden_layers=6, hidden_size=128, intermediate_size=512)
     layer = sum(one.numel() * 4 for one in away.model.layers[0].parameters())

@@ -67,6 +67,7 @@ def cut_for_an_accelerator(monkeypatch, **changes) -> None:
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", schedule)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_sequence_reads_what_it_reads_alone(family, dtype, joined, monkeypatch):
@@ -80,6 +81,7 @@ def test_each_sequence_reads_what_it_reads_alone(family, dtype, joined, monkeypa
     assert max(joined) == (1 if family in SCORES else 3)
 
 
+@pytest.mark.full
 def test_heads_of_other_sequences_change_a_head_within_the_gap_alone(tiny, monkeypatch):
     model = tiny("llama", **GROUPED)
     first, peaky = texts(ODD, ODD)
@@ -93,6 +95,7 @@ def _of(model, first, other):
     return {name: [row for row in each if row["sequence"] == 0] for name, each in rows.items()}
 
 
+@pytest.mark.full
 def test_a_layer_that_one_sequence_never_brings_keeps_nobody_waiting(tiny, monkeypatch):
     model = tiny("llama", num_hidden_layers=3)
     sequences = texts(ODD, ODD, ODD)
@@ -109,6 +112,7 @@ def test_a_layer_that_one_sequence_never_brings_keeps_nobody_waiting(tiny, monke
     assert {row["sequence"] for row in found.rows["spectrum"]} == {0, 1}
 
 
+@pytest.mark.full
 def test_no_more_sequences_wait_than_there_is_room_for(tiny, joined, monkeypatch):
     model = tiny("gpt2")
     sequences = texts(*[ODD] * 5)
@@ -120,6 +124,7 @@ def test_no_more_sequences_wait_than_there_is_room_for(tiny, joined, monkeypatch
     assert joined == [2, 2, 2, 2, 1, 1]
 
 
+@pytest.mark.full
 def test_what_waits_holds_what_it_says(tiny, monkeypatch):
     model = tiny("llama", num_hidden_layers=6, hidden_size=64, intermediate_size=64)
     sequences = texts(*[64] * 4)

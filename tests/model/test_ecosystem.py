@@ -69,6 +69,7 @@ def test_adapters_wrap_every_matrix_and_learn(name: str) -> None:
         assert one.requires_grad or torch.equal(one, frozen[key])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRAINED)
 def test_supervised_tuning_takes_a_step(
     name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path

@@ -93,6 +93,7 @@ def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
         load(file)
 
 
+@pytest.mark.full
 def test_scores_of_a_saved_model_are_known_by_what_its_file_imports(beside: Path) -> None:
     file = importing(beside, "from scale import SCALE")
     found = []

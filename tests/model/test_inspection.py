@@ -13,6 +13,7 @@ from tests.model.small import SIZES, shaken, small, tokens
 MEASURES = ("attention",)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", bound("inspection"))
 def test_every_layer_is_heard_and_read(name: str) -> None:
     model = shaken(small(name))

@@ -27,6 +27,7 @@ def forgotten() -> Iterator[None]:
     registry._ADDED.clear()
 
 
+@pytest.mark.full
 def test_the_template_keeps_every_law(tmp_path: Path) -> None:
     load(write_template(tmp_path / "idea.py"))
     verdicts = check("idea")
@@ -45,6 +46,7 @@ def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
     assert any(one.startswith("FAILS: ") and said in one for one in failed), failed
 
 
+@pytest.mark.full
 def test_a_law_of_the_start_is_asked_only_where_a_variant_promises_it(tmp_path: Path) -> None:
     path = write_template(tmp_path / "idea.py")
     text = path.read_text("utf-8")

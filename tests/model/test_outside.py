@@ -105,6 +105,7 @@ def test_a_checkpoint_carries_the_file_as_it_was(tmp_path: Path) -> None:
     assert config["files"] == {"my_idea.py": digest(path)}
 
 
+@pytest.mark.full
 def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     short = digest(tmp_path / "my_idea.py")[:16]
@@ -118,6 +119,7 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
     assert type(model.model.layers[0].ffn).__name__ == "MyIdea"
 
 
+@pytest.mark.full
 def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     load(tmp_path / "my_idea.py")
@@ -126,6 +128,7 @@ def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(folder).config.variant == "my-idea"
 
 
+@pytest.mark.full
 def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     path = tmp_path / "my_idea.py"
@@ -138,6 +141,7 @@ def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
     assert caught.endswith("instead")
 
 
+@pytest.mark.full
 def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Path) -> None:
     path = write_template(tmp_path / "my_idea.py")
     before = path.read_bytes()
@@ -267,6 +271,7 @@ def plugin(site: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
     plugin(tmp_path / "site")
     code = (

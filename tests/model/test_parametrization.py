@@ -134,6 +134,7 @@ def coordinates(name, options=None, mup=True, optimizer="adamw", steps=STEPS, **
     return slopes(found)
 
 
+@pytest.mark.full
 @every
 def test_features_keep_their_size_after_some_updates(name, options):
     found = coordinates(name, options)

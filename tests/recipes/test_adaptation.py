@@ -263,6 +263,7 @@ def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path
     assert told.get_warmup_steps(100) == updates
 
 
+@pytest.mark.full
 def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))

@@ -224,6 +224,7 @@ def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):
     assert first.hash() != before
 
 
+@pytest.mark.full
 def test_a_hash_is_the_same_in_every_process():
     code = (
         "from layerlab.recipes.training import load_recipe;"

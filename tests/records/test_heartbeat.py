@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from layerlab.records.heartbeat import MOST, last_update
 
 
@@ -20,6 +22,7 @@ def test_the_last_update_stands_before_other_events_and_lines_that_are_cut_off(
     assert last_update(tmp_path / "gone") is None
 
 
+@pytest.mark.full
 def test_only_the_end_of_a_journal_is_read(tmp_path: Path) -> None:
     journal = tmp_path / "events.jsonl"
     journal.write_text(event("train", 1) + event("note", 1) * (MOST // 20))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_a_run_that_was_resumed_by_a_newer_layerlab_is_read_as_one():
     assert third == told
 
 
+@pytest.mark.full
 @settings(max_examples=40)
 @given(st.lists(EVENTS))
 def test_no_event_is_lost_and_none_that_is_not_a_monitors_is_changed(events: list[dict[str, Any]]):

@@ -25,11 +25,13 @@ JSON = st.recursive(
 TABLES = st.dictionaries(st.text(min_size=1, max_size=4).filter(lambda one: one != DIGEST), JSON)
 
 
+@pytest.mark.full
 @given(TABLES, st.binary(max_size=20))
 def test_what_was_sealed_comes_back(content: dict[str, Any], beside: bytes) -> None:
     assert unseal(seal(content, beside), beside) == content
 
 
+@pytest.mark.full
 @settings(max_examples=40)
 @given(TABLES, TABLES, st.binary(max_size=9), st.binary(max_size=9))
 def test_whatever_else_is_refused(one: Any, other: Any, beside: bytes, changed: bytes) -> None:

@@ -94,6 +94,7 @@ def test_names_come_back() -> None:
             assert current_path(path) == (f"{place}.{new}" if place else new)
 
 
+@pytest.mark.full
 def test_a_run_of_0_1_keeps_its_folder() -> None:
     """Its name ends in a hash of recipe and text; what is matched brings more, and is left out."""
     seen = 0

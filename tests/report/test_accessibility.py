@@ -32,6 +32,8 @@ from tests.report.test_chinese import proved, raced
 from tests.report.test_density_view import weighed
 from tests.report.window import DESKTOP, PHONE, Open
 
+pytestmark = pytest.mark.full
+
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright",
     reason="axe-playwright-python, of the extra dev, is not installed",

@@ -8,6 +8,8 @@ from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.window import Open
 
+pytestmark = pytest.mark.full
+
 
 def drawn_dashes(section):
     """Lengths of the dashes of all dashed lines of the plot."""

@@ -10,6 +10,8 @@ from tests.report.reading import content, frames
 from tests.report.sample import HOSTILE, attention_detail, sample
 from tests.report.window import PHONE, Open
 
+pytestmark = pytest.mark.full
+
 
 def show(page: Any, measure: str) -> Any:
     """The section of a measure, in view and drawn."""

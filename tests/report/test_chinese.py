@@ -118,6 +118,7 @@ PAGES: dict[str, tuple[Callable[..., str], Callable[[], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PAGES)
 def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
     """Labels are what is on the page and not in the content."""

@@ -54,6 +54,7 @@ def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
     assert fills.count() == 0
 
 
+@pytest.mark.full
 def test_seeds_rates_and_arms_are_shown_on_demand(window: Open):
     page = window(render(race(NAMES, rates=(0.001, 0.003))))
     section = show(page, "curves")
@@ -103,6 +104,7 @@ def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window: Open)
     assert -0.1 < low < -0.05 and 0.052 < high < 0.1
 
 
+@pytest.mark.full
 def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(window: Open):
     page = window(render(race(NAMES)))
     section = show(page, "monitor")
@@ -155,6 +157,7 @@ def test_small_differences_widen_no_page(window: Open):
         assert box.evaluate("node => node.scrollWidth <= node.clientWidth")
 
 
+@pytest.mark.full
 def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
     page = window(render(race()), viewport=PHONE, has_touch=True, is_mobile=True)
     for name in ("curves", "paired", "monitor"):
@@ -166,6 +169,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
     assert max(boxes) <= PHONE["width"]
 
 
+@pytest.mark.full
 def test_hostile_names_stay_text_where_plots_show_them(window: Open):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
     page = window(render(race(("llama", name))))

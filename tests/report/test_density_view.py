@@ -50,6 +50,7 @@ def test_figures_are_made_of_some_layers_of_each_kind_of_matrix() -> None:
     assert len(density({**entry(0, "mlp.c_fc"), "alpha": None}).data) == 1
 
 
+@pytest.mark.full
 def test_a_matrix_is_chosen_and_its_tail_is_said(opened: Open) -> None:
     page = opened(weighed())
     section = show(page, "matrices")

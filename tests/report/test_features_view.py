@@ -9,6 +9,8 @@ from tests.report.clouded import WORDS, clouded
 from tests.report.test_browser import show
 from tests.report.window import PHONE, Open
 
+pytestmark = pytest.mark.full
+
 DRAWN = ".sides .plot[data-layer='{}'][data-view='{}']"
 
 

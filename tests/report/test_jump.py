@@ -7,6 +7,8 @@ import pytest
 from tests.report.sample import sample
 from tests.report.window import PHONE, Open
 
+pytestmark = pytest.mark.full
+
 DESKTOP = {"width": 1280, "height": 900}
 NEAR = (0, 120)
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

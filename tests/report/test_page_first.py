@@ -54,6 +54,7 @@ def test_the_contents_say_what_the_headings_say(window: Open, kind: str, lang: s
     assert pairs and [said for said, heading in pairs if said != heading] == []
 
 
+@pytest.mark.full
 def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window: Open) -> None:
     report: dict[str, Any] = sample(["a"], layers=2, heads=2)
     whole = "sha256:files:" + "0123456789abcdef" * 4
@@ -69,6 +70,7 @@ def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window: Open) -> N
     assert whole in hashed.inner_text()
 
 
+@pytest.mark.full
 def test_a_finding_has_a_link_that_shows_it_even_where_it_is_not_among_the_first(
     window: Open,
 ) -> None:

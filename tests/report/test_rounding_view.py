@@ -9,6 +9,8 @@ from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.window import Open
 
+pytestmark = pytest.mark.full
+
 
 def bounded(**limits: float) -> dict[str, Any]:
     """A report of one model whose gain has bounds beside its readings, as multiples of them."""

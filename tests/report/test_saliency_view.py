@@ -7,6 +7,8 @@ from tests.report.sample import HOSTILE
 from tests.report.test_browser import show
 from tests.report.window import Open
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.full
 def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(opened: Open):

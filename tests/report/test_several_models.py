@@ -8,6 +8,7 @@ from tests.report.test_browser import show
 from tests.report.window import Open
 
 
+@pytest.mark.full
 def test_a_picture_opens_for_its_model_and_a_layer_stands_at_its_depth(opened: Open):
     names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
     report = sample(names, layers=[8, 3], sequences=1)

@@ -28,6 +28,7 @@ def saved(page: Any, button: Any) -> list[list[str]]:
     return list(csv.reader(io.StringIO(Path(told.value.path()).read_text("utf-8"))))
 
 
+@pytest.mark.full
 def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
     window: Open,
 ) -> None:
@@ -155,6 +156,7 @@ def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
     page.mouse.click(*place)
 
 
+@pytest.mark.full
 def test_any_cell_of_a_heat_map_opens_its_head(opened: Open) -> None:
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)

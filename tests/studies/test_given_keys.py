@@ -3,6 +3,8 @@
 import copy
 import shutil
 
+import pytest
+
 from layerlab.studies.engine import code_hash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import StudyRequest, study
@@ -45,6 +47,7 @@ def test_keys_hang_on_how_a_tokenizer_writes_tokens():
     assert key_of(model=model, tokenizer=words) != first
 
 
+@pytest.mark.full
 def test_keys_hang_on_the_code_that_builds_what_the_user_names(tmp_path, monkeypatch):
     place = tmp_path / "layerlab"
     shutil.copytree(

@@ -28,6 +28,7 @@ def overflow(model, part):
     return model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["the embeddings", "layer 1", "the logits"])
 def test_a_model_whose_numbers_are_not_finite_on_the_text_is_refused(part):
     """All its weights are finite; what is NaN would be left out of a verdict over all layers."""

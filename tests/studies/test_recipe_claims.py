@@ -82,6 +82,7 @@ def test_every_recipe_with_claims_is_a_study_unless_it_needs_a_gpu():
     assert all(claim.source in one.source for claim in claims)
 
 
+@pytest.mark.full
 def test_stored_runs_are_judged_as_the_comparison_did():
     found = study(NAME, runs=RESULTS, **QUIET)
     stored = json.loads((RESULTS / NAME / "comparison.json").read_text())["claims"]
@@ -107,6 +108,7 @@ def change_rates(runs):
         (run / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.full
 def test_the_fast_mode_judges_no_run_of_another_recipe(tmp_path):
     shutil.copytree(RESULTS / NAME, tmp_path / NAME)
     runs = recipe_claims.finished_runs(tmp_path / NAME)
@@ -120,6 +122,7 @@ def test_the_fast_mode_judges_no_run_of_another_recipe(tmp_path):
         study(NAME, runs=tmp_path, **QUIET)
 
 
+@pytest.mark.full
 def test_a_claim_has_the_seeds_that_its_own_runs_have(tmp_path):
     shutil.copytree(RESULTS / NAME, tmp_path / NAME)
     runs = recipe_claims.finished_runs(tmp_path / NAME)

@@ -121,6 +121,7 @@ def change_run(folder: Path, name: str, nats: float, **train: Any) -> None:
     (place / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
 
 
+@pytest.mark.full
 def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path: Path) -> None:
     runs = copied(tmp_path)
     before = judged(runs, fast=True)
@@ -137,6 +138,7 @@ def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path: Pa
     assert after.to_dict()["key"] != before.to_dict()["key"]
 
 
+@pytest.mark.full
 def test_both_modes_say_the_same() -> None:
     assert judged(fast=True).verdicts == judged().verdicts
 

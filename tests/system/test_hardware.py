@@ -43,11 +43,13 @@ def test_versions_are_those_that_run() -> None:
     assert None not in said.values()
 
 
+@pytest.mark.full
 def test_peak_memory_grows_with_what_is_held() -> None:
     held = torch.ones(peak_memory("cpu") // 4 + 1_000_000)  # of four bytes each
     assert peak_memory("cpu") >= 4 * held.numel()
 
 
+@pytest.mark.full
 def test_peak_memory_is_that_of_this_process_and_not_of_the_one_that_started_it() -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux tells the two apart")

@@ -17,6 +17,7 @@ from tests.refused import refusal, refuses
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process so")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("work", "why"),
     [

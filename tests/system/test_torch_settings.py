@@ -63,6 +63,7 @@ def test_weights_that_learn_under_autocast_are_read_anew(around: Any) -> None:
         assert float(found.detach()) == pytest.approx(float(before.sum()) + 4.0, rel=2**-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", [autocast, torch.inference_mode, default_bfloat16])
 def test_readings_are_those_of_a_new_process(
     place: Callable[[], AbstractContextManager[Any]], expected: dict[str, Any]

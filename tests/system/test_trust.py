@@ -176,6 +176,7 @@ def test_what_lies_inside_of_another_is_not_asked_for_either(
     assert not mark.exists()
 
 
+@pytest.mark.full
 def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     said = subprocess.run([*WORKER, "nowhere"], cwd=tmp_path, capture_output=True, text=True)
@@ -183,6 +184,7 @@ def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path: Path)
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.full
 def test_a_run_s_folder_grants_nothing(stranger: Path, tmp_path: Path) -> None:
     with trust.trust(False, trust_recipe=True):
         run = prepare(stranger, Path("runs")).runs[0]
@@ -231,6 +233,7 @@ def test_a_recipe_runs_no_file_unasked(
     assert not Path("mark").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("--load", "own idea.py"), ("--trust-recipe",)])
 def test_a_file_that_is_asked_for_runs(
     words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]

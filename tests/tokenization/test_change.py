@@ -83,6 +83,7 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
     assert json.loads(said.stdout)["published"] == {}
 
 
+@pytest.mark.full
 def test_a_text_that_is_read_in_place_of_another_is_called_so(place) -> None:
     said = typed(place, *asked(place, "+4", "--against", "law-zh", "--json", "--quiet"))
     names = [one["name"] for one in json.loads(said.stdout)["texts"]]
@@ -98,6 +99,7 @@ def test_a_vocabulary_is_cut_down(place) -> None:
     assert words.convert_ids_to_tokens(range(280)) == base.convert_ids_to_tokens(kept)
 
 
+@pytest.mark.full
 def test_what_cannot_be_done_is_one_line(place, monkeypatch) -> None:
     def refused(*words: object) -> str:
         said = typed(place, *words)

@@ -165,6 +165,7 @@ def test_the_tokens_are_those_of_the_definition() -> None:
     assert fresh == slow(base, LAW, 30)
 
 
+@pytest.mark.full
 def test_the_order_of_texts_and_the_process_do_not_matter() -> None:
     def digest(words: PreTrainedTokenizerFast) -> str:
         return hashlib.sha256(words.backend_tokenizer.to_str().encode()).hexdigest()

@@ -76,6 +76,7 @@ def test_transformers_loads_it_as_it_was(tmp_path: Path) -> None:
     assert set(MARKS) <= set(again.all_special_tokens)
 
 
+@pytest.mark.full
 def test_every_process_trains_the_same() -> None:
     code = (
         "from layerlab.tokenization.train import train_fallback_bpe\n"

@@ -195,6 +195,7 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
     assert memory[0] == processes * (memory[1] + exchanged)
 
 
+@pytest.mark.full
 def test_arms_whose_updates_take_the_same_are_measured_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -210,6 +211,7 @@ def test_arms_whose_updates_take_the_same_are_measured_once(
     assert [side.update_seconds for side in found.sides] == [0.1, 0.1, 0.2]
 
 
+@pytest.mark.full
 def test_what_is_too_long_is_measured_on_less() -> None:
     run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
     flops = flops_per_token(run.recipe).full
@@ -256,6 +258,7 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPat
     assert equal_time(given, arms(_comparison(), recipe())) == found
 
 
+@pytest.mark.full
 def test_an_arm_whose_code_was_changed_is_timed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.training import fresh_start as module
 from layerlab.training.fresh_start import FreshStart
 
+pytestmark = pytest.mark.full
+
 LINUX = pytest.mark.skipif(
     sys.platform != "linux", reason="reads the peak of a process as Linux tells it"
 )

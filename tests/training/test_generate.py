@@ -126,6 +126,7 @@ def test_no_prompt_asks_nothing_of_the_model(corpus: Any) -> None:
     assert generate_samples(None, corpus, asked()) == []
 
 
+@pytest.mark.full
 def test_layers_that_are_compiled_are_not_compiled_for_each_length(
     corpus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: 
     assert beside | {"sittings"} == set(PATHS)
 
 
+@pytest.mark.full
 def test_back_on_the_first_version_the_one_between_is_not_forgotten(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

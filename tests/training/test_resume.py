@@ -136,6 +136,7 @@ def wait(ready: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
     tmp_path: Path, run: RunSpec, whole: Path
 ) -> None:
@@ -170,6 +171,7 @@ def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
     assert ended.value.code == 143
 
 
+@pytest.mark.full
 @both
 def test_sigterm_leaves_a_checkpoint_of_the_very_update(
     tmp_path: Path, run: RunSpec, whole: Path
@@ -249,6 +251,7 @@ def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
             assert (one - weights[rows][name]).norm() < 1e-3 * one.norm(), name
 
 
+@pytest.mark.full
 def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: RunSpec) -> None:
     with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
         on_a_small_device(run, tmp_path, 0)

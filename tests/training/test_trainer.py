@@ -95,6 +95,7 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> 
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Path) -> None:
     """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
     settings = {"control.qk_clip": 0.005, "run.log_points": 2}

@@ -59,6 +59,7 @@ def course(folder: Path) -> list[float]:
     return [one["nats"] for one in read(folder) if one["kind"] == "evaluation"]
 
 
+@pytest.mark.full
 def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
     assert training.reader.size == again.reader.size == 2
 
 
+@pytest.mark.full
 def test_a_block_that_does_not_fit_alone_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

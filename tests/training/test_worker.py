@@ -80,6 +80,7 @@ def test_a_folder_of_something_else_is_told_in_one_line(
     assert "cannot read" in lines[0] and lines[1].startswith("type: python -m")
 
 
+@pytest.mark.full
 def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / small.name
     heard = Heard()
@@ -156,6 +157,7 @@ def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
     assert "is no longer what it was planned on" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @POSIX
 def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path: Path) -> None:
     settings = {"train.max_steps": 120, "run.save_steps": 60, "evaluate.eval_steps": 60}

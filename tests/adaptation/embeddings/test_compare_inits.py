@@ -26,6 +26,7 @@ TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
 Tiny = Callable[..., Any]
 
 
+@pytest.mark.full
 def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     model, alone = (tiny("llama", vocab_size=OLD, initializer_range=0.5) for _ in range(2))
     found = embed(model, BASE, NEW, TEXTS, EmbeddingSection(input="first", head="mean"))
@@ -43,6 +44,7 @@ def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     assert json.loads(json.dumps(found.to_dict()))["resized"]["added"] == 4
 
 
+@pytest.mark.full
 def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> None:
     found = embed(tiny("gpt2", vocab_size=OLD), BASE, NEW, TEXTS)
     assert [way.input for way in found.ways] == ["mean-resizing", "first", "random", "mean"]
@@ -92,6 +94,7 @@ def called(folders: Path, **changes: Any) -> None:
     app(words, standalone_mode=False)
 
 
+@pytest.mark.full
 def test_the_command_writes_a_model_that_loads(
     folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +115,7 @@ def test_the_command_writes_a_model_that_loads(
     assert json.loads(said.out)["resized"]["head"] == "mean" and said.err == ""
 
 
+@pytest.mark.full
 def test_a_text_that_is_read_in_place_of_another_is_called_so(
     folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,6 +244,7 @@ def chosen(kept: list[int]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(
     st.permutations(range(OLD)).flatmap(

@@ -33,6 +33,7 @@ def tuning(folder: Path, **settings: Any) -> tuple[AdaptationRecipe, Stage]:
     return recipe, plan_stages(recipe)[-1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "settings",
     [
@@ -62,6 +63,7 @@ def test_rows_are_counted_as_they_are_read(settings: dict[str, Any], tmp_path: P
     assert found.readings == 1 + -(-read.updates // max(1, read.updates // 10))
 
 
+@pytest.mark.full
 def test_texts_are_counted_by_their_beginning(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text("the court held that the contract was void\n" * 20_000)

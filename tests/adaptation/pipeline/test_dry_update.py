@@ -38,6 +38,7 @@ def model(tied: bool = True, device: str = "meta", **options: Any) -> Any:
         return AutoModelForCausalLM.from_config(config, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
     """The same update, with weights."""
@@ -61,12 +62,14 @@ def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
     assert ledger.flops == dry.flops > 3 * dry.forward - dry.forward * (section.lora is not None)
 
 
+@pytest.mark.full
 def test_checkpointing_takes_less_and_computes_more() -> None:
     plain = dry_update(model, StepSection(), ROWS, BLOCK)
     again = dry_update(model, StepSection(gradient_checkpointing=True), ROWS, BLOCK)
     assert again.peak < plain.peak and 1.1 * plain.flops < again.flops <= 4 / 3 * plain.flops
 
 
+@pytest.mark.full
 def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments() -> None:
     tied, loose = (
         dry_update(partial(model, one), StepSection(), ROWS, BLOCK) for one in (True, False)

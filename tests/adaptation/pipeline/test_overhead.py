@@ -43,6 +43,7 @@ def seconds(section: Any, amount: StageAmount = AMOUNT, **rates: float) -> float
     return given(replace(RATES, **rates)) - given(RATES)
 
 
+@pytest.mark.full
 def test_every_checkpoint_has_weights_that_learn_and_their_moments() -> None:
     full = SftSection(save_steps=5)
     size = sum(one.nbytes for one in model().parameters())
@@ -56,6 +57,7 @@ def test_every_checkpoint_has_weights_that_learn_and_their_moments() -> None:
     assert seconds(usual, replace(AMOUNT, updates=1000), pack=1.0) == 10 * 2 * size
 
 
+@pytest.mark.full
 def test_passes_that_try_the_model_and_starts_are_counted() -> None:
     dry = replace(dry_update(model, SftSection(), 1, 16), build=0.0)
     short = replace(NOTHING, short=1.0)
@@ -71,6 +73,7 @@ def test_passes_that_try_the_model_and_starts_are_counted() -> None:
     assert count(PretrainSection(tokens=4096)) == 0
 
 
+@pytest.mark.full
 def test_a_byte_takes_what_a_file_of_them_takes() -> None:
     found = measure_rates()
     assert all(1e-12 < one < 1e-6 for one in vars(found).values())

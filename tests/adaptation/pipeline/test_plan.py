@@ -87,6 +87,7 @@ def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_p
     assert not before & found()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["trained", "saved"])
 def test_code_that_the_file_of_a_base_imports_moves_all_stages(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +228,7 @@ def test_another_chat_template_is_tuned_with(
     assert second.content["tune"][0]["after"] != first.content["tune"][0]["after"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(
     model: Path, strict: bool

@@ -39,6 +39,7 @@ def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
     assert found.bytes.sum() == held.validation_bytes
 
 
+@pytest.mark.full
 def test_each_document_has_the_cost_of_its_own_tokens(held: Corpus) -> None:
     """Literally: block by block, token by token, by the separators."""
     model, block = llama().eval(), 16

@@ -111,6 +111,7 @@ def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> No
     assert set(alone.held) == {"domain"}
 
 
+@pytest.mark.full
 def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
     domain = [Source(text=str(texts[0]), weight=3.0), Source(text=str(texts[1]))]
     reading = ReplayData(

@@ -68,6 +68,7 @@ def test_settings_that_came_with_a_model_change_no_answer() -> None:
     assert answers(model, words, PROMPTS, new=6) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "padded"), [("rwkv", True), ("rwkv", False), ("bart", True)])
 def test_a_model_that_reads_its_batch_answers_each_prompt_alone(family: str, padded: bool) -> None:
     words = speaker()

@@ -96,6 +96,7 @@ def test_what_became_of_the_rows_is_counted() -> None:
     assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
 
 
+@pytest.mark.full
 def test_no_copy_of_a_held_out_row_is_learned() -> None:
     encoder = Encoder(speaker())
     rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
@@ -110,6 +111,7 @@ def test_no_copy_of_a_held_out_row_is_learned() -> None:
     assert (same.tally.rows, same.tally.held) == (9, 0), "one row alone cannot be held out too"
 
 
+@pytest.mark.full
 def test_a_row_that_is_held_out_of_one_source_is_learned_from_none() -> None:
     rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
     more = [talk(f"ask {number}", f"it was {number}") for number in range(20)]

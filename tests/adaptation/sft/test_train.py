@@ -141,6 +141,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         tuned(tmp_path / "run", save_steps=2, rows=renamed)
 
 
+@pytest.mark.full
 def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None:
     """What rounding does to a batch is not taken for padding that is read."""
 
@@ -155,12 +156,14 @@ def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None
     assert count_passes("bf16") == count_passes("fp32")
 
 
+@pytest.mark.full
 def test_a_run_that_has_ended_is_read_again(done: SftResult) -> None:
     again = tuned(done.folder, save_steps=2)
     assert same(again.model, done.model) and again.curve == done.curve
     assert again.model.config.use_cache
 
 
+@pytest.mark.full
 def test_an_update_does_not_depend_on_how_it_is_split(done: SftResult, tmp_path: Path) -> None:
     split = tuned(tmp_path / "run", per_device_train_batch_size=1)
     assert same(split.model, done.model, tolerance=1e-3)
@@ -206,6 +209,7 @@ def test_adapters_learn_and_are_merged_on_request(variant: str, tmp_path: Path) 
     assert found.after["law"] < found.before["law"]
 
 
+@pytest.mark.full
 def test_adapters_that_stay_apart_are_saved_alone(
     tiny: Callable[..., PreTrainedModel], tmp_path: Path
 ) -> None:
@@ -223,6 +227,7 @@ def test_adapters_that_stay_apart_are_saved_alone(
     assert not (tmp_path / "other").exists()  # a plan there would refuse the right name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
     tmp_path: Path, dtype: torch.dtype
@@ -238,6 +243,7 @@ def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
     assert found.after["law"] < found.before["law"]
 
 
+@pytest.mark.full
 def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
     """Its weights round what the adapters add to them; in float32 they do not."""
     section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
@@ -259,6 +265,7 @@ def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refuses("LoRA needs PEFT; type: pip install", tuned, tmp_path / "run", section=section)
 
 
+@pytest.mark.full
 def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
     section = SftSection(**BASE, validation_fraction=0.1, packing=False, tokens=600)
     found = tuned(tmp_path / "run", section=section, weights={"law": 1, "general": 1})
@@ -266,6 +273,7 @@ def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
     assert found.sources["law"].passes != found.sources["general"].passes
 
 
+@pytest.mark.full
 def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: Path) -> None:
     words = speaker(None)
     words.pad_token = None
@@ -284,6 +292,7 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
         assert said in refusal(tuned, tmp_path / "run", **settings)
 
 
+@pytest.mark.full
 def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> None:
     out, options = tmp_path / "run", {"learning_rate": 1e30, "max_grad_norm": 0.0}
     said = refuses("not finite at update 2 of", tuned, out, save_steps=1, **options)

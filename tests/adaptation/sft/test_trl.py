@@ -50,6 +50,7 @@ def batch(theirs: Any) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.full
 def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
     words = speaker()
     theirs = trainer(tmp_path, words, TALKS, "pangu-pi")

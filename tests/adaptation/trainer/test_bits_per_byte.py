@@ -46,6 +46,7 @@ one = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 texts = st.lists(one, min_size=1, max_size=4)
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(texts, st.integers(1, 64), st.integers(1, 5))
 def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
@@ -61,6 +62,7 @@ def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
     assert found.start == "" and "not predicted and not counted" in found.summary()
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(texts, st.integers(1, 64), st.integers(1, 5))
 def test_each_byte_counts_once_whatever_its_tokens(
@@ -114,6 +116,7 @@ def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny: Tiny) -> None:
     assert bits_per_byte(model, made, ["the cat"]).tokens == len(made("the cat")["input_ids"]) - 1
 
 
+@pytest.mark.full
 def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny: Tiny) -> None:
     model = tiny("llama", vocab_size=300).train()
     asked: list[int] = []

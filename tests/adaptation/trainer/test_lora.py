@@ -113,6 +113,7 @@ def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path: Path)
         plan_adaptation(content, tmp_path / "out")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
     written(tmp_path / "law.jsonl", LAW, 60, 1)

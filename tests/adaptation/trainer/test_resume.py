@@ -64,6 +64,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_another_run_is_refused_and_stays(
     texts: Path, half: Path, tmp_path: Path, name: str
@@ -120,6 +121,7 @@ def test_a_plan_is_known_by_all_that_it_says(tmp_path: Path) -> None:
         refuses(r"cannot read .*plan.json: .*; remove .*, or name ano", hash_plan, tmp_path / "a")
 
 
+@pytest.mark.full
 def test_hard_batches_of_another_run_are_refused(texts: Path, tmp_path: Path) -> None:
     """What is drawn by another base's losses is another choice."""
     section = {"resample_fraction": 0.5}
@@ -138,6 +140,7 @@ def begin(said: str, share: float) -> None:
         raise End
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(
     texts: Path, half: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_bfloat16_features_with_float32_weights() -> None:
     torch.testing.assert_close(short.grad, exact.bfloat16(), rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_gradients_are_those_of_small_steps_twice() -> None:
     x, weight = drawn(3)
     x = x[:2, :5, :2].detach().requires_grad_()
@@ -80,6 +81,7 @@ def test_gradients_are_those_of_small_steps_twice() -> None:
     assert torch.autograd.gradgradcheck(function, (x, weight))
 
 
+@pytest.mark.full
 def test_directions() -> None:
     for ages in (AGES, None):
         ours, theirs = (partial(one, ages=ages, added=True) for one in (tap, plain))

@@ -72,6 +72,7 @@ def drawn(shapes: list[tuple[int, ...]]) -> list[Tensor]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_small_steps_twice(name: str) -> None:
     function, shapes = CASES[name]
@@ -93,6 +94,7 @@ def test_each_input_may_be_the_only_one_with_a_gradient(name: str) -> None:
         assert torch.autograd.gradgradcheck(function, inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name != "rows"])
 def test_transforms_and_directions_take_the_formula_apart(name: str) -> None:
     function, shapes = CASES[name]

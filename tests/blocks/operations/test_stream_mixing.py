@@ -68,6 +68,7 @@ def test_a_gradient_may_come_back_to_one_output_alone(output: int) -> None:
     compare(lambda *given: stream_mixing.mix(*given)[output : output + 1], [streams, rows], 28)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("name", ["hyper-connections", "mhc"])
 def test_a_model_with_lookups_learns_as_one_without(
@@ -94,6 +95,7 @@ def learned(model: torch.nn.Module) -> list[Tensor]:
     return [*plain, *second]
 
 
+@pytest.mark.full
 def test_the_gradient_of_a_normed_product_is_the_true_one() -> None:
     """Against finite differences, and the value against torch's own layer norm."""
     x, gain, bias, weight = (

@@ -11,6 +11,8 @@ from layerlab.recipes.toml import write_toml
 from tests.adaptation.lessons import recipe
 from tests.forked import python
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

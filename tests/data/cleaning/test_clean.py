@@ -243,6 +243,7 @@ def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
         assert [json.loads(line)["text"] for line in kept] == wanted
 
 
+@pytest.mark.full
 def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * (CleanSection().max_chars + 1))
     (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')

@@ -48,6 +48,7 @@ def responses(subject: LoadedModel, folder: Path, batch: int) -> tuple[TaskResul
     return found, [answer for sample in found.samples for answer in sample["responses"]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["rwkv", "bart", "pegasus", "trocr", "llama"])
 def test_a_written_answer_is_that_of_the_prompt_alone(tmp_path: Path, name: str) -> None:
     folder = task_folder(tmp_path, ROWS, shots=0, kind=WRITTEN)
@@ -67,11 +68,13 @@ def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> No
     assert together[0].scores == alone[0].scores
 
 
+@pytest.mark.full
 def test_likelihoods_of_a_model_that_has_seen_the_answer_are_remarked_on(shelf: Path) -> None:
     said = remarks(shelf, "later tokens", {name: family(name).model for name in ("xlnet", "llama")})
     assert len(said["xlnet"]) == 1 and not said["llama"]
 
 
+@pytest.mark.full
 def test_a_model_without_the_policy_that_it_was_saved_with_is_remarked_on(shelf: Path) -> None:
     low = apply_precision(family("llama").model, Policy(format="bf16", keep=("lm_head",)))
     without = family("llama").model

@@ -137,6 +137,7 @@ def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
     assert describe_tokenizer(words) != before
 
 
+@pytest.mark.full
 def test_what_a_kill_left_of_answers_goes(shelf: Path, tmp_path: Path) -> None:
     run(shelf, "boolq", limit=1, out=tmp_path)
     for kept in [*(tmp_path / "leaves").iterdir(), *(tmp_path / "samples").iterdir()]:

@@ -109,6 +109,7 @@ def test_the_same_twice(folder: Path) -> None:
     assert first == second and first.samples == second.samples
 
 
+@pytest.mark.full
 def test_batches_change_no_score(folder: Path) -> None:
     alone = run_task(HarnessModel(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
     assert alone.scores == asked(candidate(), folder).scores
@@ -149,6 +150,7 @@ def test_a_question_that_never_fits_is_not_asked_and_counts_as_not_answered(
     assert found.metrics["score"] == sum(found.scores.values()) / 4
 
 
+@pytest.mark.full
 def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Path) -> None:
     folder = task_folder(tmp_path, [question(place, words=1) for place in range(6)], kind=WRITTEN)
     text = (folder / "own.yaml").read_text("utf-8").replace("max_gen_toks: 8", "max_gen_toks: 512")
@@ -216,6 +218,7 @@ def test_no_question_is_scored_with_the_tokens_of_another(tmp_path: Path, batch:
             assert one == pytest.approx(other, rel=1e-5)
 
 
+@pytest.mark.full
 def test_no_prompt_is_read_as_another_begins(tmp_path: Path) -> None:
     """One that names the begin token is given none, and those beside it are."""
     subject = candidate(512)
@@ -365,6 +368,7 @@ def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, rows: list[Any], 
     refuses(said, asked, candidate(vocab_size=270), folder)
 
 
+@pytest.mark.full
 def test_a_token_for_padding_needs_no_entry(tmp_path: Path, rows: list[Any]) -> None:
     folder = task_folder(tmp_path / "tasks", rows, kind=WRITTEN)
     expected = asked(candidate(vocab_size=297), folder)

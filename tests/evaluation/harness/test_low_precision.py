@@ -52,6 +52,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
     assert "a in fp16: perplexity on the built-in sample is not finite (" in console.export_text()
 
 
+@pytest.mark.full
 def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
     loaded = load_model("llama")
     exact = perplexity(loaded)

@@ -50,6 +50,7 @@ def model() -> PreTrainedModel:
     return candidate().model
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(40, 60), min_size=2, max_size=5), st.integers(0, 40), st.integers(1, 5))
 def test_logits_are_those_of_a_plain_pass(

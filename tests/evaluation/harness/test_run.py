@@ -15,6 +15,7 @@ from tests.evaluation.shelf import run, shelf
 __all__ = ["shelf"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("part", "whose", "kept"),
     [("builder", "ours", 1), ("builder", "theirs", 0), ("rounder", "theirs", 1)],

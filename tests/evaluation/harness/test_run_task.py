@@ -18,6 +18,8 @@ from tests.evaluation.lm_eval_tasks.own_tasks import READ, folder, rows, run, wr
 from tests.evaluation.shelf import run as ask
 from tests.evaluation.shelf import shelf
 
+pytestmark = pytest.mark.full
+
 __all__ = ["folder", "shelf"]
 
 

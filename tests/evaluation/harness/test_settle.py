@@ -58,6 +58,7 @@ def test_no_score_depends_on_the_batch(folder: Path, dtype: torch.dtype) -> None
                 assert same or (one["metric"] == "perplexity" and rounded)
 
 
+@pytest.mark.full
 def test_what_rounding_turns_is_asked_again_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_what_rounding_turns_is_asked_again_alone(
     assert found[0]["scores"] == plain[0]["scores"] and len(asked) > 1
 
 
+@pytest.mark.full
 def test_memory_halves_the_batch_with_one_line_and_no_other_score(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

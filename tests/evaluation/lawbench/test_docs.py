@@ -54,6 +54,7 @@ def run(
     return model, found
 
 
+@pytest.mark.full
 def test_the_group_scores_as_the_tasks_do(home: Path) -> None:
     output = "准予离婚 B 利息 赔偿 8500元 4个月 第264条"
     model, found = run(output)
@@ -83,6 +84,7 @@ def edits(doc: dict[str, str], output: str) -> EditCount:
     return edit_count(doc["question"], output, doc["answer"])
 
 
+@pytest.mark.full
 def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
     """Where one sentence is right and the other wrong, the mean of both is another number."""
     output, name = "指控事实清楚。0", "layerlab_lawbench_2_1"
@@ -103,6 +105,7 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
     assert theirs["score,none"] != pytest.approx(theirs["alone,none"], abs=0.01)
 
 
+@pytest.mark.full
 def test_one_shot_by_metadata(home: Path) -> None:
     model, _ = run("", "layerlab_lawbench_1_1", {"shots": 1})
     assert {prompt.split("\n")[0] for prompt, _ in model.asked} == {"请回答。例子：甲。"}

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import layerlab
 from layerlab.evaluation.results.question_scores import score_whole
 from tests.evaluation.candidate import candidate, tokenizer
@@ -12,6 +14,7 @@ SAID = (
 )
 
 
+@pytest.mark.full
 def test_two_evaluations_are_judged_and_differences_say_what_they_are_of(home: Path) -> None:
     found = {}
     for name, width in (("one", 32), ("two", 64)):

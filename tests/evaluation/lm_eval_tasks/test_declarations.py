@@ -8,6 +8,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.declarations import check_name, refuse_name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["hellaswag", "blimp", "ai2_arc", "mmlu_stem_tasks"])
 def test_a_task_a_group_and_a_tag_are_known(name: str) -> None:
     check_name(name)
@@ -19,6 +20,7 @@ def test_a_name_in_no_file_is_refused(name: str) -> None:
         check_name(name)
 
 
+@pytest.mark.full
 def test_a_name_that_there_is_not_is_named_with_the_nearest() -> None:
     assert str(refuse_name("hella_swag")) == (
         "lm-eval has no task, group or tag 'hella_swag'; did you mean hellaswag, or a task file "

@@ -35,6 +35,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "said"),
     [

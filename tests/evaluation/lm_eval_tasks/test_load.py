@@ -42,6 +42,7 @@ def of_lm_eval(home: Path, names: list[str]) -> Any:
         return evaluate(engine, manager.load(names), bootstrap_iters=10)
 
 
+@pytest.mark.full
 def test_scores_and_standard_errors_are_those_of_lm_eval(folder: Path) -> None:
     choice = folder / "own_choice.yaml"
     choice.write_text(choice.read_text() + "  - {metric: acc_norm}\n", encoding="utf-8")
@@ -63,6 +64,7 @@ def test_scores_and_standard_errors_are_those_of_lm_eval(folder: Path) -> None:
     assert found.score("own_choice") == rows["own_choice", "acc"].value
 
 
+@pytest.mark.full
 def test_both_accuracies_are_given_where_a_task_lists_one(folder: Path) -> None:
     found = run(folder / "own_choice.yaml")
     (task,) = found.content["tasks"]
@@ -73,6 +75,7 @@ def test_both_accuracies_are_given_where_a_task_lists_one(folder: Path) -> None:
     assert "acc_norm" in said and "own_choice" in said and "few-shot" in said
 
 
+@pytest.mark.full
 def test_questions_and_examples_are_as_declared_or_as_typed(folder: Path) -> None:
     found = run(folder / "own_choice.yaml", shots=2, limit=3)
     (task,) = found.content["tasks"]
@@ -81,6 +84,7 @@ def test_questions_and_examples_are_as_declared_or_as_typed(folder: Path) -> Non
         run(folder / "own_choice.yaml", shots=99)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_group_is_averaged_as_its_file_says(folder: Path, weighted: bool) -> None:
     (folder / "own_group.yaml").write_text(GROUP % str(weighted).lower(), encoding="utf-8")
@@ -94,6 +98,7 @@ def test_a_group_is_averaged_as_its_file_says(folder: Path, weighted: bool) -> N
     assert "own_group" in found.summary(120)
 
 
+@pytest.mark.full
 def test_what_was_asked_is_kept_and_compared(folder: Path, tmp_path: Path) -> None:
     from layerlab.evaluation.results.result import load_result
 
@@ -115,6 +120,7 @@ def test_what_was_asked_is_kept_and_compared(folder: Path, tmp_path: Path) -> No
     assert "own_choice" in [one.get("title") for one in costs]
 
 
+@pytest.mark.full
 def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder: Path) -> None:
     found = run(folder / "own_choice.yaml", model=candidate(18).model)
     (task,) = found.content["tasks"]
@@ -124,6 +130,7 @@ def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder: 
     assert {row["metric"]: row["value"] for row in read["measured"]}["perplexity"] is None
 
 
+@pytest.mark.full
 def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     (folder / "evil.py").write_text(
@@ -190,6 +197,7 @@ def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
     refuses("cannot be filled in: ", run, path)
 
 
+@pytest.mark.full
 def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> None:
     path = write(folder, "own_late", CHOICE)
     choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
@@ -212,6 +220,7 @@ def test_other_questions_of_the_same_time_are_asked(folder: Path) -> None:
     assert asked() == before[::-1] != before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["own_choice", "own_group"])
 def test_two_files_of_one_name_are_not_taken_for_one(folder: Path, name: str) -> None:
     other = folder / "other"

@@ -43,6 +43,7 @@ def told(found: EvaluationResult, start: str) -> list[str]:
     return [one for one in found.content["remarks"] if start in one]
 
 
+@pytest.mark.full
 def test_a_column_of_a_strangers_row_decides_nothing(folder: Path) -> None:
     named = {"gold": [0, 1], "abstained": 1, "score": 3, "alone": 2, "target": "B", "reply": "C"}
     plain = tasks(run(letters(folder)))
@@ -65,6 +66,7 @@ def test_a_metric_of_a_strangers_marks_is_no_answer_withheld(folder: Path) -> No
     assert found["abstained"] == 0.0 and found["worth"] == "abstained"
 
 
+@pytest.mark.full
 def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder: Path) -> None:
     """As truthfulqa_mc2, whose accuracy is the share of probability of several right options."""
     (folder / "mass.py").write_text(
@@ -82,6 +84,7 @@ def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder: Pa
     assert plain["chance"] is not None and "guessing" in plain["measured"][0]
 
 
+@pytest.mark.full
 def test_options_that_no_number_tells_apart_are_not_above_chance(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ PROMPT = 'doc_to_text: "Nothing at all about {{number}}:"\n'
 DRAWN = "fewshot_config: {sampler: default}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "options", "said"),
     [
@@ -145,6 +149,7 @@ def test_what_was_asked_differently_is_told(
     assert told(found, "asked differently") == expected
 
 
+@pytest.mark.full
 def test_another_way_to_write_or_to_read_answers_is_told(folder: Path) -> None:
     before = run(write(folder, "own_told", WRITTEN), limit=3)
     changed = WRITTEN.replace('until: ["?"]', 'until: ["!"]').replace("([a-z])", "([a-y])")
@@ -160,6 +165,7 @@ def test_another_way_to_write_or_to_read_answers_is_told(folder: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_examples_that_the_context_leaves_out_are_told(folder: Path) -> None:
     path = folder / "own_choice.yaml"
     before = run(path, shots=3, model=candidate(40).model)
@@ -170,6 +176,7 @@ def test_examples_that_the_context_leaves_out_are_told(folder: Path) -> None:
     assert told(run(path, shots=3, limit=2, against=run(path, shots=3)), "asked") == []
 
 
+@pytest.mark.full
 def test_another_chat_template_is_told(folder: Path) -> None:
     path = folder / "own_choice.yaml"
     found: list[EvaluationResult] = []
@@ -181,6 +188,7 @@ def test_another_chat_template_is_told(folder: Path) -> None:
     assert told(found[1], "asked differently")[0].endswith("own_choice: another chat template")
 
 
+@pytest.mark.full
 def test_what_an_earlier_version_did_not_keep_is_unknown(folder: Path) -> None:
     path = folder / "own_choice.yaml"
     content = copy.deepcopy(dict(run(path).content))
@@ -195,6 +203,7 @@ def test_what_an_earlier_version_did_not_keep_is_unknown(folder: Path) -> None:
     assert told(found, "asked differently") == []
 
 
+@pytest.mark.full
 def test_only_the_beginning_of_an_answer_without_end_is_marked(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tests.report.repeated import repeated
 pytest.importorskip("lm_eval")
 
 
+@pytest.mark.full
 def test_the_task_of_the_page_gives_the_table_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,6 +33,7 @@ def test_the_task_of_the_page_gives_the_table_of_the_page(
     assert len(re.findall(r"^\{", page, re.M)) == row.n
 
 
+@pytest.mark.full
 def test_the_command_of_the_page_asks_the_same_tasks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def remarks(path: Path) -> list[str]:
     return list(loaded.remarks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "target", "why"),
     [
@@ -170,6 +171,7 @@ def test_the_others_are_counted_and_the_page_and_the_file_say_it(
     assert "so are 3 more" in page
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["{{answer}}", "answer"])
 def test_whole_numbers_with_a_point_are_places(folder: Path, target: str) -> None:
     plain = run(task(folder, lambda asked: None, target=target))
@@ -196,6 +198,7 @@ def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> Non
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["{{answer}}", "answer"])
 def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) -> None:
     path = task(folder, every("answer", lambda row: row["answer"] + 1), target=target)
@@ -206,6 +209,7 @@ def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) 
     assert remarks(mended) == []
 
 
+@pytest.mark.full
 def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path) -> None:
     options = every("choices", lambda row: ["2", "0", "5", "1"])
     refuses("its answers are texts of options, as 0 is, and lm-eval", run, task(folder, options))
@@ -216,6 +220,7 @@ def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path)
     assert remarks(task(folder, some)) == []
 
 
+@pytest.mark.full
 def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder: Path) -> None:
     """Those beyond the options were left out, and each of the others had another right option."""
     sums = every("choices", lambda row: [str(int(row["question"][7:-1]) + one) for one in range(3)])
@@ -229,6 +234,7 @@ def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder: 
     assert "question 4 of 12: its answer 5 names none" in " ".join(remarks(task(folder, places)))
 
 
+@pytest.mark.full
 def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder: Path) -> None:
     for change in (one(answer=None), one(question=None)):
         (said,) = remarks(task(folder, change, kind="generate_until"))

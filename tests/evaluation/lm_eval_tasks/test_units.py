@@ -32,6 +32,7 @@ aggregate_metric_list: [{metric: perplexity, weight_by_size: true}]
 """
 
 
+@pytest.mark.full
 def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
     task = write(folder, "own_one", NATS)
     there = run(task, model=candidate(512, initializer_range=0.5).model)
@@ -46,6 +47,7 @@ def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
     assert f"{gap:+.4g}" in page.replace("−", "-") and "in its own unit" in page
 
 
+@pytest.mark.full
 def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
     task = write(folder, "own_one", WHOLE)
     there = run(task, model=candidate(512, initializer_range=0.5).model)
@@ -59,6 +61,7 @@ def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
     assert row["difference"] > 0 and row["title"] == "own_one (log-likelihood of each question)"
 
 
+@pytest.mark.full
 def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path: Path) -> None:
     """It was minus infinity, which no results.json may hold."""
     task, out = write(folder, "own_one", WHOLE, 3), tmp_path / "out"
@@ -76,6 +79,7 @@ def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path:
     assert row["n"] == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", ["", "<|endoftext|>"])
 def test_a_text_with_nothing_before_it_is_read_in_any_batch(folder: Path, start: str) -> None:
     body = WHOLE.replace("Which number comes after {{number}}? Answer:", "")
@@ -101,6 +105,7 @@ def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None
     assert entry.headline == f"own_one: perplexity {row['value']:.4g}"
 
 
+@pytest.mark.full
 def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
     task = folder / "own_choice.yaml"
     there = run(task)
@@ -114,6 +119,7 @@ def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
     assert "in its own unit" not in render(found.content)
 
 
+@pytest.mark.full
 def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: Path) -> None:
     write(folder, "own_one", NATS)
     write(folder, "own_other", NATS, 5)
@@ -129,6 +135,7 @@ def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: P
     assert f"own_nats: perplexity {said}" in entry.headline
 
 
+@pytest.mark.full
 def test_a_task_that_scores_no_question_has_nothing_to_pair(folder: Path) -> None:
     path = folder / "own_read.yaml"
     found = run(path, format="bf16", limit=4)

@@ -41,6 +41,7 @@ def test_subjects_that_count_alike_are_weighed_as_the_average_weighs_them() -> N
     assert p != pytest.approx(guessing_p([Guesses(8, [(0.25, 7), (0.5, 7)])]), rel=0.01)
 
 
+@pytest.mark.full
 def test_rounding_up_never_makes_it_smaller() -> None:
     draw = np.random.default_rng(0)
     for _ in range(20):

@@ -48,6 +48,7 @@ def test_characters_are_those_of_sacrebleu(text: str) -> None:
     assert CHARACTERS(text) == TokenizerChar()(text).split()
 
 
+@pytest.mark.full
 def test_the_library_says_nothing() -> None:
     script = "from layerlab.evaluation.metrics.segmentation import JIEBA; print(JIEBA('法院'))"
     run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True)

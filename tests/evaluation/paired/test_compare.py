@@ -288,6 +288,7 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path: Path) -> None:
             layerlab.judge(places, margin=margin)
 
 
+@pytest.mark.full
 def test_a_margin_of_shares_is_a_share(tmp_path: Path) -> None:
     for name, shift in (("a", 0), ("b", 1)):
         scores = [int(n % 10 > 4) for n in range(4000)]

@@ -112,6 +112,7 @@ def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
     assert row["difference"] < 0 and row["verdict"] == "better" and not row["share"]
 
 
+@pytest.mark.full
 def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
     from tests.evaluation.candidate import candidate, tokenizer
     from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE
@@ -160,6 +161,7 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
         judged(tmp_path / "small", tmp_path / "wide")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tiny models, through lm-eval itself, its --log_samples and its --output_path."""

@@ -30,6 +30,7 @@ def evaluate(place: Path, text: str, context: int = 512, *, broken: bool = False
     return place
 
 
+@pytest.mark.full
 def test_what_does_not_fit_into_a_context_does_not_count(tmp_path: Path) -> None:
     text = CHOICE.replace("Which number comes after {{number}}?", LONG)
     wide = evaluate(tmp_path / "wide", text)
@@ -46,6 +47,7 @@ def test_what_does_not_fit_into_a_context_does_not_count(tmp_path: Path) -> None
     assert not any("context of wide" in one for one in found.content["remarks"])
 
 
+@pytest.mark.full
 def test_a_task_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
     text = CHOICE.replace("Which", "{{ 'and so on ' * 40 }}Which")
     places = [evaluate(tmp_path / "wide", text), evaluate(tmp_path / "narrow", text, 64)]
@@ -54,6 +56,7 @@ def test_a_task_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
         layerlab.judge(places)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", [CHOICE, LAST, WRITTEN])
 def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path, text: str) -> None:
     places = [evaluate(tmp_path / "sound", text), evaluate(tmp_path / "lost", text, broken=True)]
@@ -62,6 +65,7 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path, text: st
         layerlab.judge(places)
 
 
+@pytest.mark.full
 def test_shorter_answers_for_want_of_context_are_said(tmp_path: Path) -> None:
     text = WRITTEN.replace("max_gen_toks: 6", "max_gen_toks: 40")
     places = [evaluate(tmp_path / "wide", text), evaluate(tmp_path / "narrow", text, 64)]

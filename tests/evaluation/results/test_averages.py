@@ -54,6 +54,7 @@ def test_weighted_by_questions_is_the_share_of_all_questions(
     assert found.mean.error is None  # a part without one tells none of the whole
 
 
+@pytest.mark.full
 @SOME
 @given(st.lists(MEANS, min_size=20, max_size=20))
 def test_lawbench_is_the_mean_of_twenty_by_levels_too(means: list[Mean]) -> None:

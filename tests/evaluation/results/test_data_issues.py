@@ -29,6 +29,7 @@ def test_files_without_anything_odd_have_no_remark(piqa) -> None:
     assert remarks([find_benchmark("piqa")], complete=False) == []
 
 
+@pytest.mark.full
 def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> None:
     folder = piqa(*[("So", "Not so")] * 40)
     line = (

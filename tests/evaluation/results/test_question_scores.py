@@ -44,6 +44,7 @@ def test_a_model_of_nan_has_no_score(whole: EvaluationResult) -> None:
         score_whole({**whole.content, "subjects": lost}, "x", 1.0)
 
 
+@pytest.mark.full
 def test_tasks_of_lm_eval_are_asked_in_what_more_is_better_of(folder: object, tmp_path) -> None:  # type: ignore[no-untyped-def]
     last, read = write(tmp_path, "own_last", LAST), write(tmp_path, "own_read", READ)
     content = run(last).content

@@ -52,6 +52,7 @@ def test_every_benchmark_is_a_group_of_its_leaves() -> None:
     assert len(variants) == 7 and len(manager.all_groups) == len(WAYS)
 
 
+@pytest.mark.full
 def test_tasks_are_written_over_tasks_only(tmp_path: Path) -> None:
     export_tasks(tmp_path / "tasks")
     assert export_tasks(tmp_path / "tasks") == tmp_path / "tasks"
@@ -112,6 +113,7 @@ def every_financeiq(folder: Path, answers: str = "ABC") -> None:
         financeiq(folder, subject.file, answers)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_financeiq_runs_through_plain_lm_eval(engine: Any, folder: Path) -> None:
     every_financeiq(folder)
@@ -145,6 +147,7 @@ def test_boolq_runs_through_plain_lm_eval_twice_alike(engine: Any, folder: Path)
     assert ctx + choice == "The number 0.\nQuestion: is 0 even?\nAnswer: No"
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_whole_texts_are_asked_for_by_the_metadata(engine: Any, folder: Path) -> None:
     boolq(folder, "true", "false")
@@ -183,6 +186,7 @@ def test_ax_b_gives_a_correlation_beside_its_accuracy(engine: Any, folder: Path)
     assert correlation([(0, 0), (1, 1), (0, 1), (1, 1)]) == pytest.approx(1 / math.sqrt(3))
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_financeiq_is_answered_in_words(engine: Any, folder: Path) -> None:
     every_financeiq(folder, "AB")
@@ -196,6 +200,7 @@ def test_financeiq_is_answered_in_words(engine: Any, folder: Path) -> None:
     assert marks["score,none"] + marks["abstained,none"] <= 1
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_fineval_reasons_as_its_examples_do(engine: Any, folder: Path) -> None:
     for subject in find_benchmark("fineval").subjects:
@@ -236,6 +241,7 @@ def test_free_answers_are_marked(
     assert {metric for metric in metrics if 0 <= found[f"{metric},none"] <= 1} == metrics
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_lcsts_is_marked_over_words_of_jieba(engine: Any, folder: Path) -> None:
     pytest.importorskip("jieba")

@@ -62,6 +62,7 @@ def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start: i
         assert collect_arm("llama", found, "nats").rates == expected
 
 
+@pytest.mark.full
 def test_many_seeds_have_their_rates_in_a_time_that_grows_as_they_do() -> None:
     """Eight times as many seeds take less than twenty times as long, and not 64."""
     taken = []

@@ -315,6 +315,7 @@ def test_a_single_arm_is_held_against_none() -> None:
     )
 
 
+@pytest.mark.full
 def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
     """100 A/A comparisons of four arms: a false verdict in no more than 5 % of them."""
     draws, names, seeds = 100, ("gpt2", "gpt1", "pangu-pi"), (1, 2, 3)

@@ -52,6 +52,7 @@ def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:
     return dict(compare_runs(given, found).content)
 
 
+@pytest.mark.full
 @given(NORMS, NORMS, st.floats(1e-6, 1e6))
 def test_the_ratio_is_that_of_first_to_last_and_knows_no_scale(
     one: list[float], other: list[float], scale: float

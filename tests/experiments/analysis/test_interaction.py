@@ -188,6 +188,7 @@ def test_a_look_that_decides_stays_decided() -> None:
     assert row["verdict"] == "smaller" and "decided by the look at 4 seeds" in row["said"]
 
 
+@pytest.mark.full
 def test_terminal_and_page_say_it() -> None:
     comparison = judged(drawn((0.05, 0.02)))
     (row,) = comparison.content["interactions"]

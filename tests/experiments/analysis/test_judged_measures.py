@@ -61,6 +61,7 @@ def test_steps_lie_between_two_evaluations() -> None:
     assert explain_unreached("spikes", {1: found}, "nats") == {}
 
 
+@pytest.mark.full
 def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family() -> None:
     reach = {
         "llama": dict(zip(SEEDS, (1000.0, 1010.0, 1020.0, 990.0), strict=True)),

@@ -80,6 +80,7 @@ def questions(gain: float, seed: int = 0, count: int = 300) -> Worth:
     return worth
 
 
+@pytest.mark.full
 def test_more_is_better_and_the_sentence_names_questions() -> None:
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = compare_runs(given, made(given, questions(0.2)))
@@ -101,6 +102,7 @@ def test_more_is_better_and_the_sentence_names_questions() -> None:
     assert worse["verdict"] == "worse" and worse["high"] < 0
 
 
+@pytest.mark.full
 def test_scores_stand_by_arm_and_seed_with_their_paired_differences(tmp_path: Path) -> None:
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = made(given, questions(0.2))

@@ -18,6 +18,8 @@ from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
 from layerlab.training.trainer import Trainer
 
+pytestmark = pytest.mark.full
+
 SMALL: dict[str, Any] = {
     "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
     "data": {"vocab_size": 300},

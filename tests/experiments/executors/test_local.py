@@ -54,6 +54,7 @@ class Heard(Progress):
         self.notes.append(text)
 
 
+@pytest.mark.full
 def test_memory_is_that_of_the_run_and_not_of_what_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
     assert failed.text == "failed: the text is gone; put it back"
 
 
+@pytest.mark.full
 def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
     plan, heard = runs("first"), Heard()
     settings = RunSection(timeout_minutes=1 / 60)
@@ -173,6 +175,7 @@ def test_a_display_that_fails_leaves_no_process(tmp_path: Path) -> None:
     assert gone(tmp_path, [plan])
 
 
+@pytest.mark.full
 @POSIX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_passed_on_and_every_run_can_go_on_later(

@@ -30,6 +30,7 @@ def planned(**comparison: Any) -> list[RunSpec]:
     return plan(recipe, extent(prepare(recipe.data), 16))
 
 
+@pytest.mark.full
 def test_each_arm_learns_what_it_learns_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

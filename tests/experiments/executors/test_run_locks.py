@@ -32,6 +32,7 @@ def written(out: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files}
 
 
+@pytest.mark.full
 @POSIX
 def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) -> None:
     first, second = runs("first", "second")

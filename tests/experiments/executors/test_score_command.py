@@ -82,6 +82,7 @@ def test_one_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
         run_command("own", given, tmp_path, "llama-s1")
 
 
+@pytest.mark.full
 def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = (

@@ -47,6 +47,7 @@ def test_more_than_there_is_room_for_is_pinned_nowhere() -> None:
     assert pinned(slots(settings(max_parallel=2, num_processes=4))) == [[()] * 4] * 2
 
 
+@pytest.mark.full
 def test_cores_are_those_that_this_process_may_use() -> None:
     found = cores()
     usable = os.sched_getaffinity(0)

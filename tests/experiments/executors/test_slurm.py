@@ -75,6 +75,7 @@ def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
     assert heard.ends == {one.name: "finished" for one in plan}
 
 
+@pytest.mark.full
 def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
     settings = LOCAL.model_copy(update={"max_attempts": 1})
@@ -83,6 +84,7 @@ def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path)
     assert outcomes[0].text == "failed (exit code 1): ValueError: a model that cannot be"
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
     (plan,) = runs("first")
     heard = Sudden(plan, lambda: os.kill(os.getpid(), signal.SIGINT))

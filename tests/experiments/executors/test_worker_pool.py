@@ -66,6 +66,7 @@ def test_a_worker_carries_out_one_run_after_another(
     assert max(peaks) < 1.1 * min(peaks)
 
 
+@pytest.mark.full
 @POSIX
 def test_a_worker_that_is_stopped_or_killed_is_replaced(
     small: RunSpec,  # noqa: F811

@@ -114,6 +114,7 @@ def test_all_tests_of_all_sizes_are_corrected_together() -> None:
     assert [row["trend"]["holm"], beyond["holm"], *corrected] == pytest.approx(whole)
 
 
+@pytest.mark.full
 def test_sizes_tell_of_each_others_noise_unless_each_is_to_keep_its_own() -> None:
     losses = gaining(0.3, 0.2, 0.1)
     shared, alone = judged(recipe(), losses), judged(recipe(variance="own"), losses)
@@ -133,6 +134,7 @@ def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure() -> None:
     assert beyond["parameters"] == pytest.approx(last * last / before)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("gains", "ladder", "why", "words"),
     [
@@ -205,6 +207,7 @@ def swept(
     return given, judged(given, loss)
 
 
+@pytest.mark.full
 def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
     _, found = swept(lambda name, place: 0.8 - 0.8 * place if name == "relu2" else 0.0)
     llama, relu = found.content["ladder"]["rates"]
@@ -215,6 +218,7 @@ def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
     assert len(apart) == 1 and apart[0].startswith("the best rates of relu2 and llama drift apart")
 
 
+@pytest.mark.full
 def test_one_seed_at_an_end_leaves_the_drift_unknown() -> None:
     """Without it the rest would be too sure: which seeds are left is no chance."""
     _, found = swept(
@@ -230,6 +234,7 @@ def test_one_seed_at_an_end_leaves_the_drift_unknown() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_best_rate_at_an_end_leaves_its_drift_unknown() -> None:
     _, found = swept(lambda name, place: 2.5 if name == "relu2" and place == 2 else 0.0)
     relu = found.content["ladder"]["rates"][1]

@@ -12,6 +12,8 @@ import layerlab
 from layerlab import UserError
 from layerlab.experiments.analysis.comparison import Comparison
 
+pytestmark = pytest.mark.full
+
 RECIPE: dict[str, Any] = {
     "name": "small",
     "model": {"width": 32, "layers": 2, "heads": 4, "context": 16},

@@ -93,6 +93,7 @@ SMALL = {
 }
 
 
+@pytest.mark.full
 def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path: Path) -> None:
     own = {"name": "words", "variant": "llama", "set": {"data.vocab_size": 290}}
     recipe = {
@@ -108,6 +109,7 @@ def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path: Pa
         prepare(recipe, tmp_path, {"evaluate.max_eval_blocks": enough - 1}, progress=False)
 
 
+@pytest.mark.full
 def test_arms_of_one_tokenizer_may_be_judged_on_a_part(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("Apples fell and fell.\n" * 200)
     own = {"data.sources": [{"text": str(tmp_path / "own.txt")}]}

@@ -112,6 +112,7 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
     assert check_equal_terms(found, VariedSettings(differ=(name.split(".")[0],)))
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_whatever_setting_is_changed_alone_it_is_refused(data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
         assert run.recipe.train.max_steps == round(rung.tokens / each)
 
 
+@pytest.mark.full
 def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> None:
     train = {"parametrization": "mup", "mup_base_width": 64, "learning_rate": 3e-3}
     ladder = {"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}

@@ -57,6 +57,7 @@ def test_a_grid_tries_every_rate_once_and_finds_the_planted_one(
     assert results[best(results).rate] == results[optimum]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("optimum", [4e-4, 2.2e-3, 1e-2])
 def test_optuna_comes_nearer_than_a_grid_of_as_many(optimum: float) -> None:
     results = tried(Optuna(LOW, HIGH, 8), valley(optimum))
@@ -67,6 +68,7 @@ def test_optuna_comes_nearer_than_a_grid_of_as_many(optimum: float) -> None:
     assert abs(math.log(found.rate / optimum)) < 0.1
 
 
+@pytest.mark.full
 def test_optuna_goes_on_from_results_as_if_it_had_never_stopped() -> None:
     whole = tried(Optuna(LOW, HIGH, 6), valley(1e-3))
     part = dict(list(whole.items())[:4])
@@ -74,6 +76,7 @@ def test_optuna_goes_on_from_results_as_if_it_had_never_stopped() -> None:
     assert again.propose(part) == Optuna(LOW, HIGH, 6).propose(part) == list(whole)[4]
 
 
+@pytest.mark.full
 def test_optuna_walks_away_from_where_runs_diverge() -> None:
     def loss(rate: float) -> float:
         return math.inf if rate > 3e-3 else valley(2e-3)(rate)
@@ -180,6 +183,7 @@ def planted(out: Path, run: RunSpec) -> None:
     write(out, record(run, loss, diverged=lost))
 
 
+@pytest.mark.full
 def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
     found = recipe("optuna")
     assert found.compare is not None

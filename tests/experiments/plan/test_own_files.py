@@ -17,6 +17,8 @@ from tests.report.race import race
 from tests.report.repeated import parsed, repeated
 from tests.training.drawn import EXTENT, manifest, recipe
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def idea(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -127,6 +127,7 @@ def test_the_smallest_detectable_effect_is_found_as_often_as_it_says(n: int) -> 
     assert low <= level.power <= high
 
 
+@pytest.mark.full
 def test_power_is_an_average_of_the_normal_over_the_spread() -> None:
     """P(|Z + shift| > t S) with S^2 = chi2 / df, as a plain sum over quantiles of S."""
     parts = (np.arange(100_000) + 0.5) / 100_000

@@ -61,6 +61,7 @@ def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word() -> Non
     assert not is_decided(content("diverged"))
 
 
+@pytest.mark.full
 def test_larger_effects_take_fewer_runs_and_none_takes_all() -> None:
     section = recipe(seeds=list(range(12)), looks=[3, 6, 12]).compare
     assert section is not None
@@ -72,6 +73,7 @@ def test_larger_effects_take_fewer_runs_and_none_takes_all() -> None:
     assert plain is not None and describe_looks(plain, 4) == []
 
 
+@pytest.mark.full
 def test_what_a_look_decides_is_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An arm that is the baseline is identical at the first look: half of the runs are spared."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))

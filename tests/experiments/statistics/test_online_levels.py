@@ -67,6 +67,7 @@ def test_with_nothing_to_find_all_levels_are_at_most_the_first_wealth() -> None:
     assert 0.049 < spent < 0.05
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["lord", "fallback"])
 def test_false_discoveries_stay_below_what_is_asked_for(rule: str) -> None:
     draw = np.random.default_rng(0)

@@ -119,6 +119,7 @@ def test_a_mean_takes_less_away_than_zeros() -> None:
     assert changed.error.isna().all(), "one text has no spread"
 
 
+@pytest.mark.full
 def test_fewer_positions_are_spread_over_the_text() -> None:
     few, every = rows(family("gpt2"), "ablation(samples=4)"), rows(family("gpt2"))
     assert len(few) == len(every) and few.change.tolist() != every.change.tolist()

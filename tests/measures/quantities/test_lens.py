@@ -145,6 +145,7 @@ def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read:
     assert len(read) == 2 * 4 * 9
 
 
+@pytest.mark.full
 def test_the_last_loss_is_that_of_the_model() -> None:
     rows = reading("lens(samples=64)", 2)
     last = rows[rows.layer == rows.layer.max()].nats.tolist()
@@ -156,6 +157,7 @@ def test_the_last_loss_is_that_of_the_model() -> None:
             assert nats == pytest.approx(float(model(ids, labels=ids).loss), rel=1e-5)
 
 
+@pytest.mark.full
 def test_one_text_has_no_tuned_lens_and_the_page_says_so() -> None:
     found = inspect(
         "llama", measures=["lens(tuned=True)"], texts=texts(1), context=32, progress=False
@@ -164,6 +166,7 @@ def test_one_text_has_no_tuned_lens_and_the_page_says_so() -> None:
     assert "fitted to other texts than it is read on" in found.to_json()
 
 
+@pytest.mark.full
 def test_fewer_samples_are_spread_over_the_text() -> None:
     few, every = reading("lens(samples=9)", 1), reading("lens", 1)
     assert len(few) == len(every) and few.kl.tolist() != every.kl.tolist()

@@ -202,6 +202,7 @@ def test_spectral_norm_equals_the_svd(rows: int, columns: int, exponent: int, se
     assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_norm_beside_which_others_lie_is_not_missed() -> None:
     """A run that stopped at a small residual had met another value, 4e-4 below the largest."""
     draw = torch.Generator().manual_seed(0)

@@ -55,6 +55,7 @@ def test_every_theorem_has_a_row_in_every_layer_from_the_start_on(
     assert all((row["shortcut"] == 0) == (moved == 0) for row in rows if "4" in row["statement"])
 
 
+@pytest.mark.full
 def test_a_series_has_a_bound_under_gain_as_well() -> None:
     found = read(made(), name="gain")
     rows = [row for row in found.rows["gain"] if row["sublayer"] == "ffn"]
@@ -63,6 +64,7 @@ def test_a_series_has_a_bound_under_gain_as_well() -> None:
     assert [one["bound"] for one in seventh] == pytest.approx([row["bound"] for row in rows])
 
 
+@pytest.mark.full
 def test_the_first_tokens_and_a_noise_are_as_they_are_asked_for() -> None:
     model = made()
     whole, short = read(model), read(model, tokens=8)
@@ -140,6 +142,7 @@ def test_attention_that_is_not_heard_again_is_refused() -> None:
         trace(model, anatomy(model), [TOKENS], keep)
 
 
+@pytest.mark.full
 def test_a_report_on_models_without_the_modules_leaves_it_out_unless_it_is_named() -> None:
     def told(models: Any, **options: Any) -> dict[str, Any]:
         found = layerlab.inspect(models, input_ids=[[*range(9)]], progress=False, **options)

@@ -53,6 +53,7 @@ def passes(monkeypatch) -> list[int]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_sequence_has_the_norms_of_the_svd_in_one_pass(name, dtype, passes):

@@ -170,6 +170,7 @@ def test_counting_a_model_without_memory_gives_what_the_formulas_say(name) -> No
     assert seen["blocks"] + seen["scalars"] == said["blocks"] + said["scalars"]
 
 
+@pytest.mark.full
 def test_where_a_part_has_no_formula_the_model_is_counted_and_that_is_said(monkeypatch) -> None:
     found = design("llama", sizes=SIZES)
     said = account(found.spec, found.shape)

@@ -87,6 +87,7 @@ def test_every_run_is_announced_and_none_is_made_twice(found):
     assert len(set(told)) == len(told)
 
 
+@pytest.mark.full
 def test_pairs_are_run_where_the_closure_is_off(tiny):
     model = tiny("gpt2")
     with torch.no_grad():
@@ -102,6 +103,7 @@ def test_pairs_are_run_where_the_closure_is_off(tiny):
         assert pair.joint.logits == pytest.approx(together)
 
 
+@pytest.mark.full
 def test_an_exact_format_has_no_error_and_no_closure(tiny):
     model = tiny("gpt2").double()
     result = attribution(model, call(model), "fp64")

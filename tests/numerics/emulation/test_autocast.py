@@ -221,6 +221,7 @@ def drawn(name: str) -> tuple[nn.Module, Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder).eval(), ids[:1024].view(8, 128)
 
 
+@pytest.mark.full
 def test_as_run_is_not_autocast() -> None:
     """A stream in bf16, and weights that were rounded, cost a third more and above."""
     model, ids = drawn("llama")
@@ -233,6 +234,7 @@ def test_as_run_is_not_autocast() -> None:
     assert errors[0] > 1.3 * errors[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_gradients_err_as_much_as_under_torch_s_own(family: str) -> None:
     model = built(family)
@@ -287,6 +289,7 @@ def test_nothing_of_it_is_left_behind() -> None:
     assert not model._forward_hooks and not model._forward_pre_hooks
 
 
+@pytest.mark.full
 def test_what_it_rounds_can_be_attributed_and_predicted() -> None:
     model = built("llama")
     ids = words(model, 32)

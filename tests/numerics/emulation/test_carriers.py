@@ -65,6 +65,7 @@ def pairs(format: Format) -> tuple[Tensor, Tensor]:
     return tuple(torch.cartesian_prod(numbers, signed).unbind(1))  # type: ignore[return-value]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", SMALL)
 def test_all_pairs_of_numbers_of_eight_bits_are_as_if_rounded_once(name, operation):
@@ -143,6 +144,7 @@ def test_roots_of_every_significand_are_as_if_rounded_once(name):
     check("root", given, given, format)
 
 
+@pytest.mark.full
 def test_products_and_quotients_of_every_bf16_significand_are_as_if_rounded_once():
     format = find("bf16")
     ones = 1 + torch.arange(128) / 128

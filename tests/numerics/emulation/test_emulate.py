@@ -158,6 +158,7 @@ def test_the_reference_is_float64_also_where_the_code_asks_for_float32() -> None
     assert distance(islands, exact) > 1e-9
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(
     width=st.integers(1, 9),
@@ -186,6 +187,7 @@ def test_a_linear_layer_is_a_hand_written_loop(
             assert found[token, out].double() == round_to(total + bias[out], format)
 
 
+@pytest.mark.full
 def test_only_chosen_places_are_rounded() -> None:
     model = built("llama")
     ids = words(model)
@@ -292,6 +294,7 @@ def test_masks_survive(format: str, mode: str) -> None:
     assert alone.shape == padded[:1, 4:].shape
 
 
+@pytest.mark.full
 def test_it_generates() -> None:
     model = built("llama")
     ids = words(model, 6)
@@ -300,6 +303,7 @@ def test_it_generates() -> None:
     assert torch.equal(emulated, model.generate(ids, max_new_tokens=5, do_sample=False))
 
 
+@pytest.mark.full
 def test_weights_activations_and_cache_have_formats_of_their_own() -> None:
     model = built("llama")
     ids = words(model)

@@ -75,6 +75,7 @@ def test_patterns_are_texts(where: object, text: str) -> None:
         Emulation(built("llama"), make_arithmetic("bf16"), where)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["variance", "bound"])
 def test_predictions_check_their_patterns_too(kind: StateKind) -> None:
     model = built("llama")

@@ -47,6 +47,7 @@ def test_results_that_share_memory_are_rounded_apart() -> None:
     assert torch.equal(added, (given[0, :4] + torch.tensor(1 / 3).bfloat16()).float())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("format", "tokens"), [("fp8_e4m3", 40), ("bf16", 900)])
 def test_counts_of_tokens_are_no_values(format: str, tokens: int) -> None:
     """More tokens go to an expert, and more experts there are, than a format counts."""

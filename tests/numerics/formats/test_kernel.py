@@ -178,6 +178,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
+@pytest.mark.full
 @needs_compiler
 def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

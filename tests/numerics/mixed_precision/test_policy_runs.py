@@ -40,6 +40,7 @@ def test_of_near_gains_the_cheapest_is_chosen(
     assert _best(useful, 1.0, budget, PRICES.__getitem__, 0.5) == best
 
 
+@pytest.mark.full
 def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = "model.layers.*."
     names = ["residual", layer + "mlp.experts", "model.embed_tokens", layer + "self_attn.o_proj"]

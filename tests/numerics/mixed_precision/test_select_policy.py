@@ -66,6 +66,7 @@ def squared(seen: Tensor, true: Tensor) -> float:
     return float((seen.double() - true).square().sum())
 
 
+@pytest.mark.full
 def test_the_budget_is_kept_in_emulation_and_in_a_real_run() -> None:
     advice, _ = advised()
     with reference(llama()):

@@ -34,6 +34,7 @@ def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: st
         assert size(one - value, value) / size(spread, value) == pytest.approx(1, abs=0.3)
 
 
+@pytest.mark.full
 def test_it_is_a_kind_of_prediction_and_repeats() -> None:
     model = built("llama")
     ids = torch.arange(3, 15)[None]

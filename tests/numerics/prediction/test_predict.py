@@ -95,6 +95,7 @@ def test_prediction_is_within_30_percent_on_random_weights(family: str, attentio
             assert 0.7 < ratio < 1.3, (format, ratio)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("format", "options"),
     [
@@ -135,6 +136,7 @@ def test_only_what_is_chosen_is_predicted() -> None:
         spreads(model, call, make_arithmetic("fp16"), [], "variance", "transformer.h.9")
 
 
+@pytest.mark.full
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 1000),
@@ -195,6 +197,7 @@ def test_powers_are_predicted_with_what_their_kernels_round_inside(
     assert ((seen - value).abs() / bound).max() > 0.5
 
 
+@pytest.mark.full
 def test_bound_speaks_at_float32() -> None:
     """After one block it is a small number still, and above what is predicted."""
     model = built("llama")

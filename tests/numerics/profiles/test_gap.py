@@ -74,6 +74,7 @@ def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> Non
         assert 0.9 < found.closure < 1.1 and 0.9 < found.layer_closure < 1.1
 
 
+@pytest.mark.full
 def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
@@ -88,6 +89,7 @@ def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
     assert grouped[0].startswith("layers 0 to") and grouped[-1].endswith("to 13")
 
 
+@pytest.mark.full
 def test_what_is_left_has_the_experts_that_are_found_then() -> None:
     torch.manual_seed(0)
     model = build("mixtral")
@@ -106,6 +108,7 @@ def test_what_is_left_has_the_experts_that_are_found_then() -> None:
         assert remedy.rms == pytest.approx(left, rel=1e-6)
 
 
+@pytest.mark.full
 def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:
     coarse = NumericsProfile(name="coarse", format="t3")
     found = find_gap(load_model("llama").model, [IDS], EAGER, coarse, call=call)
@@ -125,6 +128,7 @@ PLACED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PLACED)
 def test_a_component_has_the_share_of_its_operations(name: str) -> None:
     format = {"scores": "fp8_e5m2", "embedding_weights": "fp8_e5m2"}.get(name, "fp32")
@@ -142,6 +146,7 @@ def test_a_component_has_the_share_of_its_operations(name: str) -> None:
     assert "component" in str(found)
 
 
+@pytest.mark.full
 def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
     changed = NumericsProfile(name="changed", operations={"weights": "fp8_e4m3"})
     found = gap("mixtral", "torch-eager", changed)
@@ -154,6 +159,7 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
     assert parts["attention"] > 0 and parts["feed-forward"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["mixtral", "gpt2", "llama"])
 @pytest.mark.parametrize("what", ["weights", "factors"])
 def test_a_head_and_a_router_may_be_kept_as_they_are(family: str, what: str) -> None:
@@ -167,6 +173,7 @@ def test_a_head_and_a_router_may_be_kept_as_they_are(family: str, what: str) -> 
         assert [one.name for one in found.components if one.differs] == [components[part]]
 
 
+@pytest.mark.full
 def test_what_bounds_logits_belongs_to_the_head() -> None:
     changed = NumericsProfile(name="changed", operations={"head": "fp8_e4m3"})
     found = gap("gemma2", "torch-eager", changed)
@@ -200,11 +207,13 @@ SUMS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_difference_is_named_first(name: str) -> None:
     check_first(gap("llama", "torch-eager", changed({name: PLANTED[name]})), name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "name", "said"), SUMS)
 def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: str) -> None:
     found = gap(family, "torch-eager", changed({}, {name: said}))
@@ -260,6 +269,7 @@ def test_of_one_change_roundings_that_both_do_are_told_too() -> None:
     assert f"; {found.echo:.0%} are roundings that both do" in advise(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3"])
 def test_only_a_choice_of_experts_is_counted(family: str) -> None:
     """Attention with sinks takes a maximum, and groups of experts are chosen before experts are."""
@@ -288,6 +298,7 @@ def test_only_a_choice_of_experts_is_counted(family: str) -> None:
         assert taken == 2 or found.choices.changed == 0
 
 
+@pytest.mark.full
 def test_experts_that_change_are_a_part_of_their_own() -> None:
     coarse = NumericsProfile(name="coarse", operations={"router": "t2"})
     found = gap("mixtral", "torch-eager", coarse)
@@ -297,6 +308,7 @@ def test_experts_that_change_are_a_part_of_their_own() -> None:
     assert gap("llama", "torch-eager", "torch-sdpa").choices.total == 0
 
 
+@pytest.mark.full
 def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> None:
     coarse = NumericsProfile(name="coarse", operations={"router": "t3"})
     scores = TokenScores(model := build("mixtral"), [IDS, IDS[:9]], call)
@@ -338,6 +350,7 @@ def test_a_layer_takes_its_share() -> None:
     assert names == ["embedding", *layers, "behind the blocks"]
 
 
+@pytest.mark.full
 def test_json_has_the_closure_at_the_top() -> None:
     found = gap("llama", "torch-eager", "torch-eager").to_dict()
     assert json.loads(json.dumps(found, allow_nan=False))["closure"] is None

@@ -138,6 +138,7 @@ def test_errors_of_a_trained_model_have_the_size_of_real_ones(name: str) -> None
     assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
 
 
+@pytest.mark.full
 def test_a_tied_head_reads_its_own_rounding_of_the_table() -> None:
     """Under autocast the embedding reads the table in float32, and the head in bf16."""
     emulated, real = compare(build("gpt2"), draw(), "autocast-bf16")

@@ -121,6 +121,7 @@ def count_bytes(entries: int) -> int:
     return counter.most
 
 
+@pytest.mark.full
 def test_logits_of_all_runs_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_scores, "LOGITS", 2**22)
     added = count_bytes(MANY) - count_bytes(FEW)

@@ -76,6 +76,7 @@ CONTEXTS: dict[str, tuple[Callable[[Any, Tensor, list[Tensor]], Tensor], str]] =
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_what_a_text_was_read_beside_is_named(learned: Any, name: str) -> None:
     read, cause = CONTEXTS[name]

@@ -20,6 +20,8 @@ from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.recorded_gap import HALF
 from tests.numerics.recorded.recording import EAGER, find, record
 
+pytestmark = pytest.mark.full
+
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 64,

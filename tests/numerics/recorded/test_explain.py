@@ -72,6 +72,7 @@ def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor],
     assert f"rounding: {name} explains 100%" in str(found)
 
 
+@pytest.mark.full
 def test_by_emulation_alone_runs_that_round_alike_are_named_together(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
@@ -84,6 +85,7 @@ def test_by_emulation_alone_runs_that_round_alike_are_named_together(
     assert written["best"] == [one.name for one in found.best]
 
 
+@pytest.mark.full
 def test_errors_that_went_apart_are_told_by_their_size(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
@@ -104,6 +106,7 @@ def test_errors_that_went_apart_are_told_by_their_size(
     assert plain.best[0].name == "float32"
 
 
+@pytest.mark.full
 def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_mistake_is_called_a_bug_and_named(
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_a_few_tokens_are_assigned_to_no_profile(model: nn.Module, pieces: list[Tensor]) -> None:
     found = find(model, record([pieces[0][:6]], RUNS["torch-sdpa"]), CANDIDATES[:2])
     assert not found.is_bug
@@ -204,6 +208,7 @@ def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
     assert "none that was tried explains it: another checkpoint" in str(found)
 
 
+@pytest.mark.full
 def test_a_beginning_left_out_is_named(pieces: list[Tensor]) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -265,6 +270,7 @@ def wrong_base(logits: Tensor, ids: Tensor) -> list[float]:
     return [one / math.log(10) for one in score(logits, ids)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "cause"),
     [
@@ -302,6 +308,7 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
     ]
 
 
+@pytest.mark.full
 def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tensor]) -> None:
     model, low = (load("sdpa", kind) for kind in (torch.float32, torch.bfloat16))
     plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])

@@ -82,6 +82,7 @@ def test_heads_whose_width_is_not_told_are_scaled_as_others() -> None:
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_the_token_of_the_beginning_twice_is_named() -> None:
     own = make(PLAIN)
     own.config.bos_token_id = 1

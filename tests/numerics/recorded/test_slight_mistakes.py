@@ -148,6 +148,7 @@ def read_cast(ids: Tensor) -> Any:
     return load("sdpa", torch.float32).to(torch.bfloat16)(input_ids=ids[None]).logits[0]
 
 
+@pytest.mark.full
 def test_a_model_that_was_cast_whole_is_found_by_its_digits(
     model: nn.Module, pieces: list[Tensor]
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_model_that_was_cast_whole_is_found_by_its_digits(
     torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_what_float32_makes_is_no_cast(model: nn.Module, pieces: list[Tensor]) -> None:
     """Of no difference every run explains all, or none."""
     scores = TokenScores(model, pieces[:1], run_model)
@@ -181,6 +183,7 @@ def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
     assert find_rounded(norm)[0].startswith("buffers (.table) were rounded to bf16")
 
 
+@pytest.mark.full
 def test_what_a_cast_changes_is_found_where_digits_went_apart() -> None:
     """An engine elsewhere: its error is as large as what the frequencies make, and its own."""
     own = draw_model()
@@ -223,6 +226,7 @@ def change(records: list[TokenRecord], *places: int) -> list[TokenRecord]:
     return [TokenRecord(token_ids=first.token_ids, logprobs=tuple(values)), *others]
 
 
+@pytest.mark.full
 def test_one_token_that_is_far_out_is_told_as_such(model: nn.Module, pieces: list[Tensor]) -> None:
     engine = load("sdpa")
     plain = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])

@@ -33,6 +33,7 @@ def computed(x, blocks, arithmetic):
         yield x
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(inputs, seeds, styles, st.sampled_from([8, 11, 24]), st.booleans())
 def test_the_running_bound_is_never_below_the_error(kind, seed, style, t, two):

@@ -116,6 +116,7 @@ def spectra(model: PreTrainedModel) -> list[float]:
     return [value for column in columns for value in column.tolist()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", [pruned, normed, adapted, trained_whole])
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 def test_measures_of_weights_read_what_the_model_computes_with(change: Change) -> None:

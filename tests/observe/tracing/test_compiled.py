@@ -30,6 +30,7 @@ def test_hooks_inside_compiled_code_are_called() -> None:
     assert heard == [False]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_compiled_model_reads_as_it_does_uncompiled(whole: bool) -> None:
     model = built("llama").eval()

@@ -39,6 +39,7 @@ def drawn(monkeypatch):
     monkeypatch.setattr(report, "check_drawing", lambda kind: None)
 
 
+@pytest.mark.full
 def test_every_picture_of_a_report_is_a_figure():
     content = sample(["a", "b"])
     found = figures(content)
@@ -96,6 +97,7 @@ def test_a_layer_stands_at_its_depth_where_the_last_ones_have_no_reading():
     assert lines["b"]["x"] == pytest.approx([1 / 8, 2 / 8, 3 / 8, 4 / 8])
 
 
+@pytest.mark.full
 def test_checkpoints_of_a_run_are_drawn_over_its_steps():
     content = sample(["c", "a", "b"], steps=[300, 100, 200], layers=4)
     figure = figures(content)["dimension-effective_dimension-steps"]
@@ -135,6 +137,7 @@ def test_a_reading_that_is_nowhere_is_no_figure():
     assert "stream-norm" not in found and "stream-kurtosis" in found
 
 
+@pytest.mark.full
 def test_hostile_names_and_tokens_are_letters_and_no_paths(tmp_path):
     content = clouded(["../../etc", "<b>x</b>"])
     found = figures(content)
@@ -193,6 +196,7 @@ def test_a_map_of_parts_of_a_text_has_a_gap_between_them():
     assert positions[10:12] == ["⋯", "252"]
 
 
+@pytest.mark.full
 def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
     whole = Report(clouded(["a"]))
     folder = whole.save(tmp_path / "out", figures="pdf")
@@ -208,6 +212,7 @@ def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
     assert own.read_text() == "mine"
 
 
+@pytest.mark.full
 def test_a_failure_while_drawing_loses_nothing_that_was_measured(drawn, tmp_path, monkeypatch):
     folder = Report(sample(["a"])).save(tmp_path / "out")
 

@@ -114,6 +114,7 @@ def test_one_size_or_one_rate_draws_nothing() -> None:
     assert found["ladder-loss.svg"] == found["ladder-rate.svg"] == ""
 
 
+@pytest.mark.full
 def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> None:
     page = render(content())
     section = page[page.index('<section id="ladder"') :]

@@ -40,6 +40,7 @@ def words(message: Any) -> tuple[str, str]:
     return last[0], last[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", CODES)
 def test_no_message_is_without_a_sure_translation(code: str):
     stored = catalogue(code)
@@ -218,6 +219,7 @@ def test_an_english_page_carries_no_other_words():
     assert not CHINESE.search(render(sample(["a"])).partition("plotly.js")[0])
 
 
+@pytest.mark.full
 def test_the_page_is_chinese_in_a_browser(window: Open):
     report = sample(layers=3, sequences=1)
     report["findings"][0]["sentence"] = "Layer 1 head 2: largest attention score 131, above 100"

@@ -98,6 +98,7 @@ def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None
     assert page.locator("h2").count() >= 5
 
 
+@pytest.mark.full
 def test_on_a_phone_nothing_is_wider_than_the_page(window: Open) -> None:
     page = window(render(passed()), viewport=PHONE, has_touch=True, is_mobile=True)
     page.wait_for_selector("#picture-1 .main-svg", state="attached")

@@ -93,6 +93,7 @@ def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
     assert not CHINESE.search("".join(texts(render(content))).replace("更宽的前馈层", ""))
 
 
+@pytest.mark.full
 def test_the_page_opens_in_a_browser_on_a_desk_and_on_a_phone(window: Open, tmp_path: Path) -> None:
     content = campaign_sample("a change that is told in a sentence of some length, with its why")
     save_campaign(content, tmp_path)

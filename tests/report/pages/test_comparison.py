@@ -55,6 +55,7 @@ def written(page: str) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
 
 
+@pytest.mark.full
 def test_every_arm_has_its_verdict_difference_and_interval_lowest_first():
     content, page = whole()
     shown = body(page)
@@ -366,6 +367,7 @@ def claim(verdict: str, words: str = "Two terms are better than one.") -> dict:
     }
 
 
+@pytest.mark.full
 def test_what_sources_claim_stands_with_its_verdict():
     claims = [claim("holds"), claim("fails", "It fails."), claim("not decided"), {}]
     page = render(few() | {"claims": claims})

@@ -73,6 +73,7 @@ def test_whatever_a_token_holds_it_is_visible_short_and_writable(token):
     shown.encode()
 
 
+@pytest.mark.full
 def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page():
     calm = Tags(render(hostile("calm")))
     wild = Tags(render(hostile(f"{HOSTILE}\" onload='x' {{{{7*7}}}}")))
@@ -136,6 +137,7 @@ def test_a_large_model_with_as_many_pictures_as_findings_stays_below_the_limit()
     assert "its picture is in report.json" in page
 
 
+@pytest.mark.full
 def test_findings_are_listed_worst_first_with_number_threshold_and_source():
     report = sample()
     report["findings"].reverse()
@@ -146,6 +148,7 @@ def test_findings_are_listed_worst_first_with_number_threshold_and_source():
     assert page.index("131.2") < page.index("912.4") < page.index("0.33")
 
 
+@pytest.mark.full
 def test_findings_and_their_pictures_belong_to_their_model_however_long_its_name_is():
     names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
     report = sample(names)
@@ -160,6 +163,7 @@ def test_findings_and_their_pictures_belong_to_their_model_however_long_its_name
     assert all(f"<i>{model['name']}</i>" in head for model in view["models"])
 
 
+@pytest.mark.full
 def test_every_measure_says_what_it_is_and_how_it_is_defined():
     report = sample()
     page = render(report)
@@ -171,10 +175,12 @@ def test_every_measure_says_what_it_is_and_how_it_is_defined():
             assert f'<dt data-column="{column}">{column}</dt>' in page
 
 
+@pytest.mark.full
 def test_no_path_of_another_file_stands_on_the_page_as_if_it_could_be_opened():
     assert "docs/measures" not in render(sample())
 
 
+@pytest.mark.full
 def test_what_all_cards_say_is_said_once_and_backticks_become_code():
     report = sample(["a", "b"])
     report["models"][0]["card"] = "It is `GPT2LMHeadModel`. Trained in lockstep on <one> text."
@@ -185,6 +191,7 @@ def test_what_all_cards_say_is_said_once_and_backticks_become_code():
     assert "`" not in page[page.index("<body>") : page.index('id="data"')]
 
 
+@pytest.mark.full
 def test_a_single_card_and_no_card_at_all_are_no_row():
     one, none = sample(["a"]), sample(["a", "b"])
     for model in none["models"]:
@@ -200,6 +207,7 @@ def read_by(tokens):
     return render(report)
 
 
+@pytest.mark.full
 def test_models_that_read_different_lengths_are_said_to():
     page = read_by([[256] * 4, [256, 256, 200, 31]])
     assert "<td>4 × 256</td><td>2 × 256, 1 × 200, 1 × 31</td>" in page
@@ -207,6 +215,7 @@ def test_models_that_read_different_lengths_are_said_to():
     assert "attention norms follow length" in page
 
 
+@pytest.mark.full
 def test_models_that_read_the_same_get_no_remark():
     page = read_by([[256] * 4, [256] * 4])
     assert page.count("<td>4 × 256</td>") == 2
@@ -214,10 +223,12 @@ def test_models_that_read_the_same_get_no_remark():
     assert "attention norms follow length" not in page
 
 
+@pytest.mark.full
 def test_the_same_total_in_other_lengths_is_a_difference():
     assert "attention norms follow length" in read_by([[100, 300], [200, 200]])
 
 
+@pytest.mark.full
 def test_the_page_says_which_part_of_a_text_was_read_and_what_is_hashed():
     report = sample(["a"], sequences=4, tokens=512)
     report["text"] |= {"source": "input.txt", "hash": "sha256:ab", "hashed": "the whole text"}
@@ -232,18 +243,21 @@ def test_the_page_says_which_part_of_a_text_was_read_and_what_is_hashed():
     assert "4 sequences, 1,567 tokens of input.txt." in " ".join(render(report).split())
 
 
+@pytest.mark.full
 def test_a_report_without_counts_per_model_names_those_of_the_text():
     page = render(sample(["a", "b"]))
     assert " 160 tokens of" in page
     assert "Tokens read" not in page
 
 
+@pytest.mark.full
 def test_what_is_not_applicable_says_why():
     report = sample(["a", "b"])
     report["measures"][3]["not_applicable"] = [{"model": "b", "reason": "its rows do not sum to 1"}]
     assert "not applicable, because its rows do not sum to 1" in render(report)
 
 
+@pytest.mark.full
 def test_the_same_report_gives_the_same_page():
     assert render(sample()) == render(sample())
 
@@ -267,6 +281,7 @@ def said_of_losses(report):
     return [re.sub(r"<[^>]+>", "", " = ".join(line)).strip() for line in lines]
 
 
+@pytest.mark.full
 def test_the_loss_and_its_perplexity_stand_at_the_head_with_the_name_of_the_text():
     report = sample(["a"])
     report["text"]["source"] = "/somewhere/else/shakespeare.txt"
@@ -275,6 +290,7 @@ def test_the_loss_and_its_perplexity_stand_at_the_head_with_the_name_of_the_text
     assert line == "Loss on shakespeare.txt = 4.071 nats per token perplexity 58.6"
 
 
+@pytest.mark.full
 def test_each_model_that_has_a_loss_is_named_with_it():
     report = sample(["a", "b", "c"])
     report["models"][1]["loss_nats"] = None
@@ -285,6 +301,7 @@ def test_each_model_that_has_a_loss_is_named_with_it():
     ]
 
 
+@pytest.mark.full
 def test_without_a_text_there_is_no_loss():
     report = sample(["a"])
     report["models"][0]["loss_nats"] = None
@@ -300,6 +317,7 @@ def test_bounds_of_what_other_measures_read_are_listed_apart():
     ]
 
 
+@pytest.mark.full
 def test_a_line_that_is_drawn_beside_is_called_by_its_name():
     report = sample(["a"], layers=2)
     (spectrum,) = (one for one in report["measures"] if one["name"] == "spectrum")

@@ -26,6 +26,7 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
+@pytest.mark.full
 def test_a_folder_holds_the_page_the_data_and_the_tables(tmp_path: Path):
     folder = report().save(tmp_path / "new" / "deep")
     assert {"report.html", "report.json", "tables/gain.csv", "tables/gain.parquet"} <= set(

@@ -62,6 +62,7 @@ def test_findings_name_the_block_that_they_are_about(older: Report):
     )
 
 
+@pytest.mark.full
 def test_it_is_written_as_todays_and_read_again(older: Report, tmp_path: Path):
     older.save(tmp_path / "again")
     again = load_report(tmp_path / "again")

@@ -52,6 +52,7 @@ def test_a_saved_report_loads_as_it_was(tmp_path: Path):
             pd.testing.assert_frame_equal(loaded.frame(name), kept.frame(name))
 
 
+@pytest.mark.full
 def test_hostile_strings_survive_as_data(tmp_path: Path):
     kept = hostile()
     loaded = load_report(kept.save(tmp_path / "out"))
@@ -62,6 +63,7 @@ def test_hostile_strings_survive_as_data(tmp_path: Path):
     assert parquet["model"].iloc[0] == spelled
 
 
+@pytest.mark.full
 def test_hostile_strings_stay_text_on_the_page(tmp_path: Path):
     written = hostile().to_html(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<img src=x" not in written
@@ -125,6 +127,7 @@ def test_csv_and_parquet_hold_every_digit(tmp_path: Path):
         assert read["layer"].dtype == "int64"
 
 
+@pytest.mark.full
 def test_infinite_findings_survive(tmp_path: Path):
     tables = frames()
     tables["attention"] = tables["attention"].assign(logit_max=math.inf)
@@ -223,12 +226,14 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     assert '"' not in inside and "<" not in inside
 
 
+@pytest.mark.full
 def test_a_page_too_large_for_a_notebook_becomes_a_summary(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("layerlab.report.results.report.NOTEBOOK_BYTES", 10)
     shown = hostile()._repr_html_()
     assert "to_html" in shown and "<iframe" not in shown and "<img" not in shown
 
 
+@pytest.mark.full
 def test_a_report_loads_without_torch(tmp_path: Path):
     folder = report().save(tmp_path / "out")
     script = (

@@ -46,6 +46,7 @@ def test_a_long_curve_becomes_means_on_updates_that_seeds_share():
     assert set(other["loss"]) == {1}
 
 
+@pytest.mark.full
 def test_many_runs_share_the_budget_and_none_falls_below_the_least():
     runs = [curve(range(1, 501), [1.0] * 500) for _ in range(200)]
     found = curve_columns(runs, "train", ["loss"])["runs"]

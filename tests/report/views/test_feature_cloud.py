@@ -61,6 +61,7 @@ def test_a_picture_of_another_kind_is_left_alone():
     assert feature_cloud.pictures(sample(["a"]), "features") == []
 
 
+@pytest.mark.full
 def test_hostile_tokens_stand_in_the_page_as_data():
     page = render(clouded())
     assert HOSTILE not in page and "\u202eabc" not in page.replace("⟨U+202E⟩", "")

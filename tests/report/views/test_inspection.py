@@ -46,6 +46,7 @@ def test_a_longer_text_counts_for_more_in_a_layer_mean_and_a_worst_is_the_larges
     assert series["values"]["worst"]["mean"] == [5, 5]
 
 
+@pytest.mark.full
 def test_checkpoints_of_two_runs_are_no_line_of_one():
     report = sample(["a", "b", "c"], steps=[0, 100, 100])
     for model, run in zip(report["models"], ("one", "one", "two"), strict=True):
@@ -183,6 +184,7 @@ def test_pictures_are_kept_in_the_order_of_the_findings_until_the_page_is_full()
     assert list(kept) == ["late"]
 
 
+@pytest.mark.full
 def test_models_of_unlike_depth_are_aligned_by_depth():
     assert inspection.compact(sample(["a", "b"], layers=[3, 5]))["aligned"]
     assert not inspection.compact(sample(["a", "b"], layers=3))["aligned"]

@@ -55,6 +55,7 @@ def test_pictures_survive_the_way_through_a_file(tmp_path):
     assert Report(content) == report
 
 
+@pytest.mark.full
 def test_hostile_tokens_stand_in_the_page_as_data():
     page = render(looked())
     assert HOSTILE not in page and "\u202eabc" not in page.replace("⟨U+202E⟩", "")

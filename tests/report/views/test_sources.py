@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from markupsafe import Markup
 
 from layerlab.report.pages.inspection import render
@@ -40,6 +41,7 @@ def test_the_registry_names_every_source_in_full():
     assert all(len(entry) == 4 and all(entry) for entry in read_registry().values())
 
 
+@pytest.mark.full
 def test_a_key_below_a_plot_is_a_link_too(opened: Open):
     page = opened(sample(["a"]))
     page.locator("section#spectrum").scroll_into_view_if_needed()

@@ -39,6 +39,7 @@ def test_powers_are_judged_by_their_intervals(powers, noise, word):
     assert judge_degrees(exact[..., None] * np.exp(noise * normal), 0).word == word
 
 
+@pytest.mark.full
 def test_no_error_of_24_digits_is_called_as_large_as_the_result():
     found = study("rounding-norm", draws=4, digits=24, progress=False, threads=1)
     rows = found.frame().query("statistic == 'normwise' and layers == 20 and spectral_norm == 256")

@@ -88,6 +88,7 @@ def test_a_folder_holds_page_tables_and_settings(tmp_path):
     assert not re.search(r'(?:src|href)="https?:', page.split("<script")[0])
 
 
+@pytest.mark.full
 def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = study("rounding-input", **QUICK, out=tmp_path / "out")
     found = find_study("rounding-input")

@@ -63,6 +63,7 @@ def test_many_draws_have_the_percentiles_as_they_are():
         assert ((found.low, found.high) == (low, high)) != wider
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [np.mean, np.median])
 def test_rounds_that_are_computed_together_are_those_one_after_the_other(number):
     """To the bit, however the draws lie in memory."""

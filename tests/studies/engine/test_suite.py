@@ -86,6 +86,7 @@ def test_a_format_that_no_picture_has_is_refused_in_one_clear_line(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_the_list_of_studies_loads_no_transformers(tmp_path):
     said = python("-c", LISTED, cwd=tmp_path, server=BEFORE)
     assert said.returncode == 0 and "unit-ball" in said.stdout, said.stderr

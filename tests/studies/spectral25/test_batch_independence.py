@@ -54,6 +54,7 @@ def test_entries_that_a_model_rules_out_are_no_logits(lowest):
     assert (plain > 0.1).all() and torch.allclose(found, plain, rtol=0.5)
 
 
+@pytest.mark.full
 def test_a_model_whose_texts_see_each_other_is_found_out():
     model = get_model("llama").model
     hook = model.model.norm.register_forward_hook(mix)

@@ -170,6 +170,7 @@ def made_up(trial, **sizes):
     return {**found, "curve": [(1, 3.0), (2, 2.0)]}
 
 
+@pytest.mark.full
 def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr(train_to_loss, "train_one", made_up)
     first = work(tmp_path)

@@ -1,5 +1,7 @@
 """A dimension is read off as many tokens as show it, or a reader is told that it is not."""
 
+import pytest
+
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.feature_statistics import warn_of_few
 from layerlab.studies.support.passages import get_model
@@ -14,6 +16,7 @@ def test_a_width_of_a_quarter_of_the_tokens_is_not_too_wide():
     assert "for a width of 129 of other and 2,048 of third they are too few" in told
 
 
+@pytest.mark.full
 def test_the_dimension_of_a_wide_model_of_a_user_is_said_to_be_cut_off():
     model = made("gpt2", n_embd=192)
     quick = {"draws": 4, "layers": 2, "width": 16, "progress": False, "threads": 1, "fast": True}

@@ -55,6 +55,7 @@ def test_what_could_not_be_made_is_tried_again():
     assert len(tried) == 2
 
 
+@pytest.mark.full
 def test_models_loaded_and_built_at_once_are_what_they_are_alone():
     def numbers(model):
         return torch.cat([parameter.flatten() for parameter in model.parameters()])

@@ -141,6 +141,7 @@ def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_p
     assert (trained["pangu-pi"]["nats"] != 7).all()
 
 
+@pytest.mark.full
 def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
     monkeypatch.setattr(small_models, "FAST", {**SIZES, "updates": 1})
     parts, remarks = small_models.gather_arms(work(tmp_path, fast=True, draws=1), ARMS)

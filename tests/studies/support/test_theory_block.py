@@ -8,6 +8,7 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.support.passages import get_model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["condition-table", "bound-depth"])
 def test_a_block_without_attention_is_said(name):
     from transformers import Lfm2Config, Lfm2ForCausalLM

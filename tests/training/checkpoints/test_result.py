@@ -10,6 +10,8 @@ from layerlab import UserError, train
 from layerlab.training.checkpoints import result
 from tests import mounted
 
+pytestmark = pytest.mark.full
+
 SMALL = {
     "name": "small",
     "model": {"width": 64, "layers": 1, "heads": 2, "context": 16},

@@ -42,6 +42,7 @@ def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Tr
     return trainer
 
 
+@pytest.mark.full
 def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny: Family, tmp_path: Path) -> None:
     plain, seen = (tiny("gpt2") for _ in range(2))
     fitted(plain, tmp_path, [])
@@ -67,6 +68,7 @@ def test_pieces_of_a_batch_count_as_one_update(tiny: Family, tmp_path: Path) -> 
     assert sorted({row["update"] for row in monitor.rows}) == [0, 2]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
 def test_alarms_are_logged_and_warned_of(tiny: Family, tmp_path: Path) -> None:
     model = tiny("llama")

@@ -86,6 +86,7 @@ def test_compiled_models_are_read(tiny: Family, form: str) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.full
 @QUIET
 @pytest.mark.parametrize("form", ["layers in place", "whole, given"])
 def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny: Family, form: str) -> None:
@@ -112,6 +113,7 @@ def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny: Family, f
     torch.compiler.reset()
 
 
+@pytest.mark.full
 @QUIET
 @pytest.mark.parametrize("form", ["layers in place", "whole, given"])
 def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny: Family, form: str) -> None:

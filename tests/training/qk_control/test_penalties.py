@@ -105,6 +105,7 @@ def test_without_settings_a_run_keeps_every_bit() -> None:
     assert all(torch.equal(value, named[name]) for name, value in plain.state_dict().items())
 
 
+@pytest.mark.full
 def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
     free, held = model(large=8.0), model(large=8.0)
     start = norms(free)[:, 0].mean()
@@ -114,6 +115,7 @@ def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
     assert norms(held)[:, 0].mean() < 0.5 * norms(free)[:, 0].mean()
 
 
+@pytest.mark.full
 def test_the_condition_penalty_makes_the_condition_smaller() -> None:
     def condition(one: LabForCausalLM) -> float:
         values = norms(one)
@@ -253,6 +255,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.full
 def test_two_processes_stay_alike(tmp_path: Path) -> None:
     """Each hears other scores; both scale by the larger, or their weights would part."""
     running = [Forked("-c", PROCESS, str(rank), tmp_path / "store") for rank in range(2)]

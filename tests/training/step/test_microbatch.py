@@ -74,6 +74,7 @@ def test_pieces_are_all_rows_in_order() -> None:
         assert max(len(piece) for _, piece in pieces) == min(size or 7, 7)
 
 
+@pytest.mark.full
 def test_halving_rounds_up_and_ends_at_one_sequence() -> None:
     split, sizes = MicroBatcher(7), []
     while split.size > 1:

@@ -101,6 +101,7 @@ def test_laws_hold(places: str) -> None:
     holds("canon", places=places)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

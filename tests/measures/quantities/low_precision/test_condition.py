@@ -95,6 +95,7 @@ def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observ
     assert all(row["apriori"] > row["worst"] for row in rows[1:])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

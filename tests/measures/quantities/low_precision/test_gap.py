@@ -16,6 +16,7 @@ SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 32}
 IDS = [list(range(24))]
 
 
+@pytest.mark.full
 def test_rows_are_those_of_the_function() -> None:
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
@@ -33,6 +34,7 @@ def test_rows_are_those_of_the_function() -> None:
     assert set(rows["by"]) == {"token", "operation", "component", "layer", "remedy"}
 
 
+@pytest.mark.full
 def test_a_report_has_what_the_command_prints() -> None:
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
@@ -53,6 +55,7 @@ def test_a_report_has_what_the_command_prints() -> None:
     assert all(any(one.summary in note for note in measure["notes"]) for one in (found.a, found.b))
 
 
+@pytest.mark.full
 def test_what_a_remedy_leaves_is_named_so() -> None:
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
@@ -70,6 +73,7 @@ def test_what_a_remedy_leaves_is_named_so() -> None:
     assert ", ".join(found.remedies[1].operations) in set(left["part"])
 
 
+@pytest.mark.full
 def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean() -> None:
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
@@ -86,6 +90,7 @@ def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean() -> 
     assert "<td>是</td>" in section and "<td>否</td>" in section
 
 
+@pytest.mark.full
 def test_of_one_profile_twice_a_report_says_that_nothing_differs() -> None:
     model = layerlab.build("llama", **SIZES, seed=0)
     same = "gap(a='torch-eager',b='torch-eager',tokens=24)"

@@ -110,6 +110,7 @@ def test_under_autocast_logits_err_as_torch_s_own_do_and_only_in_its_formats(tin
     assert rows[2]["error"] < rows[0]["error"]
 
 
+@pytest.mark.full
 def test_what_overflows_is_said_and_is_no_error_of_the_program(tiny):
     model = tiny("gpt2")
     with torch.no_grad():

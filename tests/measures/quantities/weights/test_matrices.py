@@ -124,6 +124,7 @@ def rows(model: PreTrainedModel | str, **options: Any) -> pd.DataFrame:
     return found.frames["matrices"].drop(columns="model")
 
 
+@pytest.mark.full
 def test_a_folder_is_read_as_the_model_in_memory_and_never_loaded(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_rows_of_a_transposed_matrix_are_its_outputs(tiny: Any) -> None:
     assert row.stable_rank == pytest.approx((values**2).sum() / values[0] ** 2)
 
 
+@pytest.mark.full
 def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny: Any) -> None:
     read = rows(tiny("llama", tie_word_embeddings=False))
     outside = read[~read.layer.isin([0, 1])]
@@ -160,6 +162,7 @@ def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny: Any) -> No
     assert set(rows(tiny("llama", tie_word_embeddings=True)).layer) == {-1, 0, 1}
 
 
+@pytest.mark.full
 def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
     model = family("mixtral")
     read = rows(model)
@@ -220,6 +223,7 @@ def test_what_needs_a_text_is_refused_beside_weights() -> None:
         inspect("llama", weights=True, dtype="float32")
 
 
+@pytest.mark.full
 def test_a_text_may_be_read_beside_the_matrices(tiny: Any) -> None:
     ids = torch.arange(8)[None]
     model = tiny("gpt2")
@@ -238,6 +242,7 @@ def test_each_family_has_matrices(name: str) -> None:
     assert all(row["rank"] <= row["full_rank"] and row["norm"] >= 0 for row in read)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["aria_text", "gpt_oss", "llama4_text", "mixtral"])
 def test_rows_of_experts_are_their_outputs(name: str, tmp_path: Path) -> None:
     """All but Mixtral's are stored the other way round; files hold Mixtral's one by one."""

@@ -77,6 +77,7 @@ def test_a_planted_share_is_found_and_judged():
     assert judge_adding(planted(norms=0.5, logits=0.9), WORK).word == "fails"
 
 
+@pytest.mark.full
 def test_a_fused_kernel_keeps_nothing_where_every_result_is_rounded():
     told = {
         mode: " ".join(

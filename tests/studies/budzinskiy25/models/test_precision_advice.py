@@ -41,6 +41,7 @@ def planted(**shares):
     return {(model, name): one for model in builtin.NAMES for name, one in found.items()}
 
 
+@pytest.mark.full
 def test_planted_shares_are_judged():
     assert planted(softmax=0.4)["llama", SCORES].value == pytest.approx(0.4)
     assert judge_advised(planted(softmax=0.4), "bf16", FUSED).word == "holds"

@@ -1,6 +1,7 @@
 """Both modules before training: variants share what they can, and words follow planted losses."""
 
 import numpy as np
+import pytest
 import torch
 
 from layerlab.model.build import build
@@ -41,6 +42,7 @@ def test_only_terms_are_scattered_and_no_path_is_silent():
     assert all(value.abs().max() > 0 for value in model.parameters())
 
 
+@pytest.mark.full
 def test_a_batch_has_a_share_for_every_variant_start_and_layer():
     draw = Sampler(count=1, generator=torch.Generator().manual_seed(0))
     found = one(draw, layers=2, width=32)["dimension"]

@@ -85,6 +85,7 @@ def test_a_picture_shows_each_token_in_its_colour():
     assert "60.0%" in picture.title
 
 
+@pytest.mark.full
 def test_a_picture_of_a_model_of_a_user_has_a_name_that_a_file_can_have(tmp_path):
     kept = [tmp_path / run / "checkpoint-1" for run in ("early", "late")]
     for one in kept:
