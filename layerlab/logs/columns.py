@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,21 @@ COMMA = re.compile(r"'[-+]?\d+,\d+'")
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
+@dataclass(frozen=True)
+class _Readings:
+    """A table of which the columns are known."""
+
+    table: "pa.Table"
+    path: Path
+    loss: str
+    step: str | None
+    runs: tuple[str | None, str | None]  # the columns of arm and seed
+    losses: np.ndarray
+    steps: np.ndarray | None
+    read: np.ndarray  # whether a row has a loss
+    timed: np.ndarray  # whether it has a step
+
+
 def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[TrainingLog]:
     """Yield the runs of a table, each row of which is a reading.
 
@@ -48,6 +64,20 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     Raises:
         UserError: a column is missing or holds no numbers, or readings of several runs cannot be
             told apart.
+    """
+    readings = _choose_columns(table, path, columns)
+    left = (table.schema.metadata or {}).get(LEFT_OUT.encode(), b"").decode().splitlines()
+    names = [*table.column_names, *left]
+    beside = () if columns.loss is not None else find_beside(readings.loss, names)
+    for run, rows in _place_runs(readings, columns).items():
+        yield _read_run(readings, run, rows, beside)
+
+
+def _choose_columns(table: "pa.Table", path: Path, columns: LogColumns) -> _Readings:
+    """Find the columns of a table, and read losses and steps.
+
+    Raises:
+        UserError: one is missing or holds no numbers, or it tells parts of a run apart.
     """
     names = table.column_names
     loss = (
@@ -60,7 +90,6 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
             f"{path} has no column with a usual name for a loss; type --loss COLUMN, one of "
             f"{list_columns(names)}"
         )
-    left = (table.schema.metadata or {}).get(LEFT_OUT.encode(), b"").decode().splitlines()
     step = _find(names, columns.step, STEPS, "--step", path)
     arm = _find(names, columns.arm, ARMS, "--arm", path)
     seed = _find(names, columns.seed, SEEDS, "--seed", path)
@@ -80,84 +109,109 @@ def split_runs(table: "pa.Table", path: Path, columns: LogColumns) -> Iterator[T
     timed = np.ones_like(read) if step is None else table[step].is_valid().to_numpy()
     if steps is not None and not np.isfinite(steps[read & timed]).all():
         raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
-    for (one, number), every in _place_runs(table, (arm, seed), read, path, columns).items():
-        called = _call(one, number)
-        # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
-        rows = every[read[every] & timed[every]]
-        rows = rows if len(rows) else every[timed[every]]
-        if not len(rows):
+    return _Readings(table, path, loss, step, (arm, seed), losses, steps, read, timed)
+
+
+def _read_run(
+    readings: _Readings, run: tuple[str, str | None], every: np.ndarray, beside: tuple[str, ...]
+) -> TrainingLog:
+    """Return a run of a table by its rows.
+
+    Args:
+        run: its arm and its seed.
+        every: its rows, also those without a loss or a step.
+        beside: other names of the table that may be of a loss.
+
+    Raises:
+        UserError: no row has a step, or the rows are of several runs.
+    """
+    arm, seed = run
+    read, timed, steps = readings.read, readings.timed, readings.steps
+    # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
+    rows = every[read[every] & timed[every]]
+    rows = rows if len(rows) else every[timed[every]]
+    if not len(rows):
+        raise UserError(
+            f"no row of {_call(*run)} in {readings.path} has a step: the column {readings.step!r} "
+            "is empty there; write its steps, name another with --step COLUMN, or leave it out"
+        )
+    own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
+    order, again = _order(own)
+    again = again if read[rows[0]] else 0
+    _refuse_several(readings, run, rows, again)
+    table, losses = readings.table.take(rows), readings.losses[rows]
+    refuse_kinds(table.drop_columns(readings.loss), own, losses, _call(*run), readings.path)
+    if not read[rows[0]]:
+        _refuse_elsewhere(table, readings.loss, _call(*run), readings.path)
+    bare = every[timed[every] & ~read[every]]
+    later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
+    return TrainingLog(
+        place=str(readings.path),
+        arm=arm,
+        seed=seed,
+        steps=own[order],
+        losses=losses[order],
+        loss_name=readings.loss,
+        step_name=readings.step or ROWS,
+        mean=MEANS.get(readings.loss) in readings.table.column_names,
+        again=again,
+        blank=later if later > own.max() else None,
+        beside=beside,
+        resumed=float(own[-1]) if own[-1] < own.max() else None,
+        words=tuple(find_words(table, readings.runs)),
+        empty=not read[rows[0]],
+    )
+
+
+def _refuse_several(
+    readings: _Readings, run: tuple[str, str | None], rows: np.ndarray, again: int
+) -> None:
+    """Refuse rows of several runs.
+
+    Args:
+        again: how many of them are at the step of another.
+
+    Raises:
+        UserError: they are.
+    """
+    path, steps = readings.path, readings.steps
+    if steps is None:
+        if len(rows) > 1 and readings.runs != (None, None):
             raise UserError(
-                f"no row of {called} in {path} has a step: the column {step!r} is "
-                "empty there; write its steps, name another with --step COLUMN, or leave it out"
+                f"{path} has {len(rows)} rows of {_call(*run)} and no column with a usual name for "
+                "a step; name the one that orders them, --step COLUMN, or those that tell runs "
+                "apart: --arm COLUMN --seed COLUMN"
             )
-        own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
-        order, again = _order(own)
-        again = again if read[rows[0]] else 0
-        if len(rows) > 1 and steps is None and (arm, seed) != (None, None):
-            raise UserError(
-                f"{path} has {len(rows)} rows of {called} and no column with a usual "
-                "name for a step; name the one that orders them, --step COLUMN, or those that tell "
-                "runs apart: --arm COLUMN --seed COLUMN"
-            )
-        if again and arm is not None and number is None:
-            raise UserError(
-                f"{path} has several readings of {one!r} at one step; name the column that tells "
-                "its runs apart: --seed COLUMN"
-            )
-        if again:
-            refuse_parts(table.take(rows), (arm, seed), path, own)
-        # A resumed run goes back to a step, and another begins where the first one did.
-        if again and begins_twice(own, losses[rows]):
-            told = _find_several(table.take(rows), (arm, seed))
-            apart = "the column" if told is None else f"a column, as {told!r} may be,"
-            raise UserError(
-                f"{path} has several readings of {called} at its first step, "
-                f"{own.min():g}: they are of several runs; name {apart} that tells them apart, "
-                "--arm COLUMN or --seed COLUMN (of a text, those that are meant with --line), or "
-                "leave the rows of one out"
-            )
-        refuse_kinds(table.take(rows).drop_columns(loss), own, losses[rows], called, path)
-        if not read[rows[0]]:
-            _refuse_elsewhere(table.take(rows), loss, called, path)
-        kept = rows[order]
-        bare = every[timed[every] & ~read[every]]
-        later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
-        yield TrainingLog(
-            place=str(path),
-            arm=one,
-            seed=number,
-            steps=own[order],
-            losses=losses[kept],
-            loss_name=loss,
-            step_name=step or ROWS,
-            mean=MEANS.get(loss) in names,
-            again=again,
-            blank=later if later > own.max() else None,
-            beside=() if columns.loss is not None else find_beside(loss, [*names, *left]),
-            resumed=float(own[-1]) if own[-1] < own.max() else None,
-            words=tuple(find_words(table.take(rows), (arm, seed))),
-            empty=not read[rows[0]],
+        return
+    if not again:
+        return
+    arm, seed = run
+    if readings.runs[0] is not None and seed is None:
+        raise UserError(
+            f"{path} has several readings of {arm!r} at one step; name the column that tells its "
+            "runs apart: --seed COLUMN"
+        )
+    table, own = readings.table.take(rows), steps[rows]
+    refuse_parts(table, readings.runs, path, own)
+    # A resumed run goes back to a step, and another begins where the first one did.
+    if begins_twice(own, readings.losses[rows]):
+        told = _find_several(table, readings.runs)
+        apart = "the column" if told is None else f"a column, as {told!r} may be,"
+        raise UserError(
+            f"{path} has several readings of {_call(*run)} at its first step, {own.min():g}: they "
+            f"are of several runs; name {apart} that tells them apart, --arm COLUMN or --seed "
+            "COLUMN (of a text, those that are meant with --line), or leave the rows of one out"
         )
 
 
-def _place_runs(
-    table: "pa.Table",
-    used: tuple[str | None, str | None],
-    read: np.ndarray,
-    path: Path,
-    columns: LogColumns,
-) -> dict[tuple[Any, Any], np.ndarray]:
-    """Return the rows of each run by its arm and seed.
-
-    Args:
-        used: columns that name arm and seed; the path does where there is none.
-        read: whether a row has a loss.
+def _place_runs(readings: _Readings, columns: LogColumns) -> dict[tuple[Any, Any], np.ndarray]:
+    """Return the rows of each run by its arm and seed; the path tells them where no column does.
 
     Raises:
         UserError: a reading has no arm.
     """
-    arm, seed = used
-    named, seeded = read_name(path, columns.name) if None in used else ("", None)
+    table, path, (arm, seed) = readings.table, readings.path, readings.runs
+    named, seeded = read_name(path, columns.name) if None in readings.runs else ("", None)
     if arm is None and not named:
         raise UserError(
             f"the path {short_repr(str(path))} names no arm; type --arm COLUMN, or --name REGEX "
@@ -172,7 +226,7 @@ def _place_runs(
     for row, (one, number) in enumerate(zip(arms, seeds, strict=True)):
         if one:
             places.setdefault((one, number), []).append(row)
-        elif read[row]:
+        elif readings.read[row]:
             raise UserError(f"a reading in {path} has no arm: the column {arm!r} is empty there")
     return {run: np.array(rows) for run, rows in places.items()}
 
