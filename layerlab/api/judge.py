@@ -67,7 +67,8 @@ def judge(
             with numbers, if left out; "latency=lower" or "own=higher" where no word of its name
             says which way is better.
         step: column that readings are ordered by, as for `loss`.
-        line: regular expression of a line of plain text, with groups named step and loss.
+        line: regular expression of a line of plain text, with groups named step and loss; where
+            these stand in lines of their own, "A|B", and a loss is of the last step above it.
         name: regular expression of a path, with groups named arm and seed.
         baseline: arm that the others are judged against; the first if left out.
         margin: test, too, whether each arm is within it of the baseline; of evaluations in units of

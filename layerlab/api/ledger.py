@@ -122,7 +122,8 @@ def judge_idea(
         arm: column that says what a run tries; its path where no column does.
         seed: column that tells the runs of an arm apart, as for `arm`.
         step: column that readings are ordered by.
-        line: regular expression of a line of plain text, with groups named step and loss.
+        line: regular expression of a line of plain text, with groups named step and loss; where
+            these stand in lines of their own, "A|B", and a loss is of the last step above it.
         name: regular expression of a path, with groups named arm and seed.
 
     Raises:

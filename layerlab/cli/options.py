@@ -73,7 +73,10 @@ StepOption = Annotated[
 ]
 LineOption = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Lines of a text, with groups step and loss."),
+    typer.Option(
+        metavar="REGEX",
+        help="Lines of a text, with groups step and loss; 'A|B' where they stand in two.",
+    ),
 ]
 NameOption = Annotated[
     str | None,

@@ -52,8 +52,8 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     """Read the lines that a regular expression fits; others, and long ones, are left out.
 
     Args:
-        columns: whose line has the groups step and loss; lines like nanoGPT's where it is None, of
-            which each kind of loss is a column.
+        columns: whose line has the groups step and loss, either of which may be of a line of its
+            own; lines like nanoGPT's where it is None, of which each kind of loss is a column.
 
     Raises:
         UserError: it fits no line, a group is no number, a line has two losses of one name, or
@@ -70,12 +70,7 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         if rows and columns.loss is None:
             refuse_unread(read, path)
     else:
-        pattern = compile_groups(line, ("step", "loss"), "--line")
-        fitting = [one for one in map(pattern.search, lines) if one]
-        rows = [
-            one.groupdict() | {name: _number(name, one[name], path) for name in ("step", "loss")}
-            for one in fitting
-        ]
+        rows = list(_find_groups(line, lines, path))
     if rows:
         return table_of(rows, path)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
@@ -85,6 +80,21 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         "'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', with what stands there around the groups "
         "step and loss"
     )
+
+
+def _find_groups(line: str, lines: Sequence[str], path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the groups of each line that has a loss, at its own step or the last one above it.
+
+    Raises:
+        UserError: a group is missing, or holds no number.
+    """
+    pattern = compile_groups(line, ("step", "loss"), "--line")
+    step = None
+    for found in filter(None, map(pattern.search, lines)):
+        step = step if found["step"] is None else found["step"]
+        if found["loss"] is not None and step is not None:
+            numbers = {"step": _number("step", step, path)}
+            yield found.groupdict() | numbers | {"loss": _number("loss", found["loss"], path)}
 
 
 def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:

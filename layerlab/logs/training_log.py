@@ -40,7 +40,8 @@ class LogColumns:
         seed: column that tells the runs of an arm apart.
         loss: column that is judged.
         step: column that readings are ordered by.
-        line: regular expression of a line of plain text, with groups named step and loss.
+        line: regular expression of a line of plain text, with groups named step and loss; a loss
+            without a step in its line is of the last one above it.
         name: regular expression of a path, with groups named arm and seed.
     """
 

@@ -18,6 +18,14 @@ from tests.logs.written import ROWS, check, put, read
             [f"[{r['step']}] L={r['loss']}" for r in ROWS],
             r"\[(?P<step>\d+)\] L=(?P<loss>\S+)",
         ),
+        (  # llm.c
+            ["val loss 11.0", *(f"step {r['step']}/9 | 3 ms\nval loss {r['loss']}" for r in ROWS)],
+            r"step +(?P<step>\d+)/|val loss (?P<loss>\S+)",
+        ),
+        (  # OLMo
+            [f"[step={r['step']}/9]\n    train/PPL=3.1\n    eval/CE={r['loss']}" for r in ROWS],
+            r"step=(?P<step>\d+)|eval/CE=(?P<loss>\S+)",
+        ),
     ],
 )
 def test_lines_of_text(lines: list[str], line: str | None, tmp_path: Path) -> None:
