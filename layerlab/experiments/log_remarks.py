@@ -8,6 +8,8 @@ from layerlab.logs.loss_names import HELD_OUT
 from layerlab.logs.training_log import TrainingLog
 from layerlab.validation import short_repr
 
+ALIKE = 0.05  # by which tokens of an update may differ, as where padding is not counted
+
 
 def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
     """Return every remark on how these logs were written and read."""
@@ -18,6 +20,7 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
         *_describe_blank(logs),
         *_describe_passed(logs),
         *_describe_words(logs),
+        *_describe_tokens(logs),
     ]
 
 
@@ -92,3 +95,15 @@ def _describe_words(logs: Sequence[TrainingLog]) -> list[str]:
         return []
     told = ", ".join(map(short_repr, names))
     return [f"readings of a run have several words in {told}: of several texts, keep those of one"]
+
+
+def _describe_tokens(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on runs whose updates are of unlike numbers of tokens."""
+    told = sorted((one.tokens, one.name) for one in logs if one.tokens is not None)
+    if not told or told[-1][0] <= told[0][0] * (1 + ALIKE):
+        return []
+    (least, first), (most, last) = told[0], told[-1]
+    return [
+        f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} ({last}); "
+        "at one step runs have learned from unlike amounts of text"
+    ]

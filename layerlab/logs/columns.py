@@ -27,6 +27,8 @@ from layerlab.logs.training_log import (
     RUNS,
     SEEDS,
     STEPS,
+    TOKENS,
+    UPDATES,
     LogColumns,
     TrainingLog,
 )
@@ -160,7 +162,20 @@ def _read_run(
         resumed=float(own[-1]) if own[-1] < own.max() else None,
         words=tuple(find_words(table, readings.runs)),
         empty=not read[rows[0]],
+        tokens=_count_tokens(readings, every),
     )
+
+
+def _count_tokens(readings: _Readings, rows: np.ndarray) -> float | None:
+    """Return the tokens of an update, in the mean over a run, where its table counts both."""
+    named = [one for one in _list_numeric(readings.table) if one.lower().split("/")[-1] in TOKENS]
+    if not named or readings.steps is None or readings.step not in UPDATES:
+        return None
+    seen = _numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
+    told = np.isfinite(seen) & readings.timed[rows]
+    steps, seen = readings.steps[rows][told], seen[told]
+    rising = len(seen) > 1 and bool((np.diff(seen)[np.diff(steps) > 0] > 0).all())
+    return float(seen[-1] / steps[-1]) if rising and steps[-1] > 0 else None
 
 
 def _refuse_several(

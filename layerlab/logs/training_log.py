@@ -14,6 +14,11 @@ UPDATES = (
 )
 ROWS = "rows"  # are counted where nothing else orders them
 STEPS = (*UPDATES, "tokens", "epoch")
+# Columns that count the tokens of all updates so far, with a tracker's folders before them.
+TOKENS = (
+    *("tokens", "num_tokens", "total_tokens", "tokens_seen", "n_tokens_seen", "consumed_tokens"),
+    *("num_input_tokens_seen", "train_tokens"),
+)
 ARMS, SEEDS = ("arm", "variant"), ("seed",)
 # Columns that name runs, and those that say which text a row is of, with what they say.
 RUNS = ("run", "run_id", "run_name", "run_uuid", "runid", "trial", "trial_id")
@@ -84,6 +89,7 @@ class TrainingLog:
         words: columns of its readings that hold several words, as of several texts.
         passed: logs of the same run that were not read, of another kind than this one.
         empty: whether it has no reading at all, and not even one that is no number.
+        tokens: learned from in an update, in the mean; None where nothing tells.
     """
 
     place: str
@@ -106,6 +112,7 @@ class TrainingLog:
     words: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     empty: bool = False
+    tokens: float | None = None
 
     @property
     def name(self) -> str:

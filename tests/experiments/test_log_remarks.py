@@ -134,3 +134,26 @@ def test_counted_rows_are_held_against_no_steps(tmp_path: Path) -> None:
     logs[0] = log("plain", 0, 3.0, step_name="rows")
     with pytest.raises(UserError, match=r"are counted in 'step' .* and those of .* in 'rows'"):
         judged(logs, JudgedStep())
+
+
+@pytest.mark.parametrize("name", ["num_input_tokens_seen", "train/tokens"])
+def test_updates_of_unlike_numbers_of_tokens_are_remarked_on(tmp_path: Path, name: str) -> None:
+    def write(pace: dict[str, int]) -> None:
+        for arm, tokens in pace.items():
+            for seed in range(3):
+                rows = [
+                    {"step": step, "loss": 3 + seed / 7 + step * seed / 999, name: step * tokens}
+                    for step in (10, 20, 30)
+                ]
+                write_csv(tmp_path / f"{arm}-s{seed}" / "metrics.csv", rows)
+
+    write({"plain": 1024, "wide": 2048})
+    (told,) = said(tmp_path, "updates are of unlike numbers of tokens")
+    assert "1,024 (plain, seed 0) to 2,048 (wide, seed 2); at one step" in told
+    write({"plain": 1024, "wide": 1030})
+    assert not said(tmp_path, "unlike numbers of tokens")
+
+
+def test_tokens_of_one_update_alone_are_no_count(tmp_path: Path) -> None:
+    write_runs(tmp_path, [10, 20, 30], tokens=512)
+    assert not said(tmp_path, "unlike numbers of tokens")
