@@ -1,1 +1,1 @@
-"""Readers of training logs that other programs wrote."""
+"""Training logs that other programs wrote: which there are, and what in them is judged."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.exports import LEFT_OUT
+from layerlab.logs.formats.exports import LEFT_OUT
 from layerlab.logs.loss_names import LOSSES, find_beside, find_loss, may_be_held_out
 from layerlab.logs.mixtures import (
     begins_twice,

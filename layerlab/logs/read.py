@@ -6,10 +6,10 @@ from pathlib import Path
 
 from layerlab.data.places import list_shown
 from layerlab.errors import UserError
-from layerlab.logs import own_run, tables, tensorboard, text_log, trainer_state
 from layerlab.logs.columns import split_runs
 from layerlab.logs.configuration import read_configuration
-from layerlab.logs.exports import pick_metric, unpivot
+from layerlab.logs.formats import own_run, tables, tensorboard, text_log, trainer_state
+from layerlab.logs.formats.exports import pick_metric, unpivot
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import LogColumns, TrainingLog
 from layerlab.records.run_files import COMPARISON

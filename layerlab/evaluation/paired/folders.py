@@ -31,7 +31,7 @@ from layerlab.evaluation.paired.harness_results import (
 )
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
-from layerlab.logs import own_run, tensorboard, trainer_state
+from layerlab.logs.formats import own_run, tensorboard, trainer_state
 from layerlab.records.json_values import Record
 from layerlab.records.parse import read_json
 from layerlab.validation import expand_home, short_repr

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
+from layerlab.logs.formats.tables import table_of
 from layerlab.logs.run_names import CHECKPOINT
-from layerlab.logs.tables import table_of
 from layerlab.records.parse import read_json
 
 if TYPE_CHECKING:

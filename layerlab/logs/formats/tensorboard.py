@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.logs.tables import table_of
+from layerlab.logs.formats.tables import table_of
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.logs.held_out_lines import PART, refuse_unread
+from layerlab.logs.formats.held_out_lines import PART, refuse_unread
+from layerlab.logs.formats.tables import decode, table_of
 from layerlab.logs.run_names import compile_groups
-from layerlab.logs.tables import decode, table_of
 from layerlab.logs.training_log import TEXTS, LogColumns
 from layerlab.system.files import read_whole
 from layerlab.validation import short_repr

@@ -1,0 +1,1 @@
+"""A reader for each kind of log: tables, states of trainers, event files, lines of text."""
