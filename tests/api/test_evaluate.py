@@ -24,6 +24,8 @@ from tests.evaluation.exported import managed
 from tests.evaluation.shelf import row, run, shelf, whole
 from tests.refused import refusal
 
+pytestmark = pytest.mark.full
+
 __all__ = ["shelf", "whole"]
 
 
@@ -76,7 +78,6 @@ def test_a_part_beside_published_scores_is_called_one(shelf: Path) -> None:
     assert said not in run(shelf, "boolq", limit=2).content["remarks"]
 
 
-@pytest.mark.full
 def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -> None:
     model = candidate(4096).model
     with torch.no_grad():
@@ -95,7 +96,6 @@ def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -
     assert difference["difference"] == pytest.approx(0.25 - other.score("financeiq"))
 
 
-@pytest.mark.full
 def test_the_group_of_plain_lm_eval_has_the_same_score(
     shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,6 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
         assert ours.score(name) == pytest.approx(found["groups"][f"layerlab_{name}"]["score,none"])
 
 
-@pytest.mark.full
 def test_a_tokenizer_that_takes_more_is_asked_anew(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +131,6 @@ def test_a_tokenizer_that_takes_more_is_asked_anew(
     assert len(asked) == 2
 
 
-@pytest.mark.full
 def test_a_second_run_goes_on_after_the_last_finished_task(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +159,6 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
     assert undisturbed == [{**one, **changing} for one in first.content["subjects"]]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("changed", ["scorer", "template", "end", "special", "weights on disk"])
 def test_what_is_kept_is_not_taken_for_something_else(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
@@ -258,7 +255,6 @@ def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob(".*"))
 
 
-@pytest.mark.full
 def test_differences_to_an_earlier_run(
     shelf: Path, whole: EvaluationResult, tmp_path: Path
 ) -> None:
@@ -280,7 +276,6 @@ def test_differences_to_an_earlier_run(
     assert "asked differently: FinanceIQ: 1 example here, 5 there" in other.content["remarks"]
 
 
-@pytest.mark.full
 def test_models_of_one_name_are_compared_with_those_of_their_folders(
     shelf: Path, tmp_path: Path
 ) -> None:
@@ -297,7 +292,6 @@ def test_models_of_one_name_are_compared_with_those_of_their_folders(
     assert [row["difference"] for row in rows] == [0.0, 0.0]
 
 
-@pytest.mark.full
 def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     layerlab.Policy(format="bf16", keep=("lm_head",)).save(policy)
@@ -311,7 +305,6 @@ def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     assert "What a precision costs" in found.summary()
 
 
-@pytest.mark.full
 def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from layerlab.loading import model as module
 
@@ -328,7 +321,6 @@ def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.M
     assert len(found.content["arms"]) == 2 and len(hashed) == 1
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("scoring", ["mean_nll", "gen"])
 def test_other_scorings(shelf: Path, scoring: str) -> None:
     found = run(shelf, "financeiq,boolq,piqa", scoring=scoring, limit=1)
@@ -340,7 +332,6 @@ def test_other_scorings(shelf: Path, scoring: str) -> None:
     assert ("BoolQ: not scored by gen" in found.content["remarks"]) == (scoring == "gen")
 
 
-@pytest.mark.full
 def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     fineval = find_benchmark("fineval")
@@ -351,7 +342,6 @@ def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.samples[0]["prompt"].count("因为") == 5
 
 
-@pytest.mark.full
 def test_two_models_beside_each_other(shelf: Path) -> None:
     models = [candidate(512).model, candidate(512, hidden_size=16, head_dim=4).model]
     found = run(shelf, "boolq", model=models)
@@ -360,7 +350,6 @@ def test_two_models_beside_each_other(shelf: Path) -> None:
     assert found.score("boolq", names[1]) == found.content["benchmarks"][1]["score"]
 
 
-@pytest.mark.full
 def test_another_folder_of_data_gives_the_same_questions(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +362,6 @@ def test_another_folder_of_data_gives_the_same_questions(
     assert again.score("boolq") == first.score("boolq")
 
 
-@pytest.mark.full
 def test_chat(shelf: Path) -> None:
     assert refusal(run, shelf, "boolq", chat=True) == (
         "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
@@ -395,7 +383,6 @@ def test_chat(shelf: Path) -> None:
     assert row(found, "boolq")["n"] == 1 and found.content["options"]["chat"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["pre-norm", "llama"])
 def test_built_in_models_are_asked(shelf: Path, name: str) -> None:
     found = layerlab.evaluate(name, "boolq", data=shelf, progress=False, limit=3)

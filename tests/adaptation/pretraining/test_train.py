@@ -138,7 +138,6 @@ def test_the_model_and_its_tokenizer_are_whole(whole: PretrainingResult) -> None
     assert not list(folder.glob("*.bin")) and not list(whole.folder.glob(".*"))
 
 
-@pytest.mark.full
 def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> None:
     """A literal step of gradient descent on the blocks that the order names."""
     found = run(
@@ -161,7 +160,6 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         assert torch.allclose(value, weight - 0.5 * weight.grad, atol=1e-6), name
 
 
-@pytest.mark.full
 def test_a_batch_may_be_split(whole: PretrainingResult, texts: Path, tmp_path: Path) -> None:
     run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
     near(whole.folder, tmp_path / "out")
@@ -185,7 +183,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert ours == theirs and resumed.change == whole.change
 
 
-@pytest.mark.full
 def test_a_finished_run_is_told_again(whole: PretrainingResult, texts: Path) -> None:
     before = (whole.folder / "events.jsonl").read_text()
     model = llama()
@@ -254,7 +251,6 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     assert "seen more than once" in off.summary()
 
 
-@pytest.mark.full
 def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
     found = run(texts, tmp_path / "out", section={"resample_fraction": 0.5})
     assert found.updates == 4 and found.tokens == 4 * 4 * BLOCK
@@ -264,7 +260,6 @@ def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
 
 
 # PEFT asks transformers by a name that is on its way out.
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
@@ -297,7 +292,6 @@ def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "options"),
     [("bloom", {"n_layer": 1, "n_head": 2}), ("mamba", {"num_hidden_layers": 1, "state_size": 4})],
@@ -339,7 +333,6 @@ def mixed(texts: Path, out: Path, *weights: float) -> PretrainingResult:
     return pretrain(llama(), words(), reading, section=section, out=out, use_cpu=True)
 
 
-@pytest.mark.full
 def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     found = mixed(texts, out, 1, 1)
@@ -365,7 +358,6 @@ def test_a_folder_of_another_run_is_kept(whole: PretrainingResult, texts: Path) 
         run(texts, whole.folder, seed=1, save_steps=2)
 
 
-@pytest.mark.full
 def test_text_that_does_not_come_back_has_no_curve_and_a_reason(
     texts: Path, tmp_path: Path
 ) -> None:

@@ -150,7 +150,6 @@ def test_verdicts_speak_of_the_models_and_the_text_that_were_named(name, folder,
     assert typed[typed.index("--text") + 1] == str(text)
 
 
-@pytest.mark.full
 def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(folder, tmp_path):
     name, plain = "layernorm-against-rmsnorm", {"draws": 4, "progress": False, "threads": 1}
 
@@ -178,7 +177,6 @@ def change_json(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-@pytest.mark.full
 def test_a_kept_result_is_of_this_configuration_and_this_tokenizer(folder, tmp_path):
     name, out = "layernorm-against-rmsnorm", tmp_path / "out"
     plain = {"draws": 4, "progress": False, "threads": 1, "out": out}
@@ -252,7 +250,6 @@ def test_rounding_to_16_bits_is_no_counterexample(folder):
     assert judge_bounded_product(parts, given).word == "fails"
 
 
-@pytest.mark.full
 def test_a_precision_is_that_of_the_weights_and_stands_in_the_command(folder):
     half = folder("llama", "half", dtype=torch.bfloat16)
     given = {"model": [half, "llama:layers=1,width=16,heads=2,context=256"], "dtype": "float64"}
@@ -263,7 +260,6 @@ def test_a_precision_is_that_of_the_weights_and_stands_in_the_command(folder):
     assert found["settings"]["dtype"] == "float32"
 
 
-@pytest.mark.full
 def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
     found = study("features-pca", model=folder("gpt2"), draws=4, **QUICK).to_dict()
     assert found["claim"] == "The features of gpt2 lie along one axis."
@@ -277,7 +273,6 @@ def test_a_built_in_model_by_name_has_the_numbers_of_the_study_itself():
     assert found.equals(own)
 
 
-@pytest.mark.full
 def test_a_model_in_memory_is_left_as_it_was():
     model = made("gpt2").train()
     before = {name: one.clone() for name, one in model.state_dict().items()}
@@ -322,7 +317,6 @@ def test_axes_of_narrow_heads_are_those_of_the_whole_map():
     assert torch.allclose(unit_ball.axes_of("llama", given), whole, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.full
 def test_what_a_study_cannot_read_is_one_line(folder, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("Hardly a word.")
