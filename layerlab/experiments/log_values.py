@@ -67,6 +67,8 @@ def make_records(
         _refuse_unlike_losses(logs)
     if judged.nan_diverged:
         _refuse_gaps(logs)
+    if judged.target is not None:
+        _refuse_early(logs, judged.target)
     end = find_end(logs, judged)
     _refuse_unlike_means(logs, end, judged)
     return [_record(one, numbers[id(one)], end, judged) for one in logs]
@@ -169,6 +171,22 @@ def _refuse_gaps(logs: Sequence[TrainingLog]) -> None:
                 f"step {one.steps[lost[0]]:g} and one again behind it, so that its end need not "
                 "have diverged: leave out the rows in which nothing was read, or name a step that "
                 "all have with --at"
+            )
+
+
+def _refuse_early(logs: Sequence[TrainingLog], target: float) -> None:
+    """Refuse a loss that a run had come to by its first reading: when, nothing tells.
+
+    Raises:
+        UserError: a run had.
+    """
+    for one in logs:
+        known = np.flatnonzero(np.isfinite(one.losses))
+        if len(known) and one.losses[known[0]] <= target and one.steps[known[0]] > 0:
+            raise UserError(
+                f"{one.name} ({one.place}) is at {one.losses[known[0]]:g} by its first reading, at "
+                f"step {one.steps[known[0]]:g}, and when it came to {target:g} is not known; "
+                "expected a lower loss (in a ledger, of another idea), or earlier readings"
             )
 
 
@@ -292,8 +310,13 @@ def _record(log: TrainingLog, seed: int, end: float, judged: JudgedStep) -> RunR
         )
     if not abs(value) < LARGEST and diverged is None:
         if not judged.nan_diverged:
+            why = (
+                f", as its gradients are no number from step {log.filtered or 0:g} on, where "
+                "trainers leave such losses out of what they log"
+            )
             raise UserError(
-                f"the loss of {log.name} is {value} at step {end:g} ({log.place}); type "
+                f"the loss of {log.name} is {value} at step {end:g} ({log.place})"
+                f"{'' if log.filtered is None else why}; type "
                 "--nan-diverged to count such runs as diverged, or leave that log out"
             )
         diverged = f"its loss is {value} at step {float(steps[-1]):g}"

@@ -36,6 +36,8 @@ from layerlab.records.json_values import json_text
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
+LONGEST = 20  # digits of a seed: those of 64 bits
+
 
 def judge_trial(
     folder: Path, idea: str, logs: Sequence[TrainingLog], columns: LogColumns
@@ -77,16 +79,15 @@ def judge_trial(
                 for one in kept
                 if (digest := digest_readings(one, found.step)) is not None
             ],
-            "seen": _list_seen(logs, (campaign.terms.baseline, idea)),
+            "seen": _list_seen(logs),
         }
         append_line(chain, content)
     return found
 
 
-def _list_seen(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[int]:
-    """Return the seeds of which it may be known how the runs of these arms fared."""
-    seeds = {_spell(one) for one in logs if one.arm in names}
-    return sorted(int(one) for one in seeds if one.isdigit() and len(one) < 16)
+def _list_seen(logs: Sequence[TrainingLog]) -> list[int]:
+    """Return the seeds of which it may be known how runs fared: of ideas to come, too."""
+    return sorted({int(one) for one in map(_spell, logs) if one.isdigit() and len(one) <= LONGEST})
 
 
 def _refuse_others(trial: IdeaTrial, earlier: IdeaVerdict, found: IdeaVerdict) -> None:
@@ -184,7 +185,8 @@ def _refuse_copies(
 def _spell(log: TrainingLog) -> str:
     """Return the seed of a run as it was declared: 07 is 7."""
     seed = log.seed or ""
-    return str(int(seed)) if seed.isascii() and seed.isdigit() and len(seed) < 16 else seed
+    whole = seed.isascii() and seed.isdigit() and len(seed) <= LONGEST
+    return str(int(seed)) if whole else seed
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,8 @@ def _say(
         why = f"p is at or below {trial.level:.2g}, the level of this confirmation"
     elif word == "refuted":
         why = "it is the same at every seed" if found.identical else "it is worse"
+    elif found.flat and found.mean:
+        why = "the same difference at every seed tells nothing of chance"
     elif trial.stage == "screening" and following == "confirm":
         why = "it looks better; confirm it with seeds that nothing had"
     elif trial.stage == "screening":

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
+from layerlab.logs.filtered_losses import find_filtered
 from layerlab.logs.formats.exports import LEFT_OUT
 from layerlab.logs.loss_names import LOSSES, find_beside, find_loss, may_be_held_out
 from layerlab.logs.mixtures import (
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 # Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
 MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
-COMMA = re.compile(r"'[-+]?\d+,\d+'")
+WAYS = {
+    r"'\d{1,3}(,\d{3})+'": "write 10000 for 10,000, or ",
+    r"'[-+]?\d+,\d+'": "write 3.21 for 3,21, or ",
+}
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
@@ -131,11 +135,14 @@ def _read_run(
     read, timed, steps = readings.read, readings.timed, readings.steps
     # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
     rows = every[read[every] & timed[every]]
+    lost = int(np.count_nonzero(read[every] & ~timed[every])) if not len(rows) else 0
     rows = rows if len(rows) else every[timed[every]]
-    if not len(rows):
+    if lost or not len(rows):
+        told = f"{lost:,} reading{'s' * (lost > 1)} of" if lost else "rows of"
         raise UserError(
-            f"no row of {_call(*run)} in {readings.path} has a step: the column {readings.step!r} "
-            "is empty there; write its steps, name another with --step COLUMN, or leave it out"
+            f"{readings.path} has {told} {_call(*run)}, and none of them has a step: the column "
+            f"{readings.step!r} is empty there; write its steps, name another with --step COLUMN, "
+            "or leave it out"
         )
     own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
     order, again = _order(own)
@@ -145,25 +152,40 @@ def _read_run(
     refuse_kinds(table.drop_columns(readings.loss), own, losses, _call(*run), readings.path)
     if not read[rows[0]]:
         _refuse_elsewhere(table, readings.loss, _call(*run), readings.path)
+    resumed = float(own[-1]) if own[-1] < own.max() else None
+    filtered = _find_filtered(readings, rows if steps is None else every[timed[every]])
+    own, losses = own[order], losses[order]
+    if filtered is not None:
+        losses[own >= filtered] = math.nan
     bare = every[timed[every] & ~read[every]]
     later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
     return TrainingLog(
         place=str(readings.path),
         arm=arm,
         seed=seed,
-        steps=own[order],
-        losses=losses[order],
+        steps=own,
+        losses=losses,
         loss_name=readings.loss,
         step_name=readings.step or ROWS,
         mean=MEANS.get(readings.loss) in readings.table.column_names,
         again=again,
         blank=later if later > own.max() else None,
         beside=beside,
-        resumed=float(own[-1]) if own[-1] < own.max() else None,
+        resumed=resumed,
         words=tuple(find_words(table, readings.runs)),
         empty=not read[rows[0]],
         tokens=_count_tokens(readings, every),
+        filtered=filtered,
     )
+
+
+def _find_filtered(readings: _Readings, rows: np.ndarray) -> float | None:
+    """Return the step from which the gradients of a run are no number; None where they are."""
+    at = np.arange(1.0, len(rows) + 1) if readings.steps is None else readings.steps[rows]
+    order = np.argsort(at, kind="stable")
+    kept = rows[order]
+    first = find_filtered(readings.table.take(kept), readings.loss, readings.losses[kept])
+    return None if first is None else float(at[order][first])
 
 
 def _count_tokens(readings: _Readings, rows: np.ndarray) -> float | None:
@@ -342,9 +364,10 @@ def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> n
         found: np.ndarray = column.cast(pa.float64()).to_numpy()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         why = " ".join(str(error).split())
-        comma = "write 3.21 for 3,21, or " if COMMA.search(why) else ""
+        way = next((told for pattern, told in WAYS.items() if re.search(pattern, why)), "")
+        way = "the head stands among the rows: leave it out, or " if f"'{name}'" in why else way
         raise UserError(
-            f"the column {name!r} of {path} holds something else than numbers: {why}; {comma}name "
+            f"the column {name!r} of {path} holds something else than numbers: {why}; {way}name "
             f"another with {option} COLUMN"
         ) from None
     return found

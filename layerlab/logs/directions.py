@@ -12,29 +12,30 @@ _CHUNK = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
 _LOWER = """
 loss losses logloss error errors err nats bits bpb bpc bpt perplexity perplexities ppl nll xent ce
-bce crossentropy cross-entropy negative-log-likelihood neg-log-likelihood
-negative-log-prob neg-log-prob kl kld divergence mse rmse mae mape smape msle rmsle nmse nrmse
-wer cer ter mer eer ece mce brier brier-score deviance hinge regret cost distance levenshtein
-chamfer hausdorff fid kid lpips fpr fnr false-positive false-positives false-negative
-false-negatives toxicity hallucination hallucinations violation violations risk latency runtime
+bce crossentropy cross-entropy negative-log-likelihood neg-log-likelihood negative-log-prob
+neg-log-prob kl kld divergence mse rmse mae mape smape msle rmsle nmse nrmse wer cer ter mer eer ece
+mce brier brier-score deviance hinge regret cost distance levenshtein chamfer hausdorff fid kid
+lpips fpr fnr false-positive false-positives false-negative false-negatives self-bleu selfbleu
+attack-success jailbreak jailbreak-success toxicity hallucination hallucinations violation
+violations risk latency runtime
 """
 _HIGHER = """
 acc accs accuracy accuracies exact-match exactmatch em f1 f2 f-1 fbeta f-beta fscore fmeasure
 f-measure precision recall sensitivity specificity tpr tnr true-positive true-positives
 true-negative true-negatives auc auroc auprc aucpr roc pr-auc ap map mrr ndcg dcg hit hits top pass
-mc mcc matthews pearson pearsonr spearman spearmanr kendall kendalltau correlation corr kappa r2
-r-2 r2score explained-variance iou miou dice jaccard bleu sacrebleu bleurt bertscore comet chrf
-meteor rouge rougel rougelsum cider spice psnr ssim snr sdr pesq stoi mos reward rewards return
-returns win wins winrate success solved resolved correct likelihood loglikelihood log-likelihood
-loglik logprob log-prob elbo similarity elo helpfulness harmlessness throughput per-second
-steps-per-second mfu
+mc mcc matthews pearson pearsonr spearman spearmanr kendall kendalltau correlation corr kappa r2 r-2
+r2score explained-variance iou miou dice jaccard bleu sacrebleu bleurt bertscore comet chrf
+brier-skill brier-skill-score meteor rouge rougel rougelsum cider spice psnr ssim snr sdr pesq stoi
+mos reward rewards return returns win wins winrate success solved resolved correct likelihood
+loglikelihood log-likelihood loglik logprob log-prob elbo similarity elo helpfulness harmlessness
+throughput per-second steps-per-second mfu
 """
 # What these are of may be a score; they are none, and neither way is better.
 _NEITHER = """
 std stderr variance var rejected weight coef scale threshold drop drops dropped decrease decreases
 decreased reduction reductions reduced degradation forgetting gain gains improvement improvements
-improved gap delta diff difference change free miss misses missed fail fails failed failure failures
-penalty penalties time times steps
+improved saved gap delta diff difference change free miss misses missed fail fails failed failure
+failures penalty penalties time times steps
 """
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(_LOWER.split(), False),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST = 12  # columns that an error names
+FLAGS = {"0", "1", "false", "true"}
 TRIED = 1000  # pairs of rows that a column is looked at in
 
 
@@ -33,11 +34,14 @@ def refuse_parts(
         UserError: they are.
     """
     for name in table.column_names:
-        if name.lower() not in PARTS or name in used:
+        flag = name.lower().removeprefix("is_") in TEXTS  # is_eval, or training
+        if (name.lower() not in PARTS and not flag) or name in used:
             continue
         each = [None if one is None else str(one) for one in table[name].to_pylist()]
         values = sorted({one for one in each if one is not None})
-        if steps is None:
+        if flag:
+            several = {one.lower().removesuffix(".0") for one in values} <= FLAGS
+        elif steps is None:
             several = any(one.strip().lower() in TEXTS for one in values)
         else:
             several = len(set(zip(steps.tolist(), each, strict=True))) > len(np.unique(steps))

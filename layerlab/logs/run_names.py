@@ -15,9 +15,10 @@ COMMON = re.compile(
     r"|wandb-history|scalars)$",
     re.I,
 )
-# Folders that Lightning and W&B make in that of a run, or in one of many runs.
+# Folders that Lightning, W&B and Trainer make in that of a run, or in one of many runs.
 MADE = re.compile(
-    r"(lightning_logs|version_\d+|wandb|(offline-)?run-\d{8}_\d{6}-\w+|latest-run|files)$"
+    r"(lightning_logs|version_\d+|wandb|(offline-)?run-\d{8}_\d{6}-\w+|latest-run|files|runs"
+    r"|[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2}_.+)$"
 )
 # Of files that are read: other ends, as in attn.rope, are of the name.
 SUFFIX = re.compile(
@@ -64,6 +65,8 @@ def read_name(path: Path, pattern: str | None = None) -> tuple[str, str | None]:
         >>> read_name(Path("wide.csv")), read_name(Path("wide/seed_2/log.txt"))
         (('wide', None), ('wide', '2'))
         >>> read_name(Path("wide-s2/lightning_logs/version_0/metrics.csv"))
+        ('wide', '2')
+        >>> read_name(Path("wide-s2/runs/Nov27_20-01-01_host/events.out.tfevents.1"))
         ('wide', '2')
     """
     if pattern is not None:

@@ -345,3 +345,10 @@ def test_where_data_lies_and_rates_of_all_runs_are_settings() -> None:
 def test_runs_without_a_seed_have_no_partner() -> None:
     remarks = judged([*pair(), log("plain", None, 3.3)])["remarks"]
     assert any("1 of no known seed) have no partner" in one for one in remarks)
+
+
+def test_a_loss_that_was_reached_by_the_first_reading_has_no_step() -> None:
+    with pytest.raises(
+        UserError, match=r"first reading, at step \d+, and when it came to 99 is not"
+    ):
+        judged(pair(), JudgedStep(target=99.0))

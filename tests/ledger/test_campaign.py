@@ -125,7 +125,7 @@ def test_runs_that_diverge_speak_against_an_idea(folder: Path, tmp_path: Path) -
 
 def test_steps_to_a_loss_can_be_the_measure(folder: Path, tmp_path: Path) -> None:
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:3.5")
-    own = {f"wide_{seed}": 2.0 - 0.01 * seed for seed in FIRST}
+    own = {f"wide_{seed}": 2.6 - 0.01 * seed for seed in FIRST}
     logs = table(tmp_path / "a.csv", {"plain": FIRST, "wide": FIRST}, **own)
     found = layerlab.judge_idea(folder, "wide", logs)
     assert found.next == "confirm" and found.difference is not None and found.difference < -10

@@ -20,16 +20,21 @@ DRAW = np.random.default_rng(7).normal(0, 0.01, (2, 20, 400))
 
 
 def curves(
-    path: Path, seeds: Sequence[int], last: int, name: str = "loss", gain: float = 0.0
+    path: Path,
+    seeds: Sequence[int],
+    last: int,
+    name: str = "loss",
+    gain: float = 0.0,
+    arm: str = "wide",
 ) -> Path:
     """Write runs that go on: a reading every 10 steps, the first of which is at step 10."""
     with path.open("w", newline="") as stream:
         rows = csv.writer(stream)
         rows.writerow(("arm", "seed", "step", name))
-        for arm, (title, better) in enumerate((("plain", 0.0), ("wide", gain))):
+        for side, (title, better) in enumerate((("plain", 0.0), (arm, gain))):
             for seed in seeds:
                 for step in range(10, last + 1, 10):
-                    value = 3 + 10 / step - better + DRAW[arm, seed, step // 10]
+                    value = 3 + 10 / step - better + DRAW[side, seed, step // 10]
                     rows.writerow((title, seed, step, value))
     return path
 
@@ -211,7 +216,13 @@ def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path
     layerlab.create_ledger(folder, baseline="plain")
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:50")
     logs = curves(tmp_path / "a.csv", FIRST, 100)
-    refuses("all runs come to 50 at the same step", layerlab.judge_idea, folder, "wide", logs)
+    refuses(
+        "when it came to 50 is not known; expected a lower loss",
+        layerlab.judge_idea,
+        folder,
+        "wide",
+        logs,
+    )
 
 
 def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path: Path) -> None:
@@ -228,3 +239,48 @@ def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path: Path) -> None:
     refuses(said, layerlab.judge_idea, folder, "wide", path)
     path.write_text(kept)
     assert layerlab.judge_idea(folder, "wide", path).verdict == "adopted"
+
+
+def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(tmp_path: Path) -> None:
+    """Whoever keeps one table of all runs knows which seeds are kind to an idea to come."""
+    folder, big = tmp_path / "own", 2**64 - 1
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    rows = [(arm, seed, 3 + seed / 99) for arm in ("plain", "wide") for seed in FIRST]
+    rows += [("deep", 11, 3.5), ("deep", big, 3.25)]
+    table = "\n".join(
+        ["arm,seed,step,loss", *(f"{arm},{seed},10,{x}" for arm, seed, x in rows), ""]
+    )
+    (tmp_path / "all.csv").write_text(table)
+    layerlab.judge_idea(folder, "wide", tmp_path / "all.csv")
+    layerlab.add_idea(folder, "deep", says="deeper", seeds=FIRST)
+    layerlab.judge_idea(
+        folder, "deep", curves(tmp_path / "d.csv", FIRST, 100, arm="deep", gain=0.1)
+    )
+    for seeds in ([*FRESH], [*FRESH[1:], big]):
+        refuses(
+            "and these were used before: ",
+            layerlab.add_idea,
+            folder,
+            "deep",
+            seeds=seeds,
+            confirm=True,
+        )
+    layerlab.add_idea(folder, "deep", seeds=FRESH[1:], confirm=True)
+
+
+def test_one_difference_at_every_seed_is_told_as_such(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
+    rows = [
+        f"{arm},{seed},10,{3 - gain}"
+        for arm, gain in (("plain", 0), ("wide", 0.25))
+        for seed in FIRST
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["arm,seed,step,loss", *rows, ""]))
+    found = layerlab.judge_idea(folder, "wide", tmp_path / "a.csv")
+    assert found.verdict == "undecided"
+    assert (
+        "wide is undecided: the same difference at every seed tells nothing of chance" in found.said
+    )

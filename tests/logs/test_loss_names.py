@@ -97,7 +97,7 @@ def test_what_else_may_be_a_loss_is_told_beside_one_in_training(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize(("name", "values"), [("tag", ("fit", "check")), ("is_val", (0, 1))])
+@pytest.mark.parametrize(("name", "values"), [("tag", ("fit", "check")), ("who", (0, 1))])
 def test_two_kinds_of_readings_at_each_step_are_refused(
     tmp_path: Path, name: str, values: tuple[object, object], first: int
 ) -> None:

@@ -1,6 +1,6 @@
 """Readings of a run as one number, which is compared beside the loss."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from layerlab.experiments.analysis import gradient_profile
 from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
@@ -75,6 +75,24 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
     }
 
 
+def list_early(measure: str, runs: Mapping[int, RunRecord], metric: str) -> list[int]:
+    """Return the seeds of runs that had come to a loss by their first evaluation, or before."""
+    parsed = parse_measure(measure)
+    if parsed.kind != "steps":
+        return []
+    reached = read_runs(measure, runs, metric)
+    first = {seed: next(_evaluations(runs[seed], metric)) for seed in reached}
+    return [seed for seed, (update, loss) in first.items() if update > 0 and loss <= parsed.loss]
+
+
+def _evaluations(run: RunRecord, metric: str) -> Iterator[tuple[float, float]]:
+    """Yield the update of each evaluation and what it came to."""
+    for event in run.events:
+        value = event.get(metric) if event.get("kind") == "evaluation" else None
+        if value is not None:
+            yield float(event["update"]), float(value)
+
+
 def _read(measure: ComparedMeasure, run: RunRecord, metric: str) -> float | None:
     if measure.scored:
         found = run.scores.get(measure.key)
@@ -92,17 +110,13 @@ def _steps(run: RunRecord, loss: float, metric: str) -> float | None:
     None where it never was; the loss may rise above it again.
     """
     before: tuple[float, float] | None = None
-    for event in run.events:
-        value = event.get(metric) if event.get("kind") == "evaluation" else None
-        if value is None:
-            continue
-        update = float(event["update"])
+    for update, value in _evaluations(run, metric):
         if value <= loss:
             if before is None:
                 return update
             share = (before[1] - loss) / (before[1] - value)
             return before[0] + share * (update - before[0])
-        before = update, float(value)
+        before = update, value
     return None
 
 

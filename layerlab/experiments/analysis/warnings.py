@@ -11,6 +11,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.comparison import SCHEMA
+from layerlab.experiments.analysis.run_readings import list_early
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
@@ -41,6 +42,7 @@ def remarks(
         *_few(section),
         *_warn_of_divergence(sides, worse),
         *_warn_of_no_gradient(sides),
+        *_warn_of_early(section, sides),
     ]
 
 
@@ -100,6 +102,18 @@ def _warn_of_missing(section: CompareSection, sides: Mapping[str, ArmResults]) -
             f"seeds that have not finished: {'; '.join(told)}: no verdict is final before they "
             "have, and stopping when it looks good makes it false"
         )
+
+
+def _warn_of_early(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
+    for measure in section.measures:
+        early = {name: list_early(measure, one.runs, one.metric) for name, one in sides.items()}
+        told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in early.items() if seeds]
+        if told:
+            yield (
+                f"{measure} was reached by the first evaluation already, at seeds of "
+                f"{'; '.join(told)}: how long before is not known; name a lower loss, or evaluate "
+                "earlier"
+            )
 
 
 def _few(section: CompareSection) -> Iterator[str]:

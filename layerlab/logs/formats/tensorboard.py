@@ -55,7 +55,9 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
                 )
         every += [rows[step] for step in sorted(rows)]
     if not every:
-        raise UserError(f"{paths[0]} holds no scalars")
+        below = sorted({one.parent.name for one in paths[0].parent.glob(f"*/{PATTERN}")})
+        told = f"; type --name REGEX and the files in one of {', '.join(below)}" if below else ""
+        raise UserError(f"{paths[0]} holds no scalars{told}")
     return table_of(every, paths[0]), cut
 
 

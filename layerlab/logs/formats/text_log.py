@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
+from layerlab.logs.directions import is_higher_better
 from layerlab.logs.formats.held_out_lines import PART, refuse_unread
 from layerlab.logs.formats.tables import decode, table_of
 from layerlab.logs.run_names import compile_groups
@@ -31,9 +32,13 @@ STEP = re.compile(
 )
 NUMBER = r"[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*)"
 LOSS = re.compile(rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?P<loss>{NUMBER})", re.I)
+PAIR = re.compile(r"\s*/\s*[-+.]?\d")  # as in "train/val loss: 3.0/3.25"
 # Words before a loss, as in "best val loss"; of so many characters.
 KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
 WIDEST = 60
+# Words directly before a number; and a number by itself, as none is in top-5 or acc@1.
+NAME = re.compile(r"([^\W\d_][^\W_]*(?:[ _/-][^\W\d_][^\W_]*)*)\W*$")
+FIGURE = re.compile(r"(?<![^\s:=(\[|,])[-+]?\d[^\s|,;)\]]*")
 WORD = re.compile(r"[^\W_]+")
 HOLD_OUT = re.compile(r"h[eo]ld[-_ ]out")
 # A text that is said of a loss by itself, as in [valid], split=val or "on the test set".
@@ -70,7 +75,7 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
         if rows and columns.loss is None:
             refuse_unread(read, path)
     else:
-        rows = list(_find_groups(line, lines, path))
+        rows = list(_find_groups(columns, lines, path))
     if rows:
         return table_of(rows, path)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
@@ -78,23 +83,55 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     raise UserError(
         f"{path} has {what}{'' if shown is None else f', as {short_repr(shown)}'}; type --line "
         "'step (?P<step>\\d+).*val loss (?P<loss>\\S+)', with what stands there around the groups "
-        "step and loss"
+        "step and loss, and | between them where they stand in lines of their own"
     )
 
 
-def _find_groups(line: str, lines: Sequence[str], path: Path) -> Iterator[dict[str, Any]]:
+def _find_groups(columns: LogColumns, lines: Sequence[str], path: Path) -> Iterator[dict[str, Any]]:
     """Yield the groups of each line that has a loss, at its own step or the last one above it.
 
     Raises:
-        UserError: a group is missing, or holds no number.
+        UserError: a group is missing, or holds no number, or losses are of several kinds.
     """
-    pattern = compile_groups(line, ("step", "loss"), "--line")
-    step = None
+    pattern = compile_groups(columns.line or "", ("step", "loss"), "--line")
+    called = columns.loss if columns.loss not in pattern.groupindex else None
+    step, first = None, None
     for found in filter(None, map(pattern.search, lines)):
         step = step if found["step"] is None else found["step"]
-        if found["loss"] is not None and step is not None:
-            numbers = {"step": _number("step", step, path)}
-            yield found.groupdict() | numbers | {"loss": _number("loss", found["loss"], path)}
+        if found["loss"] is None or step is None:
+            continue
+        first = first or found
+        _refuse_other(found, first, columns, path)
+        numbers = {"step": _number("step", step, path)}
+        numbers[called or "loss"] = _number("loss", found["loss"], path)
+        yield {**found.groupdict(), **numbers}
+
+
+def _refuse_other(
+    found: re.Match[str], first: re.Match[str], columns: LogColumns, path: Path
+) -> None:
+    """Refuse a number that words say is of another kind than those before, or a score.
+
+    Args:
+        first: what the first line gave.
+
+    Raises:
+        UserError: it is, and nobody named it.
+    """
+    before, known = (one.string[: one.start("loss")][-WIDEST:].lower() for one in (found, first))
+    words = NAME.findall(before)
+    if words != NAME.findall(known):
+        raise UserError(
+            f"--line fits lines that may be of unlike losses: {short_repr(first.string)} and "
+            f"{short_repr(found.string)}; put what tells those that are judged before the group "
+            "loss, as 'step (?P<step>\\d+).*val loss (?P<loss>\\S+)'"
+        )
+    name = "_".join(_list_words(FIGURE.split(before)[-1]))
+    if columns.loss is None and is_higher_better(name):
+        raise UserError(
+            f"{path} has {name!r} before the group loss of --line, of which more is better: "
+            f"{short_repr(found.string)}; type --loss {name}=higher"
+        )
 
 
 def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
@@ -124,6 +161,12 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
             behind = [] if PART.search(rest) or "ing" in rest.lower() else [rest]
             alone = [*PART.split(between)[::-1], *behind]
             words = [*(_find_alone(alone) or _find_text(line[: step.start()])), *words]
+        if PAIR.match(line, found.end()):
+            raise UserError(
+                f"{path} has two numbers behind a loss, as {short_repr(line)}; type --line 'step "
+                "(?P<step>\\d+).*loss: [^/]*/(?P<loss>\\S+)' with what stands before the "
+                "one that is meant"
+            )
         name = "_".join([*words, "loss"])
         value = _number("loss", found["loss"].rstrip("."), path)
         if seen.setdefault(name, value) != value and not math.isnan(value):

@@ -61,6 +61,19 @@ def test_steps_lie_between_two_evaluations() -> None:
     assert explain_unreached("spikes", {1: found}, "nats") == {}
 
 
+def test_a_loss_that_was_reached_by_the_first_evaluation_is_remarked_on() -> None:
+    given = recipe(seeds=[1, 2], measures=["steps:4"])
+    found = [
+        curved(one, {100: 3.0 if (one.arm, one.seed) == ("gpt2", 2) else 5.0, 200: 2.0})
+        for one in records(given, {"llama": SAME, "gpt2": SAME})
+        if one.seed < 3
+    ]
+    (told,) = (one for one in judged(given, found).content["remarks"] if "first evaluation" in one)
+    assert told.startswith(
+        "steps:4 was reached by the first evaluation already, at seeds of gpt2 2: "
+    )
+
+
 @pytest.mark.full
 def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family() -> None:
     reach = {

@@ -278,3 +278,43 @@ def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         read(put(tmp_path / "a-s1.log", f"step 5: {line}"))
+
+
+def test_a_score_behind_a_line_is_no_loss(tmp_path: Path) -> None:
+    lines = [f"step {row['step']} acc@1 {row['loss']}" for row in ROWS]
+    path, line = (
+        put(tmp_path / "plain-s1.log", "\n".join(lines)),
+        r"step (?P<step>\d+).* (?P<loss>\S+)",
+    )
+    with pytest.raises(UserError, match=r"has 'acc_1' before the group loss .* type --loss acc_1="):
+        read(path, line=line)
+    (found,) = read(path, line=line, loss="acc")
+    check(found, "plain", "1")
+    assert found.loss_name == "acc"
+
+
+def test_a_line_that_fits_two_kinds_is_refused(tmp_path: Path) -> None:
+    """Training and held-out text at other steps."""
+    lines = []
+    for row in ROWS:
+        lines += [
+            f"step {row['step'] - 1} | loss 9.5",
+            f"step {row['step']} | val loss {row['loss']}",
+        ]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    with pytest.raises(
+        UserError, match=r"fits lines that may be of unlike losses: 'step 9 \| loss"
+    ):
+        read(path, line=r"step (?P<step>\d+).*loss (?P<loss>\S+)")
+    (found,) = read(path, line=r"step (?P<step>\d+).*val loss (?P<loss>\S+)")
+    check(found, "plain", "1")
+
+
+@pytest.mark.parametrize("pair", ["train/val loss: 9.5/{}", "loss 9.5 / {}"])
+def test_two_numbers_behind_a_loss_are_refused(tmp_path: Path, pair: str) -> None:
+    lines = [f"step {row['step']} | {pair.format(row['loss'])}" for row in ROWS]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    with pytest.raises(UserError, match="has two numbers behind a loss, as 'step 10"):
+        read(path)
+    (found,) = read(path, line=r"step (?P<step>\d+).*loss:? [^/]*/ ?(?P<loss>\S+)")
+    check(found, "plain", "1")
