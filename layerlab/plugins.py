@@ -37,6 +37,7 @@ from layerlab.system.files import File
 from layerlab.system.python_file import check_syntax, hash_imports, import_anew, read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
+from layerlab.validation import short_repr
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged
 
@@ -221,8 +222,8 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
 
     Args:
         names: names, with options as in `dimension(epsilon=0.9)`, also several in one string with
-            commas, or such a string alone; measures pass as they are; None is every default
-            measure and all of `loaded`.
+            commas, or such a string alone; or a table of options by name, as a report keeps them;
+            measures pass as they are; None is every default measure and all of `loaded`.
         loaded: measures from outside files, which may be asked for by name.
 
     Raises:
@@ -247,11 +248,22 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
         given = [] if isinstance(entry, Measure) else parse_names(entry, known)
         typed += given
         chosen += [entry] if isinstance(entry, Measure) else []
-        chosen += [known[name].given(**options) for name, options in given]
+        more = _options_of(entry, names) if isinstance(names, Mapping) else {}
+        chosen += [known[name].given(**{**options, **more}) for name, options in given]
     check_once(typed)
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
     return list(_by_name(chosen).values())
+
+
+def _options_of(name: Any, table: Mapping[Any, Any]) -> Mapping[str, Any]:
+    found: Any = table[name]
+    if not isinstance(found, Mapping):
+        raise UserError(
+            f"the options of {short_repr(name)} are {short_repr(found)}; expected a table, such as "
+            "{'dimension': {'epsilon': 0.9}}"
+        )
+    return found
 
 
 def resolve_weights(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:

@@ -122,6 +122,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return True
     if not isinstance(value, plain):
         return False
+    if isinstance(value, Mapping) and inner and not issubclass(plain, Mapping):
+        return False  # nor is a table one of its names
     if isinstance(value, str | bytes | bytearray):
         return not inner  # a text is no list of its letters
     if not inner or not isinstance(value, Iterable) or isinstance(value, Iterator):

@@ -66,6 +66,16 @@ def test_options_in_brackets_replace_the_defaults_and_leave_the_others(length: M
     assert length.options["epsilon"] == 0.5
 
 
+def test_options_may_stand_in_a_table_as_a_report_has_them(length: Measure) -> None:
+    first, second = resolve({"length": {"epsilon": 0.25}, "diversity": {}}, [length])
+    assert first.options == {**length.options, "epsilon": 0.25} and second.name == "diversity"
+    said = (
+        "the options of 'length' are 3; expected a table, such as {'dimension': {'epsilon': 0.9}}"
+    )
+    refuses(said, resolve, {"length": 3}, [length])
+    refuses("epsilon", resolve, {"length": {"epsilon": "x"}}, [length])
+
+
 def test_one_string_names_several_measures_in_the_given_order(length: Measure) -> None:
     asked = resolve([" length(top=2), diversity, "], [length])
     assert [one.name for one in asked] == ["length", "diversity"]

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import layerlab
 from layerlab import UserError
 from layerlab.measures.quantities.lipschitz import MEASURES
 from layerlab.validation import Constraint, join_words
@@ -66,3 +67,8 @@ def test_a_shell_reads_the_words_of_a_command_and_no_page_shows_a_control(word: 
     assert line.isprintable()
     found = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
     assert found.stdout == os.fsencode(word)
+
+
+def test_a_table_is_no_list_of_its_names() -> None:
+    with pytest.raises(UserError, match=r"formats is .*; expected .*list of texts"):
+        layerlab.inspect("pre-norm", formats={"bf16": 3})

@@ -248,7 +248,7 @@ def embed_tokenizer(
         context: tokens per window; all the model can, to 1024, if left out.
         seed: of random rows.
         device: where the model is loaded.
-        dtype: of the loaded weights; as stored if left out.
+        dtype: of the loaded weights; that of its config.json if left out.
         load: Python files with the variant of a model that layerlab has built.
         trust_remote_code: run Python that a model or tokenizer brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.

@@ -134,7 +134,7 @@ def evaluate(
         against: an earlier result, or its file: paired differences to it.
         tokenizer: for a loaded model; others bring their own.
         device: where models are loaded.
-        dtype: of the loaded weights; as stored if left out.
+        dtype: of the loaded weights; that of its config.json if left out.
         load: Python files with the variants of models that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
         trust_tasks: run Python that a task of lm-eval names; read it before.

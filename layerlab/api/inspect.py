@@ -1,7 +1,7 @@
 """`layerlab.inspect`: from models and measures to a report."""
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ def inspect(
     texts: Sequence[str] | str | None = None,
     input_ids: Any = None,
     attention_mask: Any = None,
-    measures: str | Measure | Iterable[str | Measure] | None = None,
+    measures: str | Measure | Iterable[str | Measure] | Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,
@@ -89,10 +89,11 @@ def inspect(
             built-in sample if left out.
         input_ids: instead of texts, batch x token.
         attention_mask: with `input_ids`; zeros are padding, which is cut off.
-        measures: names, with options as in "dimension(epsilon=0.9)", or `Measure` values; the
-            default set if left out.
+        measures: names, with options as in "dimension(epsilon=0.9)", a table of options by name
+            as `report.json` has it, or `Measure` values; the default set if left out.
         device: where the models are loaded; "auto" spreads them over what there is.
-        dtype: of the loaded weights; as stored if left out (float16 is read as float32 on a CPU).
+        dtype: of the loaded weights; that of its config.json if left out (float16 is read as
+            float32).
         context: length of the samples in tokens.
         formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
             the model is run some forty times for each.
@@ -219,13 +220,14 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         found = readings(subject, pieces, job.measures, progress, read.more)
         if read.short:
             note_short(found, job.measures)
-        note_ahead(found, job.measures, subject)
+        ahead = note_ahead(found, job.measures, subject)
         note_lacking(found, subject)
         card = {
             **subject.facts(digest),
             "faults": found.faults,
             "loss_nats": mean_loss(found.loss_nats, pieces),
             "tokens": [len(ids) for ids in pieces],
+            "reads_ahead": ahead,
         }
         part = _Part(card, found, _excerpts(subject, pieces))
         head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
@@ -286,7 +288,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
             if measure.name in part.found.refused
         ]
         remarks = [
-            f"{part.card['name']}: {note}"
+            note if note.startswith(f"{part.card['name']}: ") else f"{part.card['name']}: {note}"
             for part in parts
             for note in part.found.notes.get(measure.name, ())
         ]

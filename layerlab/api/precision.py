@@ -64,7 +64,7 @@ def precision(
             that where the search has to go backwards.
         input_ids: instead of texts, batch x token.
         device: where the model is loaded.
-        dtype: of the loaded weights; as stored if left out.
+        dtype: of the loaded weights; that of its config.json if left out.
         context: length of the samples in tokens.
         load: Python files with the variant of a model that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.

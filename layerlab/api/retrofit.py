@@ -45,7 +45,7 @@ def retrofit(
         variant: its name; the reference variant with equal logits if left out.
         seed: from which parameters that the model does not have are drawn.
         device: where the model is loaded.
-        dtype: of the loaded weights; as stored if left out.
+        dtype: of the loaded weights; that of its config.json if left out.
         shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
             be transposed: training the result then changes that model too.
         load: Python files with variants of your own.

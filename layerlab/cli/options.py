@@ -19,7 +19,7 @@ DeviceOrAuto = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        callback=check_dtype, help="float32, float64, bfloat16 or float16; else as stored."
+        callback=check_dtype, help="float32, float64, bfloat16, float16; else as config.json says."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

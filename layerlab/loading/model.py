@@ -26,7 +26,13 @@ from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import check_stored_once, check_stored_tied, read_outlines
 from layerlab.loading.options import check_dtype
-from layerlab.loading.weightless import check_causal, check_kinds, empty
+from layerlab.loading.weightless import (
+    check_causal,
+    check_kinds,
+    check_unpacked,
+    empty,
+    is_quantised,
+)
 from layerlab.loading.weights import (
     check_plain,
     check_stored,
@@ -359,9 +365,9 @@ def _load_by_name(
         check_causal(config, name)
         folder = find_folder(name, with_weights=True)
         source, outlines = str(folder), read_outlines(folder)
-        kind = precision(config, dtype)
+        kind = precision(config, dtype, source, outlines)
         bare = empty(config, source, outlines)
-        quantised = hasattr(config, "quantization_config")
+        quantised = is_quantised(config)
         if not quantised:
             check_kinds(bare, source, outlines)
         check_stored_once(bare, folder, outlines)
@@ -376,8 +382,10 @@ def _load_by_name(
         # transformers does not compare weights that stay on the disk.
         if not quantised and (stored or is_offloaded(model)):
             check_stored_tied(bare, folder, outlines)
-        if not stored and not check_call(bare, source):
+        if not stored and (quantised or not check_call(bare, source)):
             check_real_call(model, source)
+        if quantised:
+            check_unpacked(model, source, outlines)
         loaded_tokenizer = tokenizer if tokenizer is not None else tokenizer_of(source)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
     return LoadedModel(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerlab import builtin
 from layerlab.data.charset import refuse_zeros
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # importing it takes seconds, and a text that is not there is
     from torch import Tensor
 
 SAMPLES = 4
+PIECE = 2**20  # bytes that are read at once
 CONTEXT = 512
 # Of a text no more is read than its samples can need: so much for each of their tokens.
 BYTES, LEAST = 64, 1 << 20
@@ -127,7 +128,15 @@ def _begin(name: str, most: int) -> bytes:
     if name == "-":
         if sys.stdin is None:
             raise UserError("--text -: standard input is closed; give a file")
-        return sys.stdin.buffer.read(most)
+        return _read_up_to(sys.stdin.buffer, most)
     check_regular(Path(name))
     with Path(name).open("rb") as stream:
-        return stream.read(most)
+        return _read_up_to(stream, most)
+
+
+def _read_up_to(stream: BinaryIO, most: int) -> bytes:
+    """Read piece by piece: a reader makes room for all that it is asked for."""
+    found = bytearray()
+    while piece := stream.read(min(PIECE, most - len(found))):
+        found += piece
+    return bytes(found)

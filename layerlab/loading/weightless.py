@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto import modeling_auto
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, AutoHfQuantizer
 
 from layerlab.errors import UserError
 from layerlab.loading.dry_run import Footprint, check_call
@@ -96,7 +97,7 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
     check_call(model, what)
     if stored:
         held = sum(prod(one.shape) for one in stored.values())
-        packed = PACKED if hasattr(config, "quantization_config") else 1
+        packed = PACKED if is_quantised(config) else 1
         if asked > SHARED * packed * held:
             raise UserError(
                 f"config.json in {place!r} describes {asked:,} parameters, and the weights beside "
@@ -190,6 +191,63 @@ def check_kinds(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline
                 f"{short_repr(name)} in the weights of {source!r} holds whole numbers "
                 f"({one.kind}), and its config.json has no quantization_config; expected floating "
                 "point: save the model with both"
+            )
+
+
+def is_quantised(config: Any) -> bool:
+    """Return whether a configuration says that the stored weights are quantised."""
+    return getattr(config, "quantization_config", None) is not None
+
+
+def check_method(config: Any, source: str) -> None:
+    """Refuse a quantisation that transformers does not know: it would pass over it.
+
+    Raises:
+        UserError: names it.
+    """
+    if not is_quantised(config):
+        return
+    given = config.quantization_config
+    try:
+        known = AutoHfQuantizer.supports_quant_method(given)
+    except (ValueError, AttributeError):  # no method is named; no table of settings
+        known = False
+    if not known:
+        method = given.get("quant_method") if isinstance(given, dict) else given
+        raise UserError(
+            f"config.json in {source!r} says that its weights are quantised by "
+            f"{short_repr(method)}, which this transformers does not know; expected a quant_method "
+            f"of {', '.join(AUTO_QUANTIZER_MAPPING)}, or a model in floating point without a "
+            "quantization_config"
+        )
+
+
+def check_unpacked(model: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
+    """Refuse a quantised model of which whole numbers were taken for weights, without a scale.
+
+    Args:
+        model: with its weights.
+
+    Raises:
+        UserError: names the first.
+    """
+    plain = {
+        name
+        for name, one in model.named_parameters(remove_duplicate=False)
+        if type(one) is torch.nn.Parameter  # and none of a quantiser's own
+    }
+    beside: dict[str, set[str]] = {}
+    for name in stored:
+        module, _, last = name.rpartition(".")
+        beside.setdefault(module, set()).add(last)
+    for name, one in stored.items():
+        module, _, last = name.rpartition(".")
+        scaled = beside[module] - {last, "bias"}
+        if name in plain and one.kind.startswith(WHOLE_NUMBERS) and not scaled:
+            raise UserError(
+                f"{short_repr(name)} in the weights of {source!r} holds whole numbers "
+                f"({one.kind}), and the quantization_config of its config.json unpacks them by no "
+                "scale; expected floating point, or a scale beside it"
             )
 
 

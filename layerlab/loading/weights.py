@@ -2,7 +2,9 @@
 
 import atexit
 import logging
+import math
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.loading import options
 from layerlab.loading.folders import check_weights
-from layerlab.loading.weightless import Outline, check_number
+from layerlab.loading.weightless import Outline, check_method, check_number, is_quantised
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
@@ -30,6 +32,7 @@ from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in options.DTYPES}
+WIDER = {"F32": "float32", "F64": "float64"}  # than sixteen bits
 LABELS = 100_000  # more than any model has
 # How transformers writes numbers that JSON does not have.
 # What transformers says of rotary positions whose numbers do not fit, or are not used.
@@ -61,6 +64,7 @@ def configuration(folder: Path) -> Any:
         with _repeat_remarks(source):
             found = load_pretrained(AutoConfig, source, local_files_only=True)
         _check_names(config, found, source)
+        check_method(found, source)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
                 f"config.json in {source!r} names other weights (transformers_weights) than the "
@@ -133,9 +137,15 @@ def _repeat_remarks(source: str) -> Iterator[None]:
     with listen("transformers.modeling_rope_utils") as remarks:
         yield
     for one in remarks:
-        if one.startswith(REMARKS) and (source, one) not in _REMARKED:
-            _LOG.warning("config.json in %s: %s", printable(source), printable(one))
-        _REMARKED.add((source, one))
+        if one.startswith(REMARKS):
+            _remark(source, one)
+
+
+def _remark(source: str, told: str) -> None:
+    """Remark on a configuration, once: it is read several times."""
+    if (source, told) not in _REMARKED:
+        _LOG.warning("config.json in %s: %s", printable(source), printable(told))
+    _REMARKED.add((source, told))
 
 
 def _values(config: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -153,11 +163,32 @@ def _values(config: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield path, part
 
 
-def precision(config: Any, asked: str | None) -> torch.dtype | str:
-    """Return the precision as asked, else as stored; no CPU computes well in float16."""
+def precision(
+    config: Any, asked: str | None, source: str, stored: Mapping[str, Outline]
+) -> torch.dtype | str:
+    """Return the precision as asked, else as config.json says, else as most weights are stored.
+
+    No CPU computes well in float16. That a model is read in another precision than its weights are
+    stored in is said, once.
+
+    Args:
+        stored: its weights.
+    """
     if asked is not None:
         return DTYPES[asked]
-    return torch.float32 if config.dtype == torch.float16 else "auto"
+    sizes: Counter[str] = Counter()
+    for one in stored.values():
+        sizes[one.kind] += math.prod(one.shape)
+    kind = sizes.most_common(1)[0][0] if sizes else ""
+    told = config.dtype
+    if told == torch.bfloat16 and kind in WIDER:
+        _remark(
+            source,
+            f"its dtype is bfloat16, and the weights beside it are stored as {WIDER[kind]}: they "
+            f"are rounded to bfloat16; --dtype {WIDER[kind]} keeps them",
+        )
+    half = told == torch.float16 or (told is None and kind == "F16")
+    return torch.float32 if half else "auto"
 
 
 def weights(
@@ -243,7 +274,7 @@ def check_plain(config: Any, source: str) -> None:
     Raises:
         UserError: they are quantised.
     """
-    if hasattr(config, "quantization_config"):
+    if is_quantised(config):
         raise UserError(
             f"the weights of {source!r} are quantised, and what lies on the disk is not what the "
             "model computes with; expected enough memory to load it, or a model in floating point"

@@ -39,17 +39,23 @@ def note_short(found: Readings, measures: Sequence[Measure]) -> None:
             found.notes.setdefault(measure.name, []).append(short_text())
 
 
-def note_ahead(found: Readings, measures: Sequence[Measure], subject: LoadedModel) -> None:
-    """Give no loss of a model that has seen the next token, and say so of measures that use it."""
+def note_ahead(found: Readings, measures: Sequence[Measure], subject: LoadedModel) -> bool:
+    """Give no loss of a model that has seen the next token, and say so of measures that use it.
+
+    Returns:
+        Whether it is such a model; not looked at where nothing was read that hangs on it.
+    """
     using = [
         measure.name
         for measure in measures
         if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
     ]
-    if (found.loss_nats or using) and subject.reads_ahead:
+    ahead = bool(found.loss_nats or using) and subject.reads_ahead
+    if ahead:
         found.loss_nats = []
         for name in using:
             found.notes.setdefault(name, []).append(describe_ahead(subject.name))
+    return ahead
 
 
 def note_lacking(found: Readings, subject: LoadedModel) -> None:

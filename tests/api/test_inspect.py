@@ -10,6 +10,7 @@ import layerlab
 from layerlab import UserError, load_report
 from layerlab.loading import weights
 from layerlab.plugins import resolve
+from layerlab.report.results.terminal_summary import lines
 from tests.families import recipe
 from tests.measures.family import built
 
@@ -226,6 +227,9 @@ def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
     assert found.models[0]["loss_nats"] is None
     said = {one["name"]: one["notes"] for one in found.to_dict()["measures"]}
     assert "hang on later tokens" in said["lens"][0] and not said["stream"]
+    assert said["lens"][0].count("BertForMaskedLM: ") == 1
+    (head, *_) = lines(found.to_dict(), found.findings)
+    assert head.endswith("float32 on cpu, no loss: its logits hang on later tokens")
 
 
 @pytest.mark.full

@@ -256,6 +256,57 @@ def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(fold
     assert (found["norm"] / exact["norm"]).between(0.9, 1.1).all()
 
 
+def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
+    """Store a part of the weights in whole numbers, and say how they are quantised."""
+    file = folder / "config.json"
+    told = {**json.loads(file.read_text()), "quantization_config": quantisation}
+    file.write_text(json.dumps(told))
+    weights = load_file(folder / SINGLE).items()
+    packed = {name: (99 * one).to(torch.int8) if part in name else one for name, one in weights}
+    store(folder, SINGLE, packed)
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(
+    ("quantisation", "part", "said"),
+    [
+        (
+            {"quant_method": "spinquant", "scale": 0.01},
+            "proj",
+            "are quantised by 'spinquant', which",
+        ),
+        ({"bits": 8}, "proj", "are quantised by None, which this transformers does not know; exp"),
+        (
+            None,
+            "proj",
+            r"holds whole numbers \(I8\), and its config.json has no quantization_config",
+        ),
+        # Of a method that is known, and leaves all of it alone.
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model", "lm_head"]},
+            "proj",
+            "cannot be called: expected m1 and m2 to have the same dtype",
+        ),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model", "lm_head"]},
+            "norm",
+            "and the quantization_config of its config.json unpacks them by no scale; expected",
+        ),
+    ],
+)
+def test_a_quantisation_that_is_passed_over_lets_no_whole_numbers_through(
+    folder: Path, quantisation: object, part: str, said: str, weights_only: bool
+) -> None:
+    write_eight_bits(folder, quantisation, part)
+    with pytest.raises(UserError, match=said):
+        load_model(str(folder), weights_only=weights_only)
+
+
+def test_a_quantisation_that_is_null_is_none(folder: Path) -> None:
+    write_eight_bits(folder, None, "no such part")
+    assert load_model(str(folder)).model.dtype == torch.float32
+
+
 def test_quantised_weights_are_not_read_from_the_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

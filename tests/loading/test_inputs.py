@@ -202,3 +202,10 @@ def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
     assert refusal(sequences, sample(), replace(broken, tokenizer=refuse)) == (
         "the tokenizer of llama cannot read the text: int too big to convert; mend its files"
     )
+
+
+@pytest.mark.parametrize("length", [10**9, 10**30])
+def test_room_is_made_for_what_is_there_and_not_for_all_that_is_asked_for(tmp_path, length):
+    (tmp_path / "a.txt").write_text("some words")
+    found = read_file(str(tmp_path / "a.txt"), samples=length, context=length)
+    assert found.texts == ("some words",) and not found.cut

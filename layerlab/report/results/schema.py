@@ -27,7 +27,7 @@ _PARTS: dict[str, Any] = {
     "notes": [],
     "pictures": {},
 }
-# A card's entry is None where the model has none; these two are lists and flags.
+# A card's entry is None where the model has none; others are lists and flags.
 _CARD: dict[str, Any] = {
     **dict.fromkeys(("source", "revision", "weights_hash", "family", "class", "parameters")),
     **dict.fromkeys(("layers", "attention_layers", "width", "heads", "kv_heads", "head_width")),
@@ -35,6 +35,7 @@ _CARD: dict[str, Any] = {
     "card": None,
     "faults": [],
     "sinks": False,
+    "reads_ahead": False,
     "tokens": [],
 }
 _TEXT: dict[str, Any] = {"source": "", "hash": "", "hashed": "", "sequences": []}

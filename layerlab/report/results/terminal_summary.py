@@ -92,6 +92,7 @@ def _shape(model: Mapping[str, Any]) -> str:
         f"width {model['width']}" if model.get("width") else None,
         f"{model['dtype']} on {model.get('device', 'cpu')}" if model.get("dtype") else None,
         f"loss {model['loss_nats']:.3f} nats" if _numeric(model.get("loss_nats")) else None,
+        "no loss: its logits hang on later tokens" if model.get("reads_ahead") else None,
     ]
     return prose(", ".join(str(part) for part in parts if part))
 
