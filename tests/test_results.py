@@ -159,6 +159,7 @@ def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
         beside = file.with_name("recipe.toml")
         given = beside.relative_to(ROOT) if beside.is_file() else content["name"]
         again = f"type: layerlab compare {given} --out docs/results --judge"
+        unfold_runs(file.parent)
         folders = sorted(one for one in (file.parent / "runs").iterdir() if one.is_dir())
         found = compare_runs(known[content["name"]], folders).content
         for part in ("rows", "claims"):
