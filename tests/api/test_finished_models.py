@@ -175,6 +175,7 @@ def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Pat
     assert any(one.startswith(said) for one in judged.content["remarks"])
 
 
+@pytest.mark.full
 def test_a_file_of_the_same_name_does_not_take_over_scores(copied: Path) -> None:
     recipe = copied / "scored.toml"
     (copied / "other").mkdir()

@@ -31,6 +31,7 @@ def test_every_default_frame_has_the_columns_it_declares():
         assert len(frame) > 0 and (frame["model"] == "pre-norm").all()
 
 
+@pytest.mark.full
 def test_several_models_stand_side_by_side(report):
     assert [card["name"] for card in report.models] == ["pre-norm", "llama"]
     counts = report.frame("spectrum").groupby("model").size()
@@ -256,6 +257,7 @@ def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
         layerlab.inspect(model, input_ids=[[3, 12]], measures=["stream"], progress=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["gemma4_text", "cpmant", "musicgen"])
 def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(family) -> None:
     model = recipe.build(family)

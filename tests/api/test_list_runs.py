@@ -52,6 +52,7 @@ def test_another_page_is_not_overwritten(folder: Path) -> None:
         layerlab.list_runs(folder).save(folder / "loop")
 
 
+@pytest.mark.full
 def test_it_loads_no_torch(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "all.html"
     code = (

@@ -41,6 +41,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingResult]:
         yield train(SMALL, out=folder, progress=False)
 
 
+@pytest.mark.full
 def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingResult) -> None:
     assert ended.folder.parent.name == "runs" and ended.page.is_file()
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16

@@ -79,6 +79,7 @@ def broken(report):
     return {place: count for place, count in found.items() if count}
 
 
+@pytest.mark.full
 def test_the_post_norm_weights_are_read_as_they_were_trained(character):
     model, stored, ids = character
     with torch.no_grad():
@@ -90,6 +91,7 @@ def test_the_post_norm_weights_are_read_as_they_were_trained(character):
     assert abs(loss.item() - 1.480) < 0.15
 
 
+@pytest.mark.full
 def test_post_norm_readings_hold_on_trained_weights(character):
     model, _, ids = character
     report = layerlab.inspect(model, input_ids=ids[:1], progress=False)
@@ -103,6 +105,7 @@ def test_post_norm_readings_hold_on_trained_weights(character):
         assert stream[layer] <= gain * 128**0.5 + shift, "a post-norm stream ends on its norm"
 
 
+@pytest.mark.full
 def test_pre_norm_readings_hold_on_trained_weights(data):
     folder = data / "model-stories260K" / "hf"
     model = AutoModelForCausalLM.from_pretrained(folder)

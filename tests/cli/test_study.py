@@ -115,6 +115,7 @@ def test_options_are_read_as_numbers_where_they_look_like_one():
         parse_options(["layers=4", "layers=5"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [60, 80])
 def test_verdicts_are_wrapped_below_their_words_and_a_path_stays_whole(width, tmp_path):
     record = study("rounding-input", out=tmp_path / ("x" * 90), **QUICK)

@@ -14,6 +14,7 @@ FORMS = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
 MARK = "\u0301\u0316"
 
 
+@pytest.mark.full
 @given(FORMS, st.text(max_size=600))
 @example("NFC", "e" + MARK * (MARKS // 2) + "e")
 def test_it_is_the_normal_form_of_unicode(form: Any, text: str) -> None:

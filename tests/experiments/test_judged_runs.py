@@ -14,6 +14,7 @@ from layerlab.report.pages.comparison import save_comparison
 from tests.experiments.test_judge_logs import judged, log, pair
 
 
+@pytest.mark.full
 def test_a_noisy_arm_is_as_unsure_as_its_own_differences() -> None:
     """Of somebody's arms nobody knows that they vary alike; what is pooled would be too sure."""
     draw, covered = np.random.default_rng(3), 0
@@ -39,6 +40,7 @@ def test_runs_that_were_to_go_on_for_longer_are_remarked_on() -> None:
     assert "fewer updates than they were to make: wide, seed 0 (100 of 200), wide" in second
 
 
+@pytest.mark.full
 def test_an_earlier_look_at_another_step_is_disclosed(tmp_path: Path) -> None:
     """Also once the page is judged at the same step again."""
     (tmp_path / "log.csv").write_text(
@@ -56,6 +58,7 @@ def test_an_earlier_look_at_another_step_is_disclosed(tmp_path: Path) -> None:
         assert [one.split()[4].rstrip(":") for one in said] == told
 
 
+@pytest.mark.full
 def test_steps_to_a_loss_stand_on_a_page_and_in_a_table(tmp_path: Path) -> None:
     content = judged(pair(), JudgedStep(target=3.5))
     (row,) = content["measures"]

@@ -77,6 +77,7 @@ def test_the_same_model_is_told_again(run: tuple[Path, Any]) -> None:
     assert files(out).keys() == before.keys()
 
 
+@pytest.mark.full
 def test_the_result_of_one_model_is_not_that_of_another(ended: tuple[Path, Any]) -> None:
     out, call = ended
     before = files(out)

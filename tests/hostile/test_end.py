@@ -127,6 +127,7 @@ def test_a_closed_standard_output_is_one_line() -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
     with FULL.open("w") as full:

@@ -80,6 +80,7 @@ def test_every_folder_of_results_is_looked_through(command: str, tmp_path: Path)
     ).refused("is a link to")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("forged", ["word", "digest"])
 def test_a_study_that_was_changed_is_not_believed(forged: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -217,6 +218,7 @@ def test_a_page_of_the_users_beside_a_comparison_stays(place: Path) -> None:
     assert (place / "report.html").read_text() == "mine"
 
 
+@pytest.mark.full
 def test_a_comparison_is_known_wherever_writing_is_cut_off(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from tests.hostile.attack import typed
 pytestmark = pytest.mark.filterwarnings("default::layerlab.errors.DamageWarning")
 
 
+@pytest.mark.full
 def test_a_corpus_with_another_tokenizer_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

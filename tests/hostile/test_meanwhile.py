@@ -258,6 +258,7 @@ def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path
     assert (earlier / "a").read_text() == "made"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["boolq/my_own_task.yaml", "boolq/notes/n.txt", "edited"])
 def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) -> None:
     words = ("evaluate", "--export-tasks", str(tmp_path / "tasks"))

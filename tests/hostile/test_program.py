@@ -41,6 +41,7 @@ def changed(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **fields}), "utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("template", "said"), TEMPLATES)
 def test_a_chat_template(
     template: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ def test_parts_of_a_pass_are_timed_apart(tiny: Tiny) -> None:
     assert (found.prefill, found.decode) == (2.0, 7.0)
 
 
+@pytest.mark.full
 def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     names: dict[int, str] = {}
@@ -233,6 +234,7 @@ def command(*words: str) -> None:
     app(["bench", "latency", *words], standalone_mode=False)
 
 
+@pytest.mark.full
 def test_the_command_prints_writes_and_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

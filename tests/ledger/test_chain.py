@@ -207,6 +207,7 @@ def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
     assert not list(folder.parent.glob(".*.lock"))
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder: Path) -> None:
     code = (
         "from pathlib import Path\n"

@@ -27,6 +27,7 @@ LONGROPE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("side", "expected", "families"),
     [
@@ -46,6 +47,7 @@ def test_it_is_tried(side: Side, expected: Batching, families: Sequence[str]) ->
     assert found == dict.fromkeys(families, expected)
 
 
+@pytest.mark.full
 def test_a_model_that_has_seen_the_next_token_is_found() -> None:
     seeing = ("cpmant", "xlnet", "xlm")
     blind = (*IN_FRONT, "llama", "gpt2", "mamba", "rwkv", "mixtral", "bert", "prophetnet")

@@ -165,6 +165,7 @@ def test_features_keep_their_size_under_muon(name, monkeypatch):
     assert coordinates(name, optimizer="muon", mup=False)["layer 1"] > 0.5
 
 
+@pytest.mark.full
 @every
 def test_no_parameter_promises_more_at_a_larger_width(name, options):
     """To first order an update of AdamW changes the loss by rate times the sum of |gradient|."""
@@ -309,6 +310,7 @@ def test_a_saved_model_is_the_same_model(head, tmp_path):
     assert model.logit_factor == (0.5 if head == "tied" else 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head", ["untied", "tied"])
 def test_a_rebuilt_model_keeps_its_base(head):
     model = made("llama", 128, head=head).eval()

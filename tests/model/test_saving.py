@@ -43,6 +43,7 @@ def test_a_model_can_be_pickled_and_copied(name: str) -> None:
         assert torch.equal(again(tokens()).logits, model(tokens()).logits)
 
 
+@pytest.mark.full
 def test_saving_replaces_no_file_that_was_edited_since(tmp_path: Path) -> None:
     own = tmp_path / "my_saved_idea.py"
     write_template(own)

@@ -189,6 +189,7 @@ def test_only_words_of_the_page_are_translated() -> None:
     assert word(label("pretrain, seed 1 (replay)")) == "继续预训练，种子 1 (replay)"
 
 
+@pytest.mark.full
 def test_what_is_beside_the_page_stays_english(tmp_path: Path) -> None:
     content = race(("llama", "history-1"), seeds=(1, 2), updates=40)
     (run, *_) = write_runs(content, tmp_path)

@@ -27,6 +27,7 @@ def entry(layer: int, matrix: str) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.full
 def test_the_bars_are_a_density_of_all_eigenvalues() -> None:
     one = entry(3, "mlp.c_fc")
     assert sum(one["counts"]) == 64
@@ -73,6 +74,7 @@ def test_a_matrix_is_chosen_and_its_tail_is_said(opened: Open) -> None:
     assert command.inspect(weighed()).endswith(" --weights")
 
 
+@pytest.mark.full
 def test_a_page_of_weights_speaks_of_no_text_and_opens_on_a_matrix_of_several_layers(
     opened: Open,
 ) -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from layerlab.report.findings.find import find
 from tests.report.findings.test_find import SPOT, change
 from tests.report.reading import LAYERS, card, content, frames
@@ -11,6 +13,7 @@ def test_a_healthy_model_is_told_what_came_nearest():
     assert finding.wanted == ("attention", "healthy", 1, 3, 2)
 
 
+@pytest.mark.full
 def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
     tables = change(frames("a", "b"), "attention", {"model": "a", "layer": 1}, logit_max=500.0)
     found = find(content(card("a"), card("b")), tables)
@@ -18,6 +21,7 @@ def test_what_came_nearest_is_not_said_where_a_threshold_is_crossed():
     assert [one.model for one in found] == ["a", "b"]
 
 
+@pytest.mark.full
 def test_a_stream_that_is_long_within_and_short_at_its_end_crosses_nothing():
     stream = frames()["stream"].assign(growth=2.0)
     healthy = {**frames(), "stream": stream}

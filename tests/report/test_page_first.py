@@ -85,6 +85,7 @@ def test_a_finding_has_a_link_that_shows_it_even_where_it_is_not_among_the_first
     assert page.locator(".finding .anchor").count() == 23
 
 
+@pytest.mark.full
 def test_readings_and_bounds_stand_apart_in_lists_of_quantities(window: Open) -> None:
     page = window(render(sample(["a"], layers=2, heads=2)))
     groups = page.locator("#spectrum [data-control=column] optgroup").evaluate_all(
@@ -95,6 +96,7 @@ def test_readings_and_bounds_stand_apart_in_lists_of_quantities(window: Open) ->
     assert page.locator("#stream optgroup").count() == 0
 
 
+@pytest.mark.full
 def test_a_page_that_cannot_draw_says_so_and_its_tables_still_work(window: Open) -> None:
     text = render(sample(["a"], layers=2, heads=2))
     start = text.index('id="drawing">') + len('id="drawing">')

@@ -81,6 +81,7 @@ def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record: Stu
     assert [n for n in numbers(english) if n not in numbers(chinese)] == []
 
 
+@pytest.mark.full
 def test_what_a_study_says_is_known_by_its_template():
     chinese, found = language("zh"), 0
     for message, said in messages():

@@ -129,6 +129,7 @@ def test_a_prompt_is_not_copied(window: Open) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == "layerlab compare twin.toml"
 
 
+@pytest.mark.full
 def test_what_came_from_python_has_no_command() -> None:
     report = sample(["a"], layers=2, heads=2)
     report["options"] = {"models": ["memory"], "text": "built-in sample"}

@@ -19,6 +19,7 @@ def key_of(**given):
     return study(NAME, **plain, **given).to_dict()["key"]
 
 
+@pytest.mark.full
 def test_keys_hang_on_the_precision_in_which_the_files_are_read(tmp_path):
     one = tmp_path / "model"
     made("llama").save_pretrained(one)
@@ -28,6 +29,7 @@ def test_keys_hang_on_the_precision_in_which_the_files_are_read(tmp_path):
     assert key_of(model=str(one)) != first
 
 
+@pytest.mark.full
 def test_keys_hang_on_what_a_model_in_memory_computes_beside_its_weights():
     model, words = made("llama"), get_model("llama").tokenizer
     first = key_of(model=model, tokenizer=words)
@@ -40,6 +42,7 @@ def test_keys_hang_on_what_a_model_in_memory_computes_beside_its_weights():
     assert len({first, second, third}) == 3
 
 
+@pytest.mark.full
 def test_keys_hang_on_how_a_tokenizer_writes_tokens():
     model, words = made("llama"), copy.deepcopy(get_model("llama").tokenizer)
     first = key_of(model=model, tokenizer=words)
@@ -66,6 +69,7 @@ def test_keys_hang_on_the_code_that_builds_what_the_user_names(tmp_path, monkeyp
     assert keys[0] != keys[1]
 
 
+@pytest.mark.full
 def test_a_random_model_has_one_key_however_often_it_is_named():
     one, other = (given_of("attention-lambda", model="llama:")["random llama"] for _ in range(2))
     assert one.state == other.state

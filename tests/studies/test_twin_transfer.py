@@ -73,6 +73,7 @@ def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_
             assert len(found.reversed) == (len(PAIRS) if noise < 0.1 else 0)
 
 
+@pytest.mark.full
 def test_the_stored_runs_say_two_pairs_are_reversed() -> None:
     found = judged(fast=True)
     words = [one["word"] for one in found.verdicts]
@@ -143,6 +144,7 @@ def test_both_modes_say_the_same() -> None:
     assert judged(fast=True).verdicts == judged().verdicts
 
 
+@pytest.mark.full
 def test_where_runs_are_missing_nothing_is_decided_and_nothing_is_trained(tmp_path: Path) -> None:
     found = judged(tmp_path)
     assert {one["word"] for one in found.verdicts} == {"not decided"} and len(found.verdicts) == 4

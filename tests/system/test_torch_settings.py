@@ -75,6 +75,7 @@ def test_readings_are_those_of_a_new_process(
         assert torch.is_inference_mode_enabled() == (place is torch.inference_mode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", [default_meta, meta])
 def test_a_default_device_is_put_away(
     place: Callable[[], AbstractContextManager[Any]], tiny: Any

@@ -91,6 +91,7 @@ def test_a_model_with_code_is_refused_in_one_line(
     assert not (tmp_path / "mark").exists() and not (tmp_path / "report").exists()
 
 
+@pytest.mark.full
 def test_whoever_asks_for_it_has_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_whoever_asks_for_it_has_it(
     assert (tmp_path / "mark").exists() and (tmp_path / "report" / "report.json").exists()
 
 
+@pytest.mark.full
 def test_the_argument_in_python_is_the_option(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="trust_remote_code=True"):
         layerlab.inspect(str(folder), texts="A text.", measures=["stream"], progress=False)

@@ -166,6 +166,7 @@ def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data) -> Non
     assert read_bpe(words).vocab["<s>"] == 1
 
 
+@pytest.mark.full
 def test_the_real_list_of_merges_of_gpt2_is_read(data) -> None:
     words = load_or_convert(str(data / "tokenizers" / "gpt2"))
     assert len(words) == 50_257 and words("hello world")["input_ids"] == [31373, 995]

@@ -101,6 +101,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Operations]:
         yield clock
 
 
+@pytest.mark.full
 def test_emulated_rounding_takes_the_time_it_takes(operations: _Operations) -> None:
     sizes = {"width": 48, "context": 32}
     plain = plan(recipe(sizes), EXTENT)[0]
@@ -114,6 +115,7 @@ def test_emulated_rounding_takes_the_time_it_takes(operations: _Operations) -> N
     assert step_time.timeless(plain) != step_time.timeless(rounded)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("control", "longer"),
     [
@@ -139,6 +141,7 @@ def test_control_takes_the_time_it_takes(
     assert len(step_time.timeless(plain)) == 6
 
 
+@pytest.mark.full
 def test_a_measured_pace_is_that_of_the_real_loop(operations: _Operations) -> None:
     run = plan(recipe({"width": 64, "context": 64}), EXTENT)[0]
     pace = measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
@@ -164,6 +167,7 @@ def _operations_by_hand(run: RunSpec, clock: _Operations) -> float:
     return min(taken)
 
 
+@pytest.mark.full
 def test_memory_is_measured_and_the_formula_comes_near() -> None:
     sizes = {"width": 64, "layers": 3, "context": 64, "vocab": 300}
     run = plan(recipe(sizes), EXTENT)[0]

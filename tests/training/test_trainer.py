@@ -230,6 +230,7 @@ def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> 
     assert apart.update == 1
 
 
+@pytest.mark.full
 def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path: Path) -> None:
     machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "of": 2, "</s>": 3}, unk_token="w"))
     machine.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -74,6 +74,7 @@ def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
     assert small["weights"] == whole["weights"]
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_to_the_smaller_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None
     assert other["weights"] == outcome.result["weights"]
 
 
+@pytest.mark.full
 def test_a_worker_computes_with_the_threads_of_each_run(small: RunSpec, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
@@ -135,6 +136,7 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
     assert read_result(folder) is None
 
 
+@pytest.mark.full
 def test_a_run_that_fails_alone_says_why(
     small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_laws_hold(name: str, options: dict[str, Any]) -> None:
     lawful(name, **options)

@@ -4,6 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import layerlab
@@ -66,6 +67,7 @@ def test_a_file_keeps_its_lines_and_what_is_no_import() -> None:
     assert update_imports("from layerlab.domains import x") == "from layerlab.domains import x"
 
 
+@pytest.mark.full
 def test_a_variant_of_the_earlier_version_is_built_saved_and_carried(tmp_path: Path) -> None:
     file = tmp_path / "old.py"
     file.write_text(OLD)

@@ -126,6 +126,7 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
     assert "bits per byte, python-docs" in said.out and "law-zh is not here" in said.err
 
 
+@pytest.mark.full
 def test_what_the_command_cannot_do_is_said(folders: Path) -> None:
     refuses("there is no tokenizer", called, folders, tokenizer=str(folders / "nothing"))
     refuses("head is 'best'; expected 'mean', 'mean-resizing'", called, folders, head="best")

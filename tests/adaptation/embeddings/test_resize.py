@@ -176,6 +176,7 @@ def test_mean_resizing_draws_as_transformers_does(made: Callable[[int], Any]) ->
         assert rows.dim() == 1 or not torch.equal(rows[0], rows[1])
 
 
+@pytest.mark.full
 def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
     def rows(seed: int) -> torch.Tensor:
         model = tiny("llama", vocab_size=OLD, initializer_range=0.5)

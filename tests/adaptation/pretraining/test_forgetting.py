@@ -29,6 +29,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return mix_texts(words(), reading).held["domain"]
 
 
+@pytest.mark.full
 def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
     model = llama().train()
     blocks = EvalBlocks(held, 16)

@@ -90,6 +90,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> SftResult:
     return tuned(tmp_path_factory.mktemp("done") / "run", save_steps=2)
 
 
+@pytest.mark.full
 def test_answers_are_learned_and_counted(done: SftResult) -> None:
     assert set(done.after) == {"law", "general"}
     assert all(done.after[name] < done.before[name] - 0.5 for name in done.after)

@@ -65,6 +65,7 @@ def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
     assert any(not torch.equal(one, before[name]) for name, one in after)
 
 
+@pytest.mark.full
 def test_the_loss_of_an_update_is_equal(tmp_path: Path) -> None:
     words = speaker()
     theirs, encoder = trainer(tmp_path, words, TALKS), Encoder(words)

@@ -82,6 +82,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(
     assert kept(other) == ["checkpoint-2", "checkpoint-4"]
 
 
+@pytest.mark.full
 def test_a_journal_that_was_changed_is_no_checkpoints(texts: Path, out: Path) -> None:
     file = out / "events.jsonl"
     lines = file.read_text().splitlines(keepends=True)

@@ -288,6 +288,7 @@ def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch
     Cleaner(FREE)
 
 
+@pytest.mark.full
 def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
     file = data_folder() / "zh-general" / "cn_wiki_sample.txt"
     if not file.is_file():

@@ -242,6 +242,7 @@ def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
     refuses(r"cannot read .*a.zip: .*; copy it anew", list, questions(tmp_path))
 
 
+@pytest.mark.full
 def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
     held = data_folder() / "agieval" / "agieval-v1.tar.gz"
     bench = data_folder() / "lawbench" / "zero_shot.tar.gz"

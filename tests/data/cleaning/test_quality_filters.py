@@ -101,6 +101,7 @@ def test_a_share_that_is_none_is_refused() -> None:
         validate_table(CleanSection, {"min_word_ratio": 80}, "a test")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not (data_folder() / "zh-law-statutes").is_dir(), reason="LAYERLAB_DATA holds no statutes"
 )

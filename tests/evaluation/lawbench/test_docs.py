@@ -111,6 +111,7 @@ def test_one_shot_by_metadata(home: Path) -> None:
     assert {prompt.split("\n")[0] for prompt, _ in model.asked} == {"请回答。例子：甲。"}
 
 
+@pytest.mark.full
 def test_every_leaf_says_what_it_is(home: Path) -> None:
     manager = managed()
     with hush():

@@ -40,6 +40,7 @@ def test_twenty_tasks_as_the_benchmark_declares_them() -> None:
     assert all(len({*labels}) == len(labels) for labels in LABELS.values())
 
 
+@pytest.mark.full
 def test_every_gold_answer_of_our_rows_earns_full_marks(home: Path) -> None:
     for number, task in TASKS.items():
         for one in read_scored_rows(number).kept:

@@ -154,6 +154,7 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_p
     assert mark.exists()
 
 
+@pytest.mark.full
 def test_a_task_is_another_one_once_what_its_function_calls_changes(folder: Path) -> None:
     source = "def keep(docs): return docs\ndef same(docs): return keep(docs)\n"
     (folder / "called.py").write_text(source)

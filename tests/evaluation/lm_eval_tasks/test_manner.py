@@ -114,6 +114,7 @@ def test_options_that_no_number_tells_apart_are_not_above_chance(
     assert told(theirs, "tie at") == []
 
 
+@pytest.mark.full
 def test_several_right_options_of_a_tie_share_it(folder: Path) -> None:
     path = letters(folder, right=[1, 2])
     row = tasks(run(path, model=flat()))["measured"][0]

@@ -18,6 +18,7 @@ from tests.refused import refuses
 __all__ = ["folder", "shelf", "whole"]
 
 
+@pytest.mark.full
 def test_the_score_is_the_mean_of_the_official_averages(whole: EvaluationResult) -> None:
     content = {
         **whole.content,

@@ -146,6 +146,7 @@ def test_entities_are_the_last_that_are_not_said_to_be_absent() -> None:
     assert ENTITIES("受害人无无") == {}
 
 
+@pytest.mark.full
 def test_longer_runs_are_cut_and_shorter_ones_are_not() -> None:
     pytest.importorskip("jieba")
     text = "人民法院" * (RUN // 4)

@@ -26,6 +26,7 @@ def side(losses: Any, seeds: int = 4, blocks: Any = None, rates: Any = RATES) ->
     return collect_arm("llama", found, "nats")
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
 def test_no_seed_judges_the_rate_that_it_chose(start: int) -> None:
@@ -38,6 +39,7 @@ def test_no_seed_judges_the_rate_that_it_chose(start: int) -> None:
         assert found.values[seed] == pytest.approx(table[best, seed - 1])
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
 def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start: int) -> None:

@@ -78,6 +78,7 @@ def attempts(run: RunSpec, out: Path) -> int:
     return len(list((out / run.name).glob("attempt-*")))
 
 
+@pytest.mark.full
 def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
     plan, heard = runs("first", "second", "third"), Heard()
     outcomes = run_all(plan, tmp_path, RunSection(max_parallel=2), heard, command("well"))
@@ -128,6 +129,7 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
     assert "starts after update 0" in log and "starts after update 1" in log
 
 
+@pytest.mark.full
 def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
     settings = RunSection(max_parallel=2, max_attempts=1)

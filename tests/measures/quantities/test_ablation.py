@@ -44,6 +44,7 @@ def test_the_loss_is_the_cross_entropy() -> None:
     torch.testing.assert_close(losses(logits, words), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "blocks", "output", "last"),
     [
@@ -78,6 +79,7 @@ def test_each_change_is_that_of_weights_set_to_zero(
         assert row["texts"] == 3
 
 
+@pytest.mark.full
 def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
     """Later layers of value-residual read those of the first."""
     model = build("value-residual", width=32, layers=3, heads=4, vocab=64, context=64, seed=0)
@@ -91,6 +93,7 @@ def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
         assert whole[layer] == pytest.approx(float(changes.mean()), abs=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("measure", ["ablation", 'ablation(replace="mean")'])
 def test_of_modules_that_blocks_share_one_block_loses_its_own(measure: str) -> None:
     shared, apart = family("llama"), family("llama")
@@ -100,6 +103,7 @@ def test_of_modules_that_blocks_share_one_block_loses_its_own(measure: str) -> N
     pd.testing.assert_frame_equal(rows(shared, measure), rows(apart, measure), atol=2e-6)
 
 
+@pytest.mark.full
 def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = family("llama")
     at_once = rows(model)
@@ -109,6 +113,7 @@ def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     pd.testing.assert_frame_equal(one_by_one, at_once, rtol=1e-3, atol=2e-6)
 
 
+@pytest.mark.full
 def test_a_mean_takes_less_away_than_zeros() -> None:
     """Where all tokens are one and the same, a head gives its mean: without it nothing changes."""
     model = family("llama")
@@ -163,6 +168,7 @@ def test_each_family_is_read_or_says_why(name: str) -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
+@pytest.mark.full
 def test_the_page_says_that_texts_go_on_behind_what_is_read() -> None:
     model = family("gpt2")
     said = "the first 12 tokens of each text are read; all of them: ablation(tokens=24)"

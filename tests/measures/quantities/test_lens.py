@@ -136,6 +136,7 @@ def read() -> Any:
     return found.frames["lens"]
 
 
+@pytest.mark.full
 def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read: Any) -> None:
     means = read.groupby(["model", "layer"]).mean(numeric_only=True)
     inner = means[means.index.get_level_values("layer") < 7]

@@ -56,6 +56,7 @@ def test_a_linear_block_has_the_spectral_norm_of_its_matrix() -> None:
     assert abs(found.value - truth) <= 64 * DOUBLE * 24 * truth
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_local_is_the_largest_singular_value_of_the_full_jacobian(

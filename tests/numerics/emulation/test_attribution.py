@@ -32,6 +32,7 @@ def found(tiny):
     return model, result, told
 
 
+@pytest.mark.full
 def test_a_component_is_what_emulate_gives_where_only_it_rounds(found):
     model, result, _ = found
     true = logits(model, reference(model))

@@ -180,6 +180,7 @@ def test_eleven_digits_near_the_smallest_float32_would_be_rounded_twice():
     assert round_to(wide, format).item() == truth
 
 
+@pytest.mark.full
 def test_roots_of_twelve_digits_would_be_rounded_twice_by_float32():
     format = find("t12:-14:15")
     ones = 1 + torch.arange(2**11) / 2**11

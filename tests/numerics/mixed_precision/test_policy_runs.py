@@ -100,6 +100,7 @@ def test_near_the_budget_nothing_is_decided(left: float, error: float, verdict: 
     assert judge_share(left, error, 0.5) == verdict
 
 
+@pytest.mark.full
 def test_advice_of_the_source_carries_its_uncertainty(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched()
     higher, control = literature_advice(search, BUDGET)

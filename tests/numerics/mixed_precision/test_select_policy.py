@@ -85,6 +85,7 @@ def test_the_budget_is_kept_in_emulation_and_in_a_real_run() -> None:
     assert advice.error == pytest.approx(whole / float(true.square().sum()))
 
 
+@pytest.mark.full
 def test_nothing_that_is_kept_can_be_let_go() -> None:
     advice, _ = advised()
     search = searched()
@@ -242,6 +243,7 @@ def test_exact_scores_are_those_of_exact_queries_and_keys(monkeypatch: pytest.Mo
     assert not any("exchanges" in name for module in llama().modules() for name in vars(module))
 
 
+@pytest.mark.full
 def test_where_attention_gives_nothing_exact_scores_change_nothing() -> None:
     model = built("llama")
     for layer in model.model.layers:

@@ -222,6 +222,7 @@ def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: st
     assert found.causes[0].rms > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["projection", "head", "context"])
 def test_coarse_sums_are_named_before_what_else_differs(name: str) -> None:
     found = gap("llama", "torch-eager", changed({"gate": "fp32"}, {name: "t3 split-k 4"}))
@@ -240,6 +241,7 @@ def check_first(found: RunGap, name: str) -> None:
     assert found.first.rms == 0
 
 
+@pytest.mark.full
 def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> None:
     several = {"cache": "fp8_e5m2", "norm_cast": "fp32", "gate": "fp32"}
     found = gap("llama", "torch-eager", changed(several))
@@ -262,6 +264,7 @@ def test_profiles_that_say_the_same_are_not_said_to_run_alike() -> None:
     assert "both profiles say the same; real runs of the two may differ all the same" in str(found)
 
 
+@pytest.mark.full
 def test_of_one_change_roundings_that_both_do_are_told_too() -> None:
     single = NumericsProfile(name="single", operations={"norm_cast": "fp32"})
     found = gap("llama", "torch-eager", single)
@@ -329,6 +332,7 @@ def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> Non
     assert f"experts chosen otherwise make {experts:.0%} of the squared difference" in advise(found)
 
 
+@pytest.mark.full
 def test_every_number_of_the_text_has_its_name_and_unit() -> None:
     found = gap("llama", "torch-eager", "autocast-bf16")
     lines = str(found).splitlines()
@@ -342,6 +346,7 @@ def test_every_number_of_the_text_has_its_name_and_unit() -> None:
     assert "unless widened: except where the model's code casts to float32" in lines
 
 
+@pytest.mark.full
 def test_a_layer_takes_its_share() -> None:
     model = build("llama")
     found = gap("llama", "torch-eager", "autocast-bf16")
@@ -359,6 +364,7 @@ def test_json_has_the_closure_at_the_top() -> None:
     assert {one["name"] for one in found["operations"]} <= set(OPERATIONS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_without_finite_numbers_is_one_line(value: float) -> None:
     model = build("llama")

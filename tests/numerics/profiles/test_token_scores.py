@@ -41,6 +41,7 @@ def read_whole(model: nn.Module) -> list[Tensor]:
     return [one[0, :-1].log_softmax(-1).gather(-1, IDS[1:, None])[:, 0].double() for one in logits]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "cohere", "mixtral"])
 @pytest.mark.parametrize("size", [1, 2**27])
 def test_tokens_in_turns_are_all_of_them_at_once(

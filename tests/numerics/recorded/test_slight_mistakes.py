@@ -76,6 +76,7 @@ def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
     assert estimate(torch.ones(3, dtype=torch.float64), alone) == (0.5, torch.inf)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("warmth", [0.95, 0.99, 1.0, 1.005, 1.05])
 def test_intervals_hold_the_temperature(warmth: float) -> None:
     """Of four standard errors, one in 16,000 would not; and none is seen where none is."""

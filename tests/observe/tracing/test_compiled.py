@@ -13,6 +13,7 @@ def stack() -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 
 
+@pytest.mark.full
 def test_a_compiled_part_is_found_in_place_and_wrapped() -> None:
     inner, wrapped = stack(), stack()
     inner[1].compile(backend="eager")

@@ -37,6 +37,7 @@ def boxes(drawing):
     return found
 
 
+@pytest.mark.full
 def test_all_pictures_are_svg_without_anything_that_runs_or_is_fetched():
     found = pictures(race())
     assert set(found) == {"forest.svg", "curves.svg", "gradients.svg"}

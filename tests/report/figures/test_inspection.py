@@ -55,6 +55,7 @@ def test_every_picture_of_a_report_is_a_figure():
     assert {"saliency-a-embedding", "saliency-a-layer-2", "features-a-layer-3"} <= set(seen)
 
 
+@pytest.mark.full
 def test_a_figure_says_which_readings_it_leaves_out():
     content = sample(["a", "<b>"], layers=2, heads=2, sequences=1)
     content["frames"]["querykey"]["data"]["condition"][-1] = "Infinity"
@@ -86,6 +87,7 @@ def test_curves_of_several_models_stand_in_one_figure(measure, column):
     assert figure.layout["showlegend"]
 
 
+@pytest.mark.full
 def test_a_layer_stands_at_its_depth_where_the_last_ones_have_no_reading():
     content = sample(["a", "b"], layers=[3, 8])
     data = content["frames"]["spectrum"]["data"]
@@ -112,6 +114,7 @@ def test_checkpoints_of_a_run_are_drawn_over_its_steps():
     assert "dimension-effective_dimension-steps" not in figures(sample(["a", "b"]))
 
 
+@pytest.mark.full
 def test_a_bound_is_dashed_and_named_once():
     figure = figures(sample(["a", "b"]))["spectrum-norm"]
     limits = [t for t in figure.data if t.get("name") == "column_bound"]
@@ -119,6 +122,7 @@ def test_a_bound_is_dashed_and_named_once():
     assert all(t["line"]["dash"] != "solid" for t in limits)
 
 
+@pytest.mark.full
 def test_wide_and_positive_readings_stand_in_powers_and_zeros_are_left_out():
     content = sample(["a"])
     norms = content["frames"]["stream"]["data"]["norm"]
@@ -129,6 +133,7 @@ def test_wide_and_positive_readings_stand_in_powers_and_zeros_are_left_out():
     assert "type" not in figures(content)["stream-norm"].layout["yaxis"]
 
 
+@pytest.mark.full
 def test_a_reading_that_is_nowhere_is_no_figure():
     content = sample(["a"])
     norms = content["frames"]["stream"]["data"]["norm"]
@@ -172,6 +177,7 @@ def test_the_cloud_is_drawn_on_one_scale_with_its_shares():
         assert trace["y"] == pytest.approx([p[1] for p in word], abs=2e-3 * largest)
 
 
+@pytest.mark.full
 def test_maps_are_those_that_were_packed():
     given_ = looked(["a"])
     packed = given_["pictures"]["saliency"]["a"]["maps"][0]

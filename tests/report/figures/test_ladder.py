@@ -129,6 +129,7 @@ def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> No
     assert '<section id="ladder"' not in (tmp_path / "report.html").read_text("utf-8")
 
 
+@pytest.mark.full
 def test_the_page_speaks_chinese() -> None:
     page = render(content(), "zh")
     section = page[page.index('<section id="ladder"') :]

@@ -1,11 +1,13 @@
 """What is said of heads and sublayers that were taken out."""
 
 import numpy as np
+import pytest
 
 from tests.report.findings.test_find import change, find, only
 from tests.report.reading import content, frames
 
 
+@pytest.mark.full
 def test_a_fall_within_its_errors_harms_nobody():
     where = {"layer": 3, "component": "head", "head": 2}
     for own in ({"change": -0.04, "error": 0.02}, {"change": -0.04, "error": np.nan}):
@@ -37,6 +39,7 @@ def test_a_median_below_zero_is_no_threshold():
     assert find(content(), tables) == []
 
 
+@pytest.mark.full
 def test_a_rise_within_its_errors_is_no_part_to_keep():
     where = {"layer": 1, "component": "ffn"}
     known = {"change": 0.9, "texts": 8}

@@ -171,6 +171,7 @@ def test_many_places_are_one_finding_that_counts_the_others():
     assert f"and {3 * HEADS - 1} more heads in layers 2-3, 5" in finding.sentence
 
 
+@pytest.mark.full
 def test_each_model_has_its_own_finding():
     tables = frames("a", "b", "c")
     tables = change(tables, "attention", {"model": ["a", "c"], "layer": 1}, logit_max=500.0)
@@ -247,6 +248,7 @@ def test_tables_of_plain_objects_are_read_as_numbers():
     assert notes(tables, [card()])
 
 
+@pytest.mark.full
 def test_a_sharp_head_is_a_remark_and_a_sharp_layer_a_warning():
     assert sick("entropy").severity == "warning"
     finding = only(find(content(), change(frames(), "attention", SPOT, entropy=0.001)))
@@ -264,6 +266,7 @@ def test_sinks_of_very_short_texts_are_not_judged():
     assert "sink" not in names(find(content(tokens=8), tables))
 
 
+@pytest.mark.full
 def test_a_bound_within_rounding_is_not_violated():
     norm = frames()["spectrum"].query("sequence == 1 and layer == 3 and head == 2")
     limit = float(norm["column_bound"].iloc[0])

@@ -199,12 +199,14 @@ def test_a_profile_is_described_in_every_language(name: str):
     assert said.startswith(f"配置 a 是 {name}：") and profile.description not in said
 
 
+@pytest.mark.full
 def test_an_unknown_language_is_refused_with_those_that_there_are(tmp_path: Path):
     with pytest.raises(UserError, match="there is no page in 'zg'; its languages are: en, zh"):
         Report(sample(["a"])).save(tmp_path / "out", lang="zg")
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_the_data_stay_english(tmp_path: Path):
     report = Report(sample(["a"]))
     report.save(tmp_path / "out", lang="zh")
@@ -214,6 +216,7 @@ def test_the_data_stay_english(tmp_path: Path):
     assert '<html lang="zh">' in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.full
 def test_an_english_page_carries_no_other_words():
     assert '<html lang="en">' in render(sample(["a"]))
     assert not CHINESE.search(render(sample(["a"])).partition("plotly.js")[0])

@@ -72,6 +72,7 @@ def test_every_arm_has_its_verdict_difference_and_interval_lowest_first():
     assert "Caveats" in shown
 
 
+@pytest.mark.full
 def test_the_table_holds_the_numbers_of_every_arm():
     content, page = whole()
     row = content["rows"][1]
@@ -86,6 +87,7 @@ def test_the_table_holds_the_numbers_of_every_arm():
     assert "matched to the baseline by parameters" in numbers
 
 
+@pytest.mark.full
 def test_what_each_arm_changes_stands_beside_its_numbers():
     content, page = whole()
     changes = body(page)[
@@ -157,6 +159,7 @@ def test_the_recipe_on_the_page_is_the_recipe():
     assert "layerlab compare recipe.toml" in shown
 
 
+@pytest.mark.full
 def test_sections_are_there_where_there_is_something_to_show():
     shown = ids(render(race(("llama", "history-1"), rates=RATES)))
     assert {"verdict", "numbers", "curves", "paired", "rates", "monitor", "runs"} <= shown
@@ -216,6 +219,7 @@ def hostile(words: str) -> dict:
     return content
 
 
+@pytest.mark.full
 def test_hostile_text_adds_no_tag_and_no_attribute_to_the_page():
     calm = Tags(render(hostile("calm")))
     wild = Tags(render(hostile(f"{HOSTILE}\" onload='x' {{{{7*7}}}}")))
@@ -305,6 +309,7 @@ def test_a_damaged_content_is_refused_by_the_name_of_its_part():
     refuses("'runs' is damaged; type layerlab compare", render, race() | {"runs": [1]})
 
 
+@pytest.mark.full
 def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
     content = race(("llama", "history-1"))
     kept = {k: v for k, v in content.items() if k not in ("monitor", "manifests")}
@@ -351,10 +356,12 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path):
     refuses(r"no run has begun in .*; expected a folder of layerlab", save_run, tmp_path)
 
 
+@pytest.mark.full
 def test_the_same_comparison_gives_the_same_page():
     assert render(race()) == whole()[1]
 
 
+@pytest.mark.full
 def test_a_view_is_what_json_can_hold():
     content = race(("llama", "history-1"), rates=RATES) | {"alarms": [], "notes": [], "samples": []}
     json.dumps(view(content), allow_nan=False)

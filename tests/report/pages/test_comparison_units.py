@@ -28,6 +28,7 @@ def test_the_spread_stands_beside_the_losses_that_it_is_of(
     assert places == sorted(places, reverse=metric != "nats")
 
 
+@pytest.mark.full
 def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
     content = race(("llama", "history-1", "pangu-pi"), updates=40)
     general = body(render(content))

@@ -97,6 +97,7 @@ def hostile(words: str):
     return report
 
 
+@pytest.mark.full
 def test_the_page_names_no_other_file_and_no_address():
     page = Tags(render(sample()))
     for tag, attributes in page.tags:
@@ -106,6 +107,7 @@ def test_the_page_names_no_other_file_and_no_address():
     assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "base", "form"})
 
 
+@pytest.mark.full
 def test_every_script_that_runs_is_allowed_by_its_hash_and_nothing_else_is():
     page = Tags(render(sample()))
     given_policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
@@ -120,12 +122,14 @@ def test_the_library_that_draws_is_the_published_one():
     assert "plotly.js (cartesian - minified) v4.1.1" in plotly()[:100]
 
 
+@pytest.mark.full
 def test_a_large_model_stays_below_the_limit():
     report = sample(["large"], layers=36, heads=20, tokens=256)
     page = render(report)
     assert len(page.encode()) <= LIMIT
 
 
+@pytest.mark.full
 def test_a_large_model_with_as_many_pictures_as_findings_stays_below_the_limit():
     report = sample(["large"], layers=36, heads=20, tokens=64)
     (first,) = [f for f in report["findings"] if f["detail"] == "head"]

@@ -41,6 +41,7 @@ def printed(renderable: Any, width: int = 100) -> str:
     return stream.getvalue()
 
 
+@pytest.mark.full
 def test_a_saved_report_loads_as_it_was(tmp_path: Path):
     kept = report()
     kept.save(tmp_path / "out")
@@ -88,6 +89,7 @@ def test_any_table_survives_json(
     assert json.dumps(table.encode_table(again), allow_nan=False) == text
 
 
+@pytest.mark.full
 def test_a_report_that_was_edited_is_not_loaded(tmp_path: Path):
     file = report().save(tmp_path / "out") / "report.json"
     content = json.loads(file.read_text("utf-8"))
@@ -161,6 +163,7 @@ def test_an_unknown_table_is_answered_with_the_known_ones():
         report().frame("spectrun")
 
 
+@pytest.mark.full
 def test_a_measure_that_is_not_applicable_has_an_empty_table_and_a_reason(tmp_path: Path):
     tables = frames()
     tables["gain"] = pd.DataFrame([], columns=tables["gain"].columns)
@@ -183,6 +186,7 @@ def test_a_report_without_models_or_measures_is_still_a_report(tmp_path: Path):
     assert kept.findings == [] and "Report(" in repr(kept)
 
 
+@pytest.mark.full
 def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
     kept = report()
     assert "The page" not in printed(kept.summary())
@@ -212,6 +216,7 @@ def test_nothing_found_is_said():
     assert "No findings" in printed(Report(content(), frames()).summary())
 
 
+@pytest.mark.full
 def test_hostile_strings_are_harmless_in_a_terminal():
     text = printed(hostile().summary())
     assert "\x1b" not in text and "\u202e" not in text
@@ -219,6 +224,7 @@ def test_hostile_strings_are_harmless_in_a_terminal():
     assert "\x1b" not in repr(hostile())
 
 
+@pytest.mark.full
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     shown = report()._repr_html_()
     assert shown.startswith("<iframe") and 'sandbox="allow-scripts"' in shown

@@ -74,6 +74,7 @@ def test_a_long_table_is_cut_into_groups_and_keeps_every_row():
     assert sum(len(group["rows"]) for group in long["groups"]) == 6 * len(rows)
 
 
+@pytest.mark.full
 def test_a_sequence_that_overflows_is_not_left_out_of_the_mean():
     whole = report()
     data = whole["frames"]["logits"]["data"]
@@ -92,6 +93,7 @@ def test_a_sequence_that_overflows_is_not_left_out_of_the_mean():
     assert "Each number is a mean over all tokens" in section.group()
 
 
+@pytest.mark.full
 def test_hostile_names_of_parts_stay_text():
     hostile = "<img src=x onerror=alert(1)></table>"
     page = render(report(attribution={"part": hostile}))
@@ -99,6 +101,7 @@ def test_hostile_names_of_parts_stay_text():
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
 
 
+@pytest.mark.full
 def test_a_table_without_a_number_is_none_and_a_missing_one_is_a_dash():
     whole = report(logits={"error": float("nan")})
     (group,) = view(whole, "logits")["table"]["groups"]

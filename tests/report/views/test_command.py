@@ -109,6 +109,7 @@ def test_a_command_works_from_any_folder(here: Path) -> None:
     assert words["corpus"] == [str(here / "text.txt"), "wiki-zh"]
 
 
+@pytest.mark.full
 def test_a_recipe_names_its_files_from_any_folder(here: Path) -> None:
     arm = {"variant": "mine", "set": {"model.load": ["own/my idea.py"]}}
     recipe = {"data": {"sources": [{"text": "text.txt"}]}, "compare": {"arms": ["llama", arm]}}

@@ -68,6 +68,7 @@ def test_hostile_tokens_stand_in_the_page_as_data():
     assert "Drag to turn" in page and "Drag to turn" not in render(sample())
 
 
+@pytest.mark.full
 def test_pictures_survive_the_way_through_a_file():
     report = Report(clouded())
     assert Report(json.loads(report.to_json())) == report

@@ -56,6 +56,7 @@ def test_checkpoints_of_two_runs_are_no_line_of_one():
     assert [one["step"] for one in inspection.compact(report)["models"]] == [0, 100, 100]
 
 
+@pytest.mark.full
 def test_names_that_begin_alike_are_told_by_their_ends():
     names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
     shown = [one["name"] for one in inspection.compact(sample([*names, "c" * 99]))["models"]]

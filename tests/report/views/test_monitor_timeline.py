@@ -76,6 +76,7 @@ def test_a_long_watch_is_thinned_and_keeps_its_end():
     assert updates[-1] == 499
 
 
+@pytest.mark.full
 def test_a_deep_watch_of_many_arms_keeps_to_its_budget():
     content = race(layers=48, heads=1, seeds=(1,))
     runs = [run["run"] for run in content["runs"]]

@@ -62,6 +62,7 @@ def test_hostile_tokens_stand_in_the_page_as_data():
     assert 'data-part="pictures"' in page and 'data-part="pictures"' not in render(sample())
 
 
+@pytest.mark.full
 def test_scores_are_drawn_by_layer_and_the_tokens_are_no_categories():
     view = next(m for m in inspection.compact(looked())["measures"] if m["name"] == "saliency")
     assert view["category"] is None and view["per_token"] and len(view["series"]) == 2

@@ -12,6 +12,7 @@ from tests.report.window import Open
 from tests.test_house import sources
 
 
+@pytest.mark.full
 def test_every_key_that_a_page_links_has_its_entry():
     page = render(sample())
     links = set(re.findall(r'href="#source-(\w+)"', page))
@@ -36,6 +37,7 @@ def test_text_is_escaped_and_marks_stay():
     assert link_sources(Markup("<code>x</code> gpt22")) == "<code>x</code> gpt22"
 
 
+@pytest.mark.full
 def test_the_registry_names_every_source_in_full():
     assert len(read_registry()) == len(sources())
     assert all(len(entry) == 4 and all(entry) for entry in read_registry().values())

@@ -23,6 +23,7 @@ def test_both_ends_are_told_as_they_are():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("powers", "noise", "word"),
     [

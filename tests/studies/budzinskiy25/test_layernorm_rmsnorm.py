@@ -33,6 +33,7 @@ def test_norms_of_our_own_blocks_are_read(model):
     assert first.shape == embedded.shape
 
 
+@pytest.mark.full
 def test_norms_of_the_built_in_models_are_all_read():
     for name in ("llama", "pre-norm", "post-norm"):
         model = get_model(name)

@@ -34,6 +34,7 @@ def test_the_block_of_the_theory_is_that_of_the_experiment():
         assert torch.allclose(theory_of_block(weights, number).value(x[number]), expected[number])
 
 
+@pytest.mark.full
 def test_errors_fall_with_digits_and_bounds_with_them():
     coarse, fine = (one(draw(), digits)["bounds"] for digits in (11, 24))
     for column in (OBSERVED, RECURSION, PRINTED):

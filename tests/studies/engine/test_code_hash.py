@@ -21,6 +21,7 @@ def copy(tmp_path, monkeypatch):
 DEPTH = "layerlab.studies.budzinskiy25.figure1_depth"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changed", "counts"),
     [
@@ -40,6 +41,7 @@ def test_a_change_counts_where_numbers_come_from(copy, changed, counts):
     assert (code.fingerprint(DEPTH) != before) is counts
 
 
+@pytest.mark.full
 def test_who_builds_variants_depends_on_all_of_them(copy):
     build = "layerlab.model.build"
     before = code.fingerprint(build)
@@ -48,6 +50,7 @@ def test_who_builds_variants_depends_on_all_of_them(copy):
     assert code.fingerprint(build) != before
 
 
+@pytest.mark.full
 def test_kernels_of_gpus_count_for_whoever_rounds(copy):
     before = code.fingerprint(DEPTH)
     (copy / "numerics" / "formats" / "triton_kernel.py").write_text("")

@@ -51,6 +51,7 @@ PARTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_drawn_goes_to_the_device_of_the_model(name):
     whole = load_model(made("llama"), tokenizer=get_model("llama").tokenizer)

@@ -48,6 +48,7 @@ def test_every_study_of_the_issue_is_found_and_says_what_it_is():
         assert set(one.fast) <= {"draws", *one.options} and bool(one.fast) is not one.fixed
 
 
+@pytest.mark.full
 def test_the_fast_mode_takes_fewer_draws_and_what_is_given_wins():
     fast = {"fast": True, "progress": False, "threads": 1}
     assert study("rounding-input", **fast).settings["draws"] == 400
@@ -58,6 +59,7 @@ def test_the_fast_mode_takes_fewer_draws_and_what_is_given_wins():
     }
 
 
+@pytest.mark.full
 def test_a_record_gives_its_verdict_its_number_and_its_readings(record):
     assert record.verdict in {"holds", "fails", "not decided"}
     assert record.number == record.verdicts[0]["number"]
@@ -68,6 +70,7 @@ def test_a_record_gives_its_verdict_its_number_and_its_readings(record):
     assert record.verdicts[0]["claim"] in text and record.verdicts[1]["said"] in text
 
 
+@pytest.mark.full
 def test_the_same_settings_give_the_same_numbers_and_others_do_not(record):
     again = study("rounding-input", **QUICK)
     assert again.frame().equals(record.frame())

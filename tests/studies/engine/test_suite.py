@@ -41,6 +41,7 @@ def few(monkeypatch):
     monkeypatch.setattr("layerlab.studies.engine.runner.studies", lambda: chosen)
 
 
+@pytest.mark.full
 def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, tmp_path):
     found = every(out=tmp_path, runs=tmp_path / "none", fast=True, progress=False)
     assert found.failed == ["lost"] and [len(part.verdicts) for part in found.parts] == [2, 4, 0]
@@ -68,6 +69,7 @@ def test_each_study_has_its_folder_and_a_failure_does_not_stop_the_others(few, t
     assert "lost: nothing <b>works</b>; type something else" in said
 
 
+@pytest.mark.full
 def test_what_is_finished_is_not_run_again(few, tmp_path):
     settings = {"out": tmp_path, "runs": tmp_path / "none", "fast": True, "progress": False}
     first, second = every(**settings), every(**settings)
@@ -122,6 +124,7 @@ def accident(monkeypatch):
     return chosen
 
 
+@pytest.mark.full
 def test_an_unforeseen_error_leaves_its_traceback_and_the_night_goes_on(accident, tmp_path):
     accident(ZeroDivisionError("of two\n<i>lines</i>"))
     settings = {"out": tmp_path, "fast": True, "progress": False, "threads": 1}

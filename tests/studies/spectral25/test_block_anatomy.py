@@ -152,6 +152,7 @@ def test_one_matrix_takes_the_whole_picture():
     assert all(0 <= low < high <= 1.0001 for low, high in domains)
 
 
+@pytest.mark.full
 def test_the_fast_run_says_that_heads_add_up():
     found = study("block-anatomy", fast=True, draws=4, progress=False, threads=1)
     assert found.verdicts[0]["word"] == "holds" and 0 < found.verdicts[0]["number"] < ROUNDING

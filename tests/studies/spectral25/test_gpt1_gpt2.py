@@ -29,6 +29,7 @@ def draw(count=6):
     return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["pre-norm", "post-norm"])
 def test_a_text_of_a_padded_batch_has_the_norms_that_it_has_alone(name):
     ids, heard = tokens_of(name)[40:58], []

@@ -188,6 +188,7 @@ def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
     assert run(work(tmp_path, fast=True)).verdicts[0].word == "holds"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "change", [None, {"curve": []}, {"curve": [[1, "x"]]}, {"reached": []}, {"norms": None}]
 )

@@ -67,6 +67,7 @@ def test_a_product_beyond_the_root_of_the_tokens_would_be_told():
     assert judge_products(planted(0.0, product=5.0)).word == "holds"
 
 
+@pytest.mark.full
 def test_sharp_scores_are_sharper_and_both_placements_start_alike():
     model = random("pre-norm", seed=3)
     ids = torch.arange(TOKENS)[None] % VOCAB
@@ -80,6 +81,7 @@ def test_sharp_scores_are_sharper_and_both_placements_start_alike():
     assert torch.equal(pre.query.weight, post.query.weight)
 
 
+@pytest.mark.full
 def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
     found = norms(Sampler(count=1, generator=torch.Generator().manual_seed(0)), "post-norm")
     for scores in ("start", "sharp"):

@@ -44,6 +44,7 @@ def draw():
     return Sampler(count=1, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.full
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
     ids, streams = tokens_of("llama")[100 : 100 + TOKENS], []
     for_each_layer(

@@ -31,6 +31,7 @@ def test_the_order_of_cubes_is_three_and_of_halves_one():
     assert np.isnan(order(np.array([[0.1, 1e-20, 0.0]]))).all()
 
 
+@pytest.mark.full
 def test_planted_rates_get_their_verdicts():
     assert judge_doubly(CUBIC, 0).word == "holds" and judge_doubly(HALVES, 0).word == "fails"
     verdict = judge_halved(HALVES, 0)

@@ -16,6 +16,7 @@ SIZES = {"layers": 1, "width": 16, "updates": 2}
 ARMS = (small_models.PLAIN, "pangu-pi")
 
 
+@pytest.mark.full
 def test_a_seed_gives_the_same_twin_and_another_seed_another():
     one, again, other = (small_models.train_one("pangu-pi", seed, **SIZES) for seed in (1, 1, 2))
     assert one.nats == again.nats != other.nats
@@ -48,6 +49,7 @@ def trained(tmp_path_factory):
     return first, *small_models.gather_arms(first, ARMS)
 
 
+@pytest.mark.full
 def test_every_seed_of_every_arm_is_read_and_kept(trained):
     first, parts, remarks = trained
     assert [*parts] == [*ARMS] and remarks == (small_models.ABOUT, small_models.PAIRED)

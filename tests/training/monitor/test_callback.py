@@ -60,6 +60,7 @@ def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny: Family, tmp_path
     assert not any(module._forward_pre_hooks for module in seen.modules())
 
 
+@pytest.mark.full
 def test_pieces_of_a_batch_count_as_one_update(tiny: Family, tmp_path: Path) -> None:
     model = tiny("llama")
     monitor = Monitor(model, every=2)
@@ -92,6 +93,7 @@ class Break(TrainerCallback):
                 next(given["model"].parameters()).fill_(torch.nan)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
 @pytest.mark.parametrize(
     ("hidden", "said"), [(True, "gradient's norm is nan"), (False, "the loss")]

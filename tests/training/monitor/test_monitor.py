@@ -310,6 +310,7 @@ def test_a_frame_holds_every_reading() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_resumed_run_reads_and_judges_the_same() -> None:
     straight, monitor = ours(), None
     monitor = Monitor(straight, every=2, on_alarm=None)

@@ -95,6 +95,7 @@ def test_one_gate_per_head_is_one_gate_per_feature_with_equal_rows() -> None:
     close(head(tokens()).logits, element(tokens()).logits)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

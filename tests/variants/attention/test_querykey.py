@@ -80,11 +80,13 @@ def test_l2_does_not_see_how_long_queries_and_keys_are() -> None:
     torch.testing.assert_close(model(tokens()).logits, before, rtol=0, atol=TIGHT)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("form", "kv_heads"), [("head", 1), ("full", 2), ("l2", 1)])
 def test_laws_hold(form: str, kv_heads: int) -> None:
     holds("qk-norm", form=form, kv_heads=kv_heads)
 
 
+@pytest.mark.full
 def test_biases_and_epsilon_are_taken() -> None:
     holds("qk-norm", **{"attention.bias": "all", "attention.epsilon": 1e-3})
     model = small("qk-norm", **{"attention.epsilon": 1e-3})

@@ -62,6 +62,7 @@ def test_in_bfloat16_it_is_the_rounded_exact_value(size: float) -> None:
     assert ((found.double() - exact).abs() <= bound).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

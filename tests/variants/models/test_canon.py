@@ -96,6 +96,7 @@ def test_kernels_start_as_those_of_a_pytorch_convolution(kernel: int) -> None:
     assert abs(found.var().item() / (bound**2 / 3) - 1) < 5 * 0.9 / found.numel() ** 0.5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("places", ["a", "b", "cd"])
 def test_laws_hold(places: str) -> None:
     holds("canon", places=places)

@@ -69,6 +69,7 @@ def test_an_option_of_the_norms_also_holds_before_the_head() -> None:
     assert type(apart.model.norm).__name__ == "RmsNorm"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["dyt", "derf"])
 def test_laws_hold_without_biases(name: str) -> None:
     holds(name, **{"norm.bias": False})

@@ -1,5 +1,6 @@
 """LayerNorm Scaling: the factor of each layer, and what it must not be combined with."""
 
+import pytest
 import torch
 
 from tests.model.small import shaken, small, tokens
@@ -34,5 +35,6 @@ def test_it_is_llama_whose_gains_are_divided_by_the_root_of_the_layer() -> None:
     torch.testing.assert_close(scaled(tokens()).logits, plain(tokens()).logits, **close)
 
 
+@pytest.mark.full
 def test_laws_hold() -> None:
     holds("layernorm-scaling", **{"norm.epsilon": 1e-5})

@@ -58,6 +58,7 @@ def test_start_is_the_plain_residual_bit_for_bit(forms: str, normed: bool) -> No
     assert torch.equal(ours(x).logits, small("llama")(x).logits)
 
 
+@pytest.mark.full
 def test_softmax_weights_sum_to_one_and_start_at_a_half() -> None:
     part = small("laurel-rw", weights="softmax").model.layers[0].ffn_residual
     x, y = streams(2).unbind(2)

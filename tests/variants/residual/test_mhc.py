@@ -100,6 +100,7 @@ def test_extreme_logits_stay_finite() -> None:
     assert logits.grad.isfinite().all()
 
 
+@pytest.mark.full
 def test_the_written_out_gradient_is_the_true_one() -> None:
     generator = torch.Generator().manual_seed(0)
     x, weight = (
@@ -153,6 +154,7 @@ def test_what_is_read_at_the_start_sums_to_one_though_float32_is_kept(n: int) ->
             assert read.max() > 1.2 * read.median()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", OPTIONS[1:])
 def test_cost_is_as_pytorch_counts_it(options: dict[str, object]) -> None:
     costs_as_counted(small("mhc", dtype=torch.float32, **options))

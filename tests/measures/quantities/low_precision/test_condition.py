@@ -31,6 +31,7 @@ def found(tiny):
     return model, measured(model)
 
 
+@pytest.mark.full
 def test_every_part_of_a_llama_is_recognised_and_none_is_refused(found):
     _, read = found
     rows = read.rows["condition"]
@@ -89,6 +90,7 @@ def test_a_post_norm_model_says_which_norm_is_not_there(tiny):
     assert any("no norm in front of its attention" in note for note in read.notes["condition"])
 
 
+@pytest.mark.full
 def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observed(tiny):
     rows = measured(tiny("llama"), "rounding").rows["rounding"]
     assert [row["layer"] for row in rows if row["apriori"] != row["apriori"]] == [EMBEDDING]

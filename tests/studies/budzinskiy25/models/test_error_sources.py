@@ -30,6 +30,7 @@ def trials():
     return Trials("llama", tokens_of("llama")[:24].view(2, 12), "bf16", "flat")
 
 
+@pytest.mark.full
 def test_all_components_together_are_the_whole_and_none_is_nothing(trials):
     assert torch.equal(trials.rounding(COMPONENTS), trials.whole)
     # A llama adds no positions: what is not there has no error, rather than one of 0.
@@ -66,6 +67,7 @@ def planted(**shares):
     return {model: errors for model in builtin.NAMES}
 
 
+@pytest.mark.full
 def test_a_planted_share_is_found_and_judged():
     for share, word in ((0.8, "holds"), (0.1, "fails")):
         errors = planted(scores_and_softmax=share, norms=0.1)

@@ -23,6 +23,7 @@ from layerlab.studies.support.passages import tokens_of
 FUSED = ("pre-norm", "llama")
 
 
+@pytest.mark.full
 def test_what_is_kept_is_a_component_and_keeping_all_leaves_nothing():
     assert {name for names in KEPT.values() for name in names} <= set(COMPONENTS)
     trials = Trials("post-norm", tokens_of("post-norm")[None, :8], "bf16", "flat")

@@ -162,6 +162,7 @@ def small(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.full
 def test_law_is_counted_from_the_data_folder_and_judged_again_from_what_was_kept(small, tmp_path):
     found = law_vocabularies.count_law()
     check_counts(found)

@@ -191,6 +191,7 @@ def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
     assert [one for one in marked.split("|") if one] == 2 * [f"␣{name}"]
 
 
+@pytest.mark.full
 def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
     def taught(arm, seed, **sizes):
         return small_models.Twin(get_model("llama"), 1.0, torch.zeros(1, 1))
