@@ -22,6 +22,7 @@ from layerlab.logs.mixtures import (
     refuse_parts,
 )
 from layerlab.logs.run_names import read_name
+from layerlab.logs.run_states import is_finished
 from layerlab.logs.training_log import (
     ARMS,
     ROWS,
@@ -135,7 +136,13 @@ def _read_run(
     read, timed, steps = readings.read, readings.timed, readings.steps
     # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
     rows = every[read[every] & timed[every]]
-    lost = int(np.count_nonzero(read[every] & ~timed[every])) if not len(rows) else 0
+    lost = int(np.count_nonzero(read[every] & ~timed[every]))
+    if lost and len(rows):
+        raise UserError(
+            f"{readings.path} has no step in {readings.step!r} for {lost:,} of "
+            f"{lost + len(rows):,} readings of {_call(*run)}; write them, name a column that "
+            "all have with --step COLUMN, or leave those rows out"
+        )
     rows = rows if len(rows) else every[timed[every]]
     if lost or not len(rows):
         told = f"{lost:,} reading{'s' * (lost > 1)} of" if lost else "rows of"
@@ -176,6 +183,7 @@ def _read_run(
         empty=not read[rows[0]],
         tokens=_count_tokens(readings, every),
         filtered=filtered,
+        finished=is_finished(readings.table.take(every)),
     )
 
 

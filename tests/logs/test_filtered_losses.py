@@ -69,6 +69,14 @@ def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path: Path) -> None:
+    """As of what an evaluation at the end returns."""
+    rows = [{"step": 10, "eval_loss": 3.5}, {"step": 20, "eval_loss": 3.25}]
+    path = write_csv(tmp_path / "wide-s1.csv", [*rows, {"step": "", "eval_loss": 3.0}])
+    with pytest.raises(UserError, match=r"no step in 'step' for 1 of 3 readings of 'wide' with se"):
+        read(path)
+
+
 @pytest.mark.parametrize("flag", ["training", "is_eval", "is_val"])
 @pytest.mark.parametrize("values", [("0", "1"), ("True", "False"), ("0.0", "1.0")])
 def test_rows_with_a_flag_are_of_two_texts(

@@ -8,6 +8,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.evaluation.paired.answers import TaskAnswers
+from layerlab.evaluation.paired.clusters import QUESTION, count_again, find_clusters
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import (
     DOCUMENTS,
@@ -80,7 +81,7 @@ class _Contest:
         if self.scope == TASKS:
             count = sum(len(one.keys) for one in self.pairs)
             return compare_tasks(ours.tolist(), theirs.tolist(), count, level)
-        return compare_questions(ours, theirs, self._groups(), level)
+        return compare_questions(ours, theirs, find_clusters(self.pairs), level)
 
     @property
     def same(self) -> bool:
@@ -95,7 +96,8 @@ class _Contest:
     @property
     def documents(self) -> list[str]:
         """Fields by which questions are clusters."""
-        return list(dict.fromkeys(one.document for one in self.pairs if one.document))
+        fields = list(dict.fromkeys(one.document for one in self.pairs if one.document))
+        return [*fields, *([QUESTION] if count_again(self.pairs) else [])]
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
         """Return what both score at each unit that is averaged: a question, or a task."""
@@ -104,17 +106,6 @@ class _Contest:
             ours, theirs = (np.array([one.mean() for one in each]) for each in sides)
             return ours, theirs
         return np.concatenate(sides[0]), np.concatenate(sides[1])
-
-    def _groups(self) -> np.ndarray | None:
-        """Return the cluster of each question over all tasks; None where all stand alone."""
-        if not self.documents:
-            return None
-        found, start = [], 0
-        for one in self.pairs:
-            own = np.arange(len(one.keys)) if one.groups is None else one.groups
-            found.append(own + start)
-            start += int(own.max()) + 1
-        return np.concatenate(found)
 
 
 def judge_models(models: Sequence[AnsweredModel], asked: PairedRequest) -> dict[str, Any]:

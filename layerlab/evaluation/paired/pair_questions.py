@@ -37,8 +37,11 @@ class QuestionPairs:
         keys: of the questions.
         ours: score of each.
         theirs: of the baseline.
-        groups: number of the document of each; None where each question stands by itself.
-        document: field that says which document a question is about.
+        document: field that says which document a question is about; None where each stands by
+            itself.
+        bare: questions without that field, each of which stands by itself.
+        asked: digest of each question, by which it is known where it is asked again; empty where
+            clusters were declined, or nothing tells questions apart.
         answers: of both to each.
         unlike: questions whose prompts are not the same, which was allowed.
         left: questions that only one has, which was allowed.
@@ -56,10 +59,11 @@ class QuestionPairs:
     keys: Sequence[str]
     ours: np.ndarray
     theirs: np.ndarray
-    groups: np.ndarray | None
     document: str | None
     answers: Sequence[tuple[ModelAnswer, ModelAnswer]] = field(repr=False)
     others: Sequence[str] = ()
+    bare: int = 0
+    asked: Sequence[str] = ()
     unlike: int = 0
     left: int = 0
     unfit: Mapping[str, int] = field(default_factory=dict)
@@ -157,10 +161,7 @@ def pair_questions(
                     "evaluate again, or name another --metric"
                 )
     document = _pick_document([answer for _, answer in pairs], documents)
-    groups = None
-    if document is not None:
-        named = [answer.documents[document] for _, answer in pairs]
-        groups = np.unique(named, return_inverse=True)[1]
+    questions = [] if NO_DOCUMENTS in documents else [answer.asked[0] for _, answer in pairs]
     scores = np.array([[answer.scores[found] for answer in both] for both in pairs])
     if direction is None and found.partition(",")[0] == "perplexity" and (scores <= 0).all():
         direction = True  # lm-eval keeps the log-likelihood of each question under this name
@@ -172,8 +173,9 @@ def pair_questions(
         keys=keys,
         ours=scores[:, 0],
         theirs=scores[:, 1],
-        groups=groups,
         document=document,
+        bare=sum(document not in answer.documents for _, answer in pairs) if document else 0,
+        asked=questions if len(set(questions)) > 1 else (),
         answers=pairs,
         unlike=unlike,
         left=left,
@@ -338,16 +340,14 @@ def _is_higher(
 
 
 def _pick_document(answers: Sequence[ModelAnswer], wanted: Sequence[str]) -> str | None:
-    """Return the first field that all questions have, and of which some share what stands in it."""
+    """Return the first field of which some questions share what stands in it."""
     if NO_DOCUMENTS in wanted:
         return None
     for name in wanted or DOCUMENTS:
-        found = [answer.documents.get(name) for answer in answers]
-        if None in found:
-            continue
+        found = [one for answer in answers if (one := answer.documents.get(name)) is not None]
         count = len(set(found))
         # The same in all questions is no document, unless somebody says so.
-        if count < len(found) and (count > 1 or wanted):
+        if count < len(found) and (count > 1 or wanted or len(found) < len(answers)):
             return name
     return None
 

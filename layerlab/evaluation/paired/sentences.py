@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from layerlab.evaluation.harness.task_result import ALONE
+from layerlab.evaluation.paired.clusters import QUESTION, count_again
 from layerlab.evaluation.paired.folders import AnsweredModel
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
 from layerlab.evaluation.results.question_remarks import describe_sentences
@@ -107,6 +108,18 @@ def _describe(
         if one.again:
             tasks = list_names(one.again)
             yield f"{one.name} has several dates of {tasks}: the latest counts"
+    by_task = {pair.task: pair for pair in pairs}
+    for pair in by_task.values():
+        if pair.bare:
+            yield (
+                f"{pair.bare:,} of {len(pair.keys):,} questions of {pair.task} have no "
+                f"{pair.document}, and each of them stands by itself"
+            )
+    if again := count_again(list(by_task.values())):
+        yield (
+            f"{again:,} questions are asked again, in another task or in the same: all answers to "
+            "a question are one unit of replication"
+        )
     for name in dict.fromkeys(one.document for one in pairs if one.document):
         tasks = list_names([one.task for one in pairs if one.document == name])
         yield (
@@ -268,6 +281,11 @@ def _describe_scale(row: Record) -> str:
     count, units, fields = row["n"], row["units"], " or ".join(row["documents"])
     if row["scope"] == TASKS:
         return f"unit of replication: a task, of which there are {units:,} with {count:,} questions"
+    if fields == QUESTION:
+        return (
+            f"unit of replication: a question, of which there are {units:,} that are asked "
+            f"{count:,} times"
+        )
     if fields:
         return (
             f"unit of replication: the questions of one {fields}, of which there are {units:,} "

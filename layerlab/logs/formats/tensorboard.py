@@ -1,5 +1,6 @@
 """Reads the scalars of TensorBoard's event files."""
 
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,10 +39,13 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
     cut = False
     for path in paths:
         cut |= _check_records(path)
-        rows: dict[int, dict[str, object]] = {}
+        # A step that does not rise begins the rows anew, as those of a run that was taken up again.
+        rows: dict[tuple[int, int], dict[str, object]] = {}
         for tag, points in _read_scalars(path).items():
+            part, before = 0, -math.inf
             for step, value in points:
-                rows.setdefault(step, {"step": step})[tag] = value
+                part, before = part + (step <= before), step
+                rows.setdefault((part, step), {"step": step})[tag] = value
             steps = sorted({step for step, _ in points})
             if not steps:
                 continue
@@ -53,7 +57,7 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
                     f"first step on, {earlier[0]} and {steps[0]}: they are of two runs; give each "
                     "a folder of its own, or leave one out"
                 )
-        every += [rows[step] for step in sorted(rows)]
+        every += [rows[at] for at in sorted(rows)]
     if not every:
         below = sorted({one.parent.name for one in paths[0].parent.glob(f"*/{PATTERN}")})
         told = f"; type --name REGEX and the files in one of {', '.join(below)}" if below else ""

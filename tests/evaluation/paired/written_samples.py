@@ -40,7 +40,12 @@ def write(
     """Write a file of a task into the folder of a model."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"samples_{task}_{date}.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    # Of each task the questions are others.
+    own = [
+        {**one, "doc": {**one["doc"], "of": task}} if isinstance(one.get("doc"), dict) else one
+        for one in rows
+    ]
+    path.write_text("".join(json.dumps(one) + "\n" for one in own), encoding="utf-8")
     return path
 
 

@@ -42,6 +42,32 @@ def test_two_runs_in_a_folder_of_event_files_are_refused(tmp_path: Path) -> None
     refuses(said, read, tmp_path)
 
 
+def write_scalars(folder: Path, points: list[tuple[int, float]]) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, loss in points:
+            writer.add_scalar("eval/loss", loss, step)
+
+
+def test_readings_of_one_tag_at_one_step_are_not_merged(tmp_path: Path) -> None:
+    """As of two texts, each evaluated under the same name; and as of no steps at all."""
+    for name, steps in (("twice-s1", (10, 10, 20, 20)), ("none-s1", (0, 0, 0))):
+        write_scalars(tmp_path / name, [(step, 3 - at / 9) for at, step in enumerate(steps)])
+        refuses("at its first step, .*: they are of several runs; name", read, tmp_path / name)
+    write_scalars(tmp_path / "mixed-s1", [(5, 4.0), (10, 3.5), (10, 9.0), (20, 3.25), (20, 8.0)])
+    refuses(
+        "two readings of .* at one step, .*: they are of two kinds", read, tmp_path / "mixed-s1"
+    )
+
+
+def test_a_run_that_goes_back_in_one_file_has_its_last_readings(tmp_path: Path) -> None:
+    write_scalars(tmp_path / "wide-s1", [(10, 3.5), (20, 9.0), (30, 9.0), (20, 3.25), (30, 3.125)])
+    (found,) = read(tmp_path / "wide-s1")
+    check(found, "wide", "1")
+    assert found.again == 2
+
+
 @pytest.mark.parametrize("kind", ["HALF", "FLOAT", "DOUBLE", "INT64"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_scalars_of_tensorboard_may_be_tensors(kind: str, packed: bool, tmp_path: Path) -> None:
