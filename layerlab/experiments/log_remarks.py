@@ -21,6 +21,7 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
         *_describe_passed(logs),
         *_describe_words(logs),
         *_describe_tokens(logs),
+        *_describe_updates(logs),
     ]
 
 
@@ -106,4 +107,16 @@ def _describe_tokens(logs: Sequence[TrainingLog]) -> list[str]:
     return [
         f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} ({last}); "
         "at one step runs have learned from unlike amounts of text"
+    ]
+
+
+def _describe_updates(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on runs that are judged by something else and made unlike updates by then."""
+    told = sorted((one.updates, one.name) for one in logs if one.updates is not None)
+    if not told or told[0][0] == told[-1][0]:
+        return []
+    (least, first), (most, last) = told[0], told[-1]
+    return [
+        f"runs made unlike numbers of updates: {least:,.0f} ({first}) to {most:,.0f} ({last}) at "
+        "their last readings"
     ]

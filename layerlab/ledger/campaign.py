@@ -14,6 +14,7 @@ TrialStage = Literal["screening", "confirmation"]
 Direction = Literal["lower", "higher"]
 IdeaWord = Literal["adopted", "refuted", "undecided"]
 LOSS = "loss"  # the measure of an idea for which none is named
+DIGITS = 20  # of a seed, at most: those of 64 bits
 # What the first runs of an idea must show so that a confirmation is worth its runs. Nothing is
 # claimed by them, so that their level takes nothing of what the campaign may err.
 SCREEN = 0.1

@@ -9,6 +9,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.ledger.campaign import (
+    DIGITS,
     LOSS,
     SCREEN,
     Campaign,
@@ -131,6 +132,8 @@ def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     twice = find_twice(map(str, seeds))
     if twice is not None:
         raise UserError(f"--seeds has {twice} twice; leave one out")
+    if any(one >= 10**DIGITS for one in seeds):
+        raise UserError(f"--seeds has a number of more than {DIGITS} digits; expected 64 bits")
     if len(seeds) < 2 or any(one < 0 for one in seeds):
         raise UserError(
             f"--seeds is {short_repr(','.join(map(str, seeds)))}; expected two or more, as 1,2,3: "

@@ -21,6 +21,7 @@ from layerlab.experiments.judge_logs import (
 from layerlab.experiments.log_values import JudgedStep, find_end
 from layerlab.experiments.statistics.multiple_comparisons import Evidence
 from layerlab.ledger.campaign import (
+    DIGITS,
     Campaign,
     CampaignTerms,
     IdeaTrial,
@@ -35,8 +36,6 @@ from layerlab.logs.training_log import LogColumns, TrainingLog
 from layerlab.records.json_values import json_text
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
-
-LONGEST = 20  # digits of a seed: those of 64 bits
 
 
 def judge_trial(
@@ -87,7 +86,7 @@ def judge_trial(
 
 def _list_seen(logs: Sequence[TrainingLog]) -> list[int]:
     """Return the seeds of which it may be known how runs fared: of ideas to come, too."""
-    return sorted({int(one) for one in map(_spell, logs) if one.isdigit() and len(one) <= LONGEST})
+    return sorted({int(one) for one in map(_spell, logs) if one.isdigit() and len(one) <= DIGITS})
 
 
 def _refuse_others(trial: IdeaTrial, earlier: IdeaVerdict, found: IdeaVerdict) -> None:
@@ -185,7 +184,7 @@ def _refuse_copies(
 def _spell(log: TrainingLog) -> str:
     """Return the seed of a run as it was declared: 07 is 7."""
     seed = log.seed or ""
-    whole = seed.isascii() and seed.isdigit() and len(seed) <= LONGEST
+    whole = seed.isascii() and seed.isdigit() and len(seed) <= DIGITS
     return str(int(seed)) if whole else seed
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerlab.errors import UserError
+from layerlab.logs.cells import list_numeric, read_numbers, read_words
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.filtered_losses import find_filtered
 from layerlab.logs.formats.exports import LEFT_OUT
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 
 # Losses that Trainer of Hugging Face logs once, as means over the run, with what stands beside.
 MEANS = {"train_loss": "train_runtime", "train/train_loss": "train/train_runtime"}
-WAYS = {
-    r"'\d{1,3}(,\d{3})+'": "write 10000 for 10,000, or ",
-    r"'[-+]?\d+,\d+'": "write 3.21 for 3,21, or ",
-}
 GAP = re.compile(r"(?<=\d)\.0$")
 
 
@@ -111,8 +108,8 @@ def _choose_columns(table: "pa.Table", path: Path, columns: LogColumns) -> _Read
         for name, given in ((arm, columns.arm), (seed, columns.seed))
     )
     refuse_parts(table.filter(read), (arm, seed), path)
-    losses = _numbers(table[loss], loss, "--loss", path)
-    steps = None if step is None else _numbers(table[step], step, "--step", path)
+    losses = read_numbers(table[loss], loss, "--loss", path)
+    steps = None if step is None else read_numbers(table[step], step, "--step", path)
     timed = np.ones_like(read) if step is None else table[step].is_valid().to_numpy()
     if steps is not None and not np.isfinite(steps[read & timed]).all():
         raise UserError(f"the column {step!r} of {path} holds a step that is not finite")
@@ -183,8 +180,18 @@ def _read_run(
         empty=not read[rows[0]],
         tokens=_count_tokens(readings, every),
         filtered=filtered,
+        updates=_count_updates(readings, rows),
         finished=is_finished(readings.table.take(every)),
     )
+
+
+def _count_updates(readings: _Readings, rows: np.ndarray) -> float | None:
+    """Return the updates up to the last of some rows, where something else orders them."""
+    named = [one for one in list_numeric(readings.table) if one.lower() in UPDATES]
+    if not named or readings.step is None or readings.step.lower() in UPDATES:
+        return None
+    made = read_numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
+    return float(np.nanmax(made)) if np.isfinite(made).any() else None
 
 
 def _find_filtered(readings: _Readings, rows: np.ndarray) -> float | None:
@@ -198,10 +205,10 @@ def _find_filtered(readings: _Readings, rows: np.ndarray) -> float | None:
 
 def _count_tokens(readings: _Readings, rows: np.ndarray) -> float | None:
     """Return the tokens of an update, in the mean over a run, where its table counts both."""
-    named = [one for one in _list_numeric(readings.table) if one.lower().split("/")[-1] in TOKENS]
+    named = [one for one in list_numeric(readings.table) if one.lower().split("/")[-1] in TOKENS]
     if not named or readings.steps is None or readings.step not in UPDATES:
         return None
-    seen = _numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
+    seen = read_numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
     told = np.isfinite(seen) & readings.timed[rows]
     steps, seen = readings.steps[rows][told], seen[told]
     rising = len(seen) > 1 and bool((np.diff(seen)[np.diff(steps) > 0] > 0).all())
@@ -264,9 +271,9 @@ def _place_runs(readings: _Readings, columns: LogColumns) -> dict[tuple[Any, Any
         )
     if arm is None and seed is None:
         return {(named, seeded and GAP.sub("", seeded)): np.arange(table.num_rows)}
-    arms = _words(table, arm, named)
+    arms = read_words(table, arm, named)
     # A table with gaps writes the seed 3 as 3.0; an arm is what it is written as.
-    seeds = [one and GAP.sub("", one) for one in _words(table, seed, seeded)]
+    seeds = [one and GAP.sub("", one) for one in read_words(table, seed, seeded)]
     places: dict[tuple[Any, Any], list[int]] = {}
     for row, (one, number) in enumerate(zip(arms, seeds, strict=True)):
         if one:
@@ -294,7 +301,7 @@ def _refuse_elsewhere(table: "pa.Table", loss: str, run: str, path: Path) -> Non
     """
     others = [
         name
-        for name in _list_numeric(table)
+        for name in list_numeric(table)
         if name != loss and (name.lower() in LOSSES or may_be_held_out(name))
         if table[name].null_count < len(table)
     ]
@@ -343,53 +350,6 @@ def _find_used(table: "pa.Table", name: str | None, read: np.ndarray) -> str | N
 def _find_alone(table: "pa.Table", columns: LogColumns) -> str | None:
     """Return the one column with numbers that names no run or step, if it is called a score."""
     named = {*STEPS, *columns.word_names, *filter(None, [columns.step])}
-    numbers = [one for one in _list_numeric(table) if not named.intersection((one, one.lower()))]
+    numbers = [one for one in list_numeric(table) if not named.intersection((one, one.lower()))]
     alone = len(numbers) == 1 and is_higher_better(numbers[0]) is not None
     return numbers[0] if alone else None
-
-
-def _list_numeric(table: "pa.Table") -> list[str]:
-    import pyarrow as pa
-
-    return [
-        one.name
-        for one in table.schema
-        if pa.types.is_floating(one.type) or pa.types.is_integer(one.type)
-    ]
-
-
-def _numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> np.ndarray:
-    """Return a column as float64, NaN where it is empty.
-
-    Raises:
-        UserError: it holds something else than numbers.
-    """
-    import pyarrow as pa
-
-    try:
-        if pa.types.is_boolean(column.type):
-            raise pa.ArrowInvalid("true and false")
-        found: np.ndarray = column.cast(pa.float64()).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        why = " ".join(str(error).split())
-        way = next((told for pattern, told in WAYS.items() if re.search(pattern, why)), "")
-        way = "the head stands among the rows: leave it out, or " if f"'{name}'" in why else way
-        raise UserError(
-            f"the column {name!r} of {path} holds something else than numbers: {why}; {way}name "
-            f"another with {option} COLUMN"
-        ) from None
-    return found
-
-
-def _words(table: "pa.Table", column: str | None, otherwise: str | None) -> list[Any]:
-    if column is None:
-        return [otherwise] * table.num_rows
-    return [None if one is None else _word(one) for one in table[column].to_pylist()]
-
-
-def _word(value: Any) -> str:
-    """Return a name as it is written; 3.0, as tables with gaps have it, is 3."""
-    if isinstance(value, bytes):  # of a table that is not in UTF-8
-        value = value.decode("latin-1")
-    integral = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if integral else str(value).strip()

@@ -90,6 +90,8 @@ class TrainingLog:
         passed: logs of the same run that were not read, of another kind than this one.
         empty: whether it has no reading at all, and not even one that is no number.
         tokens: learned from in an update, in the mean; None where nothing tells.
+        updates: up to its last reading, where something else than these orders them; None where
+            nothing tells.
         filtered: step from which its gradients are no number, so that its losses count as none
             either, whatever was logged; None where they are.
     """
@@ -116,6 +118,7 @@ class TrainingLog:
     empty: bool = False
     tokens: float | None = None
     filtered: float | None = None
+    updates: float | None = None
 
     @property
     def name(self) -> str:

@@ -157,3 +157,21 @@ def test_updates_of_unlike_numbers_of_tokens_are_remarked_on(tmp_path: Path, nam
 def test_tokens_of_one_update_alone_are_no_count(tmp_path: Path) -> None:
     write_runs(tmp_path, [10, 20, 30], tokens=512)
     assert not said(tmp_path, "unlike numbers of tokens")
+
+
+def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path: Path) -> None:
+    for arm, updates in (("plain", 500), ("wide", 1000)):
+        for seed in range(3):
+            rows = [
+                {"epoch": epoch, "step": epoch * updates, "loss": 3 + seed / 7 - epoch * seed / 99}
+                for epoch in (1, 2)
+            ]
+            write_csv(tmp_path / f"{arm}-s{seed}" / "metrics.csv", rows)
+    told = [
+        one
+        for one in layerlab.judge(tmp_path, step="epoch").content["remarks"]
+        if one.startswith(
+            "runs made unlike numbers of updates: 1,000 (plain, seed 0) to 2,000 (wide"
+        )
+    ]
+    assert len(told) == 1

@@ -284,3 +284,10 @@ def test_one_difference_at_every_seed_is_told_as_such(tmp_path: Path) -> None:
     assert (
         "wide is undecided: the same difference at every seed tells nothing of chance" in found.said
     )
+
+
+def test_a_seed_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    layerlab.create_ledger(folder, baseline="plain")
+    said = "has a number of more than 20 digits; expected 64 bits"
+    refuses(said, layerlab.add_idea, folder, "wide", says="wider", seeds=[1, 10**20])

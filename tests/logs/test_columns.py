@@ -1,5 +1,6 @@
 """Columns of tables: those without a number, and what is no number."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,10 @@ def test_what_steps_count_is_known(tmp_path: Path) -> None:
     assert [one.step_name for one in read(bare)] == ["rows"]
     summed = put(tmp_path / "c-s1.csv", "step,train_loss,train_runtime\n9,3,60\n")
     assert [one.mean for one in (*read(summed), *read(table))] == [True, False]
+
+
+def test_seeds_of_64_bits_stay_what_they_are(tmp_path: Path) -> None:
+    seeds = [2**53, 2**53 + 1, 2**64 - 1]
+    rows = [{"arm": "plain", "seed": seed, "step": 10, "loss": 3.5} for seed in seeds]
+    path = put(tmp_path / "runs.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
+    assert [one.seed for one in read(path)] == [str(one) for one in seeds]

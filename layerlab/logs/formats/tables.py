@@ -221,7 +221,9 @@ def _column(places: Sequence[int], values: list[Any], rows: int) -> "pa.Array | 
     kinds = set(map(type, values))
     if dict in kinds:
         return None
-    kind = float if kinds <= {int, float} else str
+    # A seed of 64 bits is no float.
+    large = int in kinds and any(2**53 < one < 2**64 for one in values if type(one) is int)
+    kind = float if kinds <= {int, float} and not large else str
     found = pa.array(map(kind, values), pa.float64() if kind is float else pa.string())
     if len(values) == rows:
         return found
