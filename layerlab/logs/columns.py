@@ -131,23 +131,7 @@ def _read_run(
     """
     arm, seed = run
     read, timed, steps = readings.read, readings.timed, readings.steps
-    # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
-    rows = every[read[every] & timed[every]]
-    lost = int(np.count_nonzero(read[every] & ~timed[every]))
-    if lost and len(rows):
-        raise UserError(
-            f"{readings.path} has no step in {readings.step!r} for {lost:,} of "
-            f"{lost + len(rows):,} readings of {_call(*run)}; write them, name a column that "
-            "all have with --step COLUMN, or leave those rows out"
-        )
-    rows = rows if len(rows) else every[timed[every]]
-    if lost or not len(rows):
-        told = f"{lost:,} reading{'s' * (lost > 1)} of" if lost else "rows of"
-        raise UserError(
-            f"{readings.path} has {told} {_call(*run)}, and none of them has a step: the column "
-            f"{readings.step!r} is empty there; write its steps, name another with --step COLUMN, "
-            "or leave it out"
-        )
+    rows = _take_rows(readings, run, every)
     own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
     order, again = _order(own)
     again = again if read[rows[0]] else 0
@@ -185,6 +169,30 @@ def _read_run(
     )
 
 
+def _take_rows(readings: _Readings, run: tuple[str, str | None], every: np.ndarray) -> np.ndarray:
+    """Return the rows of a run that have a loss, or all where none has.
+
+    Raises:
+        UserError: one of them has no step.
+    """
+    read, timed = readings.read[every], readings.timed[every]
+    lost = int(np.count_nonzero(read & ~timed))
+    if lost:
+        raise UserError(
+            f"{readings.path} has no step in {readings.step!r} for {lost:,} of "
+            f"{np.count_nonzero(read):,} readings of {_call(*run)}; write them, name a column that "
+            "all have with --step COLUMN, or leave those rows out"
+        )
+    # A run that has no loss at all is a run: pandas, for one, leaves NaN empty.
+    rows = every[read] if read.any() else every[timed]
+    if not len(rows):
+        raise UserError(
+            f"no row of {_call(*run)} in {readings.path} has a step: the column {readings.step!r} "
+            "is empty there; write its steps, name another with --step COLUMN, or leave it out"
+        )
+    return rows
+
+
 def _count_updates(readings: _Readings, rows: np.ndarray) -> float | None:
     """Return the updates up to the last of some rows, where something else orders them."""
     named = [one for one in list_numeric(readings.table) if one.lower() in UPDATES]
@@ -206,7 +214,7 @@ def _find_filtered(readings: _Readings, rows: np.ndarray) -> float | None:
 def _count_tokens(readings: _Readings, rows: np.ndarray) -> float | None:
     """Return the tokens of an update, in the mean over a run, where its table counts both."""
     named = [one for one in list_numeric(readings.table) if one.lower().split("/")[-1] in TOKENS]
-    if not named or readings.steps is None or readings.step not in UPDATES:
+    if not named or readings.steps is None or (readings.step or "").lower() not in UPDATES:
         return None
     seen = read_numbers(readings.table[named[0]].take(rows), named[0], "--step", readings.path)
     told = np.isfinite(seen) & readings.timed[rows]

@@ -64,7 +64,7 @@ def test_a_run_whose_updates_are_no_number_does_not_win(tmp_path: Path) -> None:
 def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path: Path) -> None:
     rows = [{"step": "", "val_loss": 3.5}, {"step": 10, "val_loss": ""}]
     path = write_csv(tmp_path / "wide-s1.csv", rows * 3)
-    told = r"has 3 readings of 'wide' with seed 1, and none of them has a step: the column 'st"
+    told = r"has no step in 'step' for 3 of 3 readings of 'wide' with seed 1; write them, name a "
     with pytest.raises(UserError, match=told):
         read(path)
 

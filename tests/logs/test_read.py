@@ -277,7 +277,7 @@ BAD = {
         lambda at: put(at / "x.csv", "arm,step,loss\na,1,2\n,1,2\n")
     ),
     "has no reading of 'loss'": lambda at: put(at / "x.csv", "step,loss\n1,\n"),
-    "has 1 reading of 'b' with seed 1, and none of them has a step": (
+    "has no step in 'step' for 1 of 1 readings of 'b' with seed 1; write": (
         lambda at: put(at / "x.csv", "arm,seed,step,loss\na,1,1,2\nb,1,,2\n")
     ),
     "has several readings of 'a' at one step": (
