@@ -371,7 +371,7 @@ def leave_unfinished(
     if lacking:
         raise UserError(
             f"no run of {', '.join(map(short_repr, lacking))} has finished; a verdict on runs "
-            "that go on is not final: wait for them, or carry them on with layerlab compare"
+            "that go on is not final: wait for them, carry them on, or drop the column that says so"
         )
     told = ", ".join(f"{one.name} ({one.place})" for one in left)
     why = f"left out, because they have not finished, so that this is not final: {told}"

@@ -168,8 +168,7 @@ def precision(
 ) -> torch.dtype | str:
     """Return the precision as asked, else as config.json says, else as most weights are stored.
 
-    No CPU computes well in float16. That a model is read in another precision than its weights are
-    stored in is said, once.
+    No CPU computes well in float16. That wider weights are rounded to bfloat16 is said, once.
 
     Args:
         stored: its weights.

@@ -42,4 +42,4 @@ def find_filtered(table: "pa.Table", loss: str, losses: np.ndarray) -> int | Non
         return None
     first = begin + int(np.argmax(lost[begin:]))
     # A column that never had a number says nothing.
-    return first if len(last) or (zero[first:][1:].all() and zero[-1]) else None
+    return first if len(last) or (zero[first + 1 :].all() and zero[-1]) else None

@@ -60,8 +60,11 @@ def read_events(paths: Sequence[Path]) -> tuple["pa.Table", bool]:
         every += [rows[at] for at in sorted(rows)]
     if not every:
         below = sorted({one.parent.name for one in paths[0].parent.glob(f"*/{PATTERN}")})
-        told = f"; type --name REGEX and the files in one of {', '.join(below)}" if below else ""
-        raise UserError(f"{paths[0]} holds no scalars{told}")
+        told = (
+            f"; those of add_scalars lie below it, in {', '.join(below)}: give the files of one, "
+            "and --name REGEX for the arm and the seed in their paths"
+        )
+        raise UserError(f"{paths[0]} holds no scalars{told if below else ''}")
     return table_of(every, paths[0]), cut
 
 

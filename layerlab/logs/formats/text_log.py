@@ -37,7 +37,7 @@ PAIR = re.compile(r"\s*/\s*[-+.]?\d")  # as in "train/val loss: 3.0/3.25"
 KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
 WIDEST = 60
 # Words directly before a number; and a number by itself, as none is in top-5 or acc@1.
-NAME = re.compile(r"([^\W\d_][^\W_]*(?:[ _/-][^\W\d_][^\W_]*)*)\W*$")
+NAME = re.compile(r"(?<![^\W_])([^\W\d_][^\W_]*(?:[ _/-][^\W\d_][^\W_]*)*)\W*$")
 FIGURE = re.compile(r"(?<![^\s:=(\[|,])[-+]?\d[^\s|,;)\]]*")
 WORD = re.compile(r"[^\W_]+")
 HOLD_OUT = re.compile(r"h[eo]ld[-_ ]out")

@@ -61,6 +61,19 @@ def test_readings_of_one_tag_at_one_step_are_not_merged(tmp_path: Path) -> None:
     )
 
 
+def test_scalars_of_several_texts_lie_in_folders_of_their_own(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "wide-s1")) as writer:
+        for row in ROWS:
+            writer.add_scalars("loss", {"train": 9.5, "val": row["loss"]}, row["step"])
+    said = "holds no scalars; those of add_scalars lie below it, in loss_train, loss_val: give the"
+    refuses(said, read, tmp_path / "wide-s1")
+    name = r"(?P<arm>\w+)-s(?P<seed>\d)"
+    (found,) = read(tmp_path / "wide-s1" / "loss_val", name=name)
+    check(found, "wide", "1")
+
+
 def test_a_run_that_goes_back_in_one_file_has_its_last_readings(tmp_path: Path) -> None:
     write_scalars(tmp_path / "wide-s1", [(10, 3.5), (20, 9.0), (30, 9.0), (20, 3.25), (30, 3.125)])
     (found,) = read(tmp_path / "wide-s1")

@@ -310,6 +310,14 @@ def test_a_line_that_fits_two_kinds_is_refused(tmp_path: Path) -> None:
     check(found, "plain", "1")
 
 
+def test_a_unit_before_a_loss_is_no_word_of_it(tmp_path: Path) -> None:
+    units = {10: "s", 20: "ms", 30: "s"}
+    lines = [f"step {r['step']} took 9{units[r['step']]} loss {r['loss']}" for r in ROWS]
+    path = put(tmp_path / "plain-s1.log", "\n".join(lines))
+    (found,) = read(path, line=r"step (?P<step>\d+).*loss (?P<loss>\S+)")
+    check(found, "plain", "1")
+
+
 @pytest.mark.parametrize("pair", ["train/val loss: 9.5/{}", "loss 9.5 / {}"])
 def test_two_numbers_behind_a_loss_are_refused(tmp_path: Path, pair: str) -> None:
     lines = [f"step {row['step']} | {pair.format(row['loss'])}" for row in ROWS]
