@@ -24,11 +24,11 @@ from transformers import (
 )
 
 from layerlab import builtin
-from layerlab.numerics.emulation.apply_policy import apply_precision
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.attribution import attribution
 from layerlab.numerics.emulation.emulate import Emulation, reference
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.apply import apply_precision
+from layerlab.numerics.emulation.policies.policy import Policy
 
 DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 TOKENS = 128

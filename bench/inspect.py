@@ -222,7 +222,7 @@ def enclosed(record: Any) -> Any:
     """Return the norm of one head with its enclosure, and nothing else."""
     from layerlab.measures.support.attention_products import products
     from layerlab.measures.support.lanczos import Perron, settle
-    from layerlab.observe.tracing.attention_tiles import triangular
+    from layerlab.observe.tracing.attention.tiles import triangular
 
     matrix = products(triangular(record))
     known = matrix.profile()

@@ -34,10 +34,10 @@ from layerlab import UserError
 from layerlab.data.places import data_folder
 from layerlab.tokenization.bpe_file import read_bpe, rebuild
 from layerlab.tokenization.convert import load_or_convert
-from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine, train_tokenizer
 from layerlab.tokenization.published_rates import questions
-from layerlab.tokenization.verify import VocabularyCheck, verify
+from layerlab.tokenization.vocabulary.extend import extend
+from layerlab.tokenization.vocabulary.verify import VocabularyCheck, verify
 
 BASE, ADDED = 16_000, 1_600
 HELD, LAW_HELD = 1_500, 800

@@ -39,7 +39,7 @@ CHANGES = {
     "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
     "a new file; its name in `known_names.py`, its options in `known_options.py`",
     "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
-    "and `system/files.py` for what is read, `system/limits.py` for what is run",
+    "and `system/files.py` for what is read, `system/untrusted/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
     "a log that another trainer wrote": "`logs/`, a file with its reader, asked by `logs/read.py`",
     "a stage of adaptation": "`adaptation/`, a folder; its section in "

@@ -12,9 +12,9 @@ from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import current_settings
-from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
+from layerlab.studies.support.false_discovery import chance, format_rate, rates
 
 listed = runpy.run_path(str(Path(__file__).with_name("table.py")))["listed"]
 Json = Mapping[str, Any]

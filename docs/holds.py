@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from layerlab.studies.engine.false_discovery import format_rate, rates
 from layerlab.studies.engine.scale import length, trained_scale
 from layerlab.studies.engine.study import Study, claimant
 from layerlab.studies.recipe_claims import judge_claim as verdict_of
+from layerlab.studies.support.false_discovery import format_rate, rates
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]

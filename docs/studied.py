@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.blocks.activation import NAMES
-from layerlab.report.pages.study_settings import rows
+from layerlab.report.pages.study import list_settings
 from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Study
 from layerlab.variants.registry import variants
@@ -150,7 +150,7 @@ def _judged(verdict: Json) -> str:
 
 
 def _setup(content: Json) -> Iterator[tuple[str, str]]:
-    for name, value in rows(content):
+    for name, value in list_settings(content):
         yield name, f"{value:,}" if isinstance(value, int) else f"{value}"
     yield "layerlab", f"{content['layerlab']}, {content['created'][:10]}"
 

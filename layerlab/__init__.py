@@ -15,12 +15,6 @@ from layerlab.version import VERSION
 
 if TYPE_CHECKING:
     from layerlab.api.adapt import adapt, estimate_adaptation
-    from layerlab.api.adapt_stages import (
-        change_vocabulary,
-        clean_text,
-        embed_tokenizer,
-        find_contamination,
-    )
     from layerlab.api.bench_latency import bench_latency
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
@@ -31,6 +25,12 @@ if TYPE_CHECKING:
     from layerlab.api.list_runs import list_runs
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
+    from layerlab.api.stages.adaptation import (
+        change_vocabulary,
+        clean_text,
+        embed_tokenizer,
+        find_contamination,
+    )
     from layerlab.api.train import compare, estimate_runs, train
     from layerlab.data.catalog import list_corpora
     from layerlab.evaluation.results.listing import list_benchmarks
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from layerlab.model.build import build
     from layerlab.model.cost.match import matched
     from layerlab.model.listing.card import list_variants
-    from layerlab.numerics.emulation.apply_policy import apply_precision
     from layerlab.numerics.emulation.emulate import emulate
-    from layerlab.numerics.emulation.policy import Policy, load_policy
+    from layerlab.numerics.emulation.policies.apply import apply_precision
+    from layerlab.numerics.emulation.policies.policy import Policy, load_policy
     from layerlab.numerics.profiles.profile import list_profiles
     from layerlab.plugins import load
     from layerlab.report.results.report import Report, load_report
@@ -100,7 +100,7 @@ _HOMES = {
     **dict.fromkeys(("adapt", "estimate_adaptation"), "layerlab.api.adapt"),
     **dict.fromkeys(
         ("change_vocabulary", "clean_text", "embed_tokenizer", "find_contamination"),
-        "layerlab.api.adapt_stages",
+        "layerlab.api.stages.adaptation",
     ),
     "bench_latency": "layerlab.api.bench_latency",
     "list_corpora": "layerlab.data.catalog",
@@ -117,10 +117,10 @@ _HOMES = {
     "list_variants": "layerlab.model.listing.card",
     "list_profiles": "layerlab.numerics.profiles.profile",
     "matched": "layerlab.model.cost.match",
-    "apply_precision": "layerlab.numerics.emulation.apply_policy",
+    "apply_precision": "layerlab.numerics.emulation.policies.apply",
     "emulate": "layerlab.numerics.emulation.emulate",
-    "Policy": "layerlab.numerics.emulation.policy",
-    "load_policy": "layerlab.numerics.emulation.policy",
+    "Policy": "layerlab.numerics.emulation.policies.policy",
+    "load_policy": "layerlab.numerics.emulation.policies.policy",
     "load": "layerlab.plugins",
     "Report": "layerlab.report.results.report",
     "load_report": "layerlab.report.results.report",

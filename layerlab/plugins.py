@@ -34,9 +34,14 @@ from layerlab.measures.questions import SALIENCY, check_backward, saliency_optio
 from layerlab.numerics.formats.formats import parse_formats
 from layerlab.records.parse import read_json
 from layerlab.system.files import File
-from layerlab.system.python_file import check_syntax, hash_imports, import_anew, read_python_file
 from layerlab.system.signals import Stopped
-from layerlab.system.trust import allow_file, check_allowed
+from layerlab.system.untrusted.python_file import (
+    check_syntax,
+    hash_imports,
+    import_anew,
+    read_python_file,
+)
+from layerlab.system.untrusted.trust import allow_file, check_allowed
 from layerlab.validation import short_repr
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged

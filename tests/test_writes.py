@@ -69,7 +69,7 @@ REASONS = {
     "report/views/tables.py write_tables": "called by what fills a folder",
     "studies/engine/runner.py _remove_batches": "batches of its own, by their names",
     "studies/engine/sampling.py _write": "into memory",
-    "system/limits.py _work": "standard error of a process of its own",
+    "system/untrusted/limits.py _work": "standard error of a process of its own",
     "system/hardware.py reset_peak_memory": "to /proc: writes no file",
     "system/locks.py lock_folder": "an empty file that is removed by whoever made it",
     "console/ending.py _give_up_output": "standard output that nobody reads",

@@ -50,7 +50,7 @@ from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import usual_arithmetic
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 OUT = Path("layerlab-adaptations")
 STAGES, ASKED = "stages", "asked"

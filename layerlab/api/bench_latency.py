@@ -10,7 +10,7 @@ from layerlab.console.tables import note_printer
 from layerlab.errors import UserError
 from layerlab.latency.sizes import SHAPE, USUAL, check_pair, check_sizes
 from layerlab.system.files import File
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 if TYPE_CHECKING:
     from layerlab.latency.measure import Latency

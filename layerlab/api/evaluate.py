@@ -37,7 +37,7 @@ from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, load_model
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.plugins import load_files, paths
 from layerlab.records.checkpoint_names import remove_partials
 from layerlab.report.i18n.language import ENGLISH, language
@@ -48,7 +48,7 @@ from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
-from layerlab.system.trust import granted_options, trust
+from layerlab.system.untrusted.trust import granted_options, trust
 from layerlab.version import VERSION
 
 LESS = "type --dtype bfloat16, or --device auto, which leaves on the processor what does not fit"

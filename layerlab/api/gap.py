@@ -28,7 +28,7 @@ from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 from layerlab.validation import expand_home
 
 ENGINE = "torch-sdpa"  # the usual one

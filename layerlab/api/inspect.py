@@ -20,7 +20,7 @@ from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequen
 from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, load_model
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
-from layerlab.loading.weights_hash import hashing
+from layerlab.loading.weights.hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
@@ -41,7 +41,7 @@ from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
 from layerlab.system.hardware import explain_memory
 from layerlab.system.torch_settings import threads, usual_arithmetic
-from layerlab.system.trust import granted_options, trust
+from layerlab.system.untrusted.trust import granted_options, trust
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel

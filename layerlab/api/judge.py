@@ -130,7 +130,7 @@ def judge(
     if models:
         request = PairedRequest(metric=metric, documents=tuple(cluster), **asked)
         return _judge_answers(models, request, folder, lang, command)
-    from layerlab.api.judge_logs import judge_runs
+    from layerlab.api.stages.logs import judge_runs
 
     return judge_runs(
         given,

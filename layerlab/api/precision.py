@@ -23,7 +23,7 @@ from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 LESS = "type --device auto, --device cpu, or a smaller --context"
 FORMAT, BUDGET = "bf16", 0.3

@@ -7,14 +7,14 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from layerlab.loading.model import load_model
-from layerlab.loading.weights import check_finite
+from layerlab.loading.weights.saved import check_finite
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import load_files
 from layerlab.system.files import File, Standing, write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import usual_arithmetic
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 
 @usual_arithmetic()

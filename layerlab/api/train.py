@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.api.finished_models import load_questions, plan_scores, score_runs
+from layerlab.api.stages.finished_models import load_questions, plan_scores, score_runs
 from layerlab.data.archives import read_within_limit
 from layerlab.errors import UserError
 from layerlab.experiments import session
@@ -28,12 +28,11 @@ from layerlab.experiments.session import (
     run,
 )
 from layerlab.experiments.training_plan import SizePlan, TrainingPlan
-from layerlab.records.events import read
-from layerlab.records.monitor_events import renumber
+from layerlab.records.events import read, renumber
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
 from layerlab.system.torch_settings import usual_arithmetic
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 
@@ -63,7 +62,7 @@ class TrainingResult:
         Raises:
             UserError: the recipe kept none, or its weights are not those that were saved.
         """
-        from layerlab.loading.weights import load_saved
+        from layerlab.loading.weights.saved import load_saved
 
         if not (self.folder / MODEL).is_dir():
             raise UserError(

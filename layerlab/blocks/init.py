@@ -1,4 +1,4 @@
-"""With which values a parameter starts: functions of its shape, kept beside the parameter.
+"""With which values a parameter starts, and over which axes it sums: kept beside the parameter.
 
 A model draws each parameter from its own stream of random numbers, so a start never depends on
 what else a variant holds. Modules keep their starts in a dict `starts` by local parameter name:
@@ -8,6 +8,7 @@ sees to it that they run in float32 on the CPU, where their numbers are the same
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,3 +74,39 @@ def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = norm
 def starts(module: nn.Module, **given: Start) -> None:
     """Note how the parameters that a module itself holds start."""
     vars(module)["starts"] = {**getattr(module, "starts", {}), **given}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The axes of a parameter by what they index.
+
+    Attributes:
+        read: features that are summed over.
+        written: features that come out; an axis may be both, as in a circulant matrix.
+    """
+
+    read: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+
+
+def axes(module: nn.Module, **given: Axes) -> None:
+    """Note the axes of the parameters that a module itself holds, where they are not the usual."""
+    vars(module)["axes"] = {**getattr(module, "axes", {}), **given}
+
+
+def axes_of(module: nn.Module, name: str) -> Axes:
+    """Return the axes of a parameter: those that its module notes, else the usual ones.
+
+    A matrix reads along its last axis and writes along the others; a vector stands beside the
+    features, as a gain or a bias does; a row of an embedding is looked up, and nothing is summed.
+    """
+    noted: dict[str, Any] = getattr(module, "axes", {})
+    if name in noted:
+        found: Axes = noted[name]
+        return found
+    dimensions = getattr(module, name).dim()
+    if dimensions < 2:
+        return Axes(written=tuple(range(dimensions)))
+    if isinstance(module, nn.Embedding):
+        return Axes(written=(dimensions - 1,))
+    return Axes(read=(dimensions - 1,), written=tuple(range(dimensions - 1)))

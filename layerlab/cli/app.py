@@ -22,7 +22,7 @@ from layerlab.cli.train import compare, train
 from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
-from layerlab.system.trust import trustable
+from layerlab.system.untrusted.trust import trustable
 from layerlab.version import VERSION
 
 app = typer.Typer(
@@ -237,7 +237,7 @@ def precision(
     """Find which operations to keep in float32, and verify it."""
     from layerlab.loading.folders import check_found
     from layerlab.loading.text_input import read_file, sample
-    from layerlab.numerics.emulation.policy import check_place
+    from layerlab.numerics.emulation.policies.policy import check_place
     from layerlab.numerics.mixed_precision.request import check_request
 
     if out is not None:

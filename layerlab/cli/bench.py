@@ -12,7 +12,7 @@ from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.loading.options import check_dtype
 from layerlab.records.parse import read_json
-from layerlab.system.trust import trustable
+from layerlab.system.untrusted.trust import trustable
 
 bench = typer.Typer(cls=HelpGroup, help="Time models side by side.", rich_markup_mode=None)
 

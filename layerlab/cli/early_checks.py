@@ -13,7 +13,7 @@ from layerlab.known_names import MEASURES, OF_WEIGHTS
 
 def check_loads(files: Iterable[Path] | None) -> None:
     """Refuse files of `--load` that are not there, or are not Python."""
-    from layerlab.system.python_file import check_syntax, read_python_file
+    from layerlab.system.untrusted.python_file import check_syntax, read_python_file
 
     for file in files or ():
         check_syntax(*read_python_file(file))
@@ -66,7 +66,7 @@ def check_formats(given: str | None) -> None:
 
 def check_policy(file: Path | None) -> None:
     """Refuse a mixed-precision policy that cannot be read."""
-    from layerlab.numerics.emulation.policy import load_policy
+    from layerlab.numerics.emulation.policies.policy import load_policy
 
     if file is not None:
         load_policy(file)

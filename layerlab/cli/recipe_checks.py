@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.system.trust import check_command
+from layerlab.system.untrusted.trust import check_command
 
 
 def check_model(model: Any, *, own: bool) -> None:

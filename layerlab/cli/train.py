@@ -16,7 +16,7 @@ from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
 from layerlab.records.parse import toml_of
-from layerlab.system.trust import REMOTE, add_options, trust
+from layerlab.system.untrusted.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")

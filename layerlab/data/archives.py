@@ -24,7 +24,7 @@ from layerlab.console.tables import printable
 from layerlab.data.charset import refuse_zeros
 from layerlab.errors import UserError
 from layerlab.system.files import check_regular
-from layerlab.system.trust import add_options
+from layerlab.system.untrusted.trust import add_options
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 # How much of one file is unpacked where nobody said: so many bytes, or so many times its own. Text

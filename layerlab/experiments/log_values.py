@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.curves import MOST
+from layerlab.experiments.analysis.readings.curves import MOST
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.training_log import UPDATES, TrainingLog
 from layerlab.records.run import RunRecord

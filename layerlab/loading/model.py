@@ -24,16 +24,10 @@ from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import check_stored_once, check_stored_tied, read_outlines
 from layerlab.loading.options import check_dtype
-from layerlab.loading.weightless import (
-    check_causal,
-    check_kinds,
-    check_unpacked,
-    empty,
-    is_quantised,
-)
-from layerlab.loading.weights import (
+from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied, read_outlines
+from layerlab.loading.weights.hash import weights_hash
+from layerlab.loading.weights.saved import (
     check_plain,
     check_stored,
     configuration,
@@ -43,8 +37,14 @@ from layerlab.loading.weights import (
     tokenizer_of,
     weights,
 )
-from layerlab.loading.weights_hash import weights_hash
-from layerlab.numerics.emulation.policy import APPLIED, CARRIED
+from layerlab.loading.weights.weightless import (
+    check_causal,
+    check_kinds,
+    check_unpacked,
+    empty,
+    is_quantised,
+)
+from layerlab.numerics.emulation.policies.policy import APPLIED, CARRIED
 from layerlab.observe.architecture.structure import (
     ModelStructure,
     anatomy,

@@ -13,7 +13,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import token_strings
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.shapes import Hidden

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.layer_weights import project_layers, read_layers
-from layerlab.loading.matrices import find_weight_faults, read_matrices
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.weights.by_layer import project_layers, read_layers
+from layerlab.loading.weights.matrices import find_weight_faults, read_matrices
 from layerlab.measures.measure import (
     WEIGHTS,
     Measure,

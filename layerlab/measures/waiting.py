@@ -11,7 +11,7 @@ from itertools import takewhile
 from torch import Tensor
 
 from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
-from layerlab.observe.tracing.attention_tiles import SeenMasks
+from layerlab.observe.tracing.attention.tiles import SeenMasks
 from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.records import Layer
 

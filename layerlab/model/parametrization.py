@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlab.blocks.growth import Axes, axes_of
-from layerlab.blocks.init import Constant
+from layerlab.blocks.init import Axes, Constant, axes_of
 
 # Times the width. From the second on no size is held at its least, as a bottleneck is at 1.
 WIDER = (1, 16, 32)

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from layerlab.errors import UserError
-from layerlab.records.events import read
-from layerlab.records.monitor_events import renumber
+from layerlab.records.events import read, renumber
 from layerlab.records.parse import explain, read_json
 from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result

@@ -7,9 +7,8 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.events import FILE as EVENTS
-from layerlab.records.events import read_lines
+from layerlab.records.events import read_lines, renumber
 from layerlab.records.json_values import Json
-from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import get_table, json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 

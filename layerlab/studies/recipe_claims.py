@@ -17,12 +17,12 @@ from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.result import FILE, MANIFEST
 from layerlab.records.run_files import COMPARISON, RUNS
 from layerlab.records.scores import SCORES
-from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.support import gradient_profile
+from layerlab.studies.support.false_discovery import chance
 from layerlab.studies.support.training_facts import runs_in, settings_of
 from layerlab.system.files import read_whole
 

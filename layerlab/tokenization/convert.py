@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
 from layerlab.system.files import check_size
-from layerlab.system.limits import check_tokenizer, check_work
+from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.tokenization.load import SEPARATORS, load_tokenizer
 from layerlab.tokenization.spm.compare import compare, open_reader
 from layerlab.tokenization.spm.engine import build_engine

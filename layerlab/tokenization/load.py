@@ -17,8 +17,8 @@ from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
 from layerlab.system.files import check_size
 from layerlab.system.hub import hub
-from layerlab.system.limits import check_tokenizer, check_work
-from layerlab.system.trust import load_pretrained
+from layerlab.system.untrusted.limits import check_tokenizer, check_work
+from layerlab.system.untrusted.trust import load_pretrained
 from layerlab.tokenization.request import FILES, find_tokenizer, first_line
 from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.stored.compare import find_difference, have_same_rules, open_stored

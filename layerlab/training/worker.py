@@ -18,7 +18,7 @@ from layerlab.errors import UserError
 from layerlab.records.heartbeat import LOG
 from layerlab.records.run_files import RECIPE, read_table
 from layerlab.system.locks import lock_folder
-from layerlab.system.trust import take_grants, trust
+from layerlab.system.untrusted.trust import take_grants, trust
 
 TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend

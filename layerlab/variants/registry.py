@@ -21,7 +21,7 @@ from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.known_names import PLUGINS, unknown_variant
-from layerlab.system.python_file import hash_imports
+from layerlab.system.untrusted.python_file import hash_imports
 from layerlab.validation import suggest
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, layer_norm
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 import layerlab
-from layerlab.report.views.bounds import violations
+from layerlab.report.views.inspection.bounds import violations
 
 PARTS = {
     "attn.c_proj": "self_attn.W_o",

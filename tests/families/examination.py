@@ -22,7 +22,7 @@ from layerlab.measures.measure import Row
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import Readings, readings
 from layerlab.observe.architecture.structure import ModelStructure
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
 from layerlab.plugins import resolve

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 
 REPORTED, SOFTMAX, SHARED = "returned", "softmax", "softmax and sink"
 

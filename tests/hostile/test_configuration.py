@@ -20,8 +20,8 @@ from transformers import (
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
-from layerlab.loading.weightless import check_causal
-from layerlab.system.trust import trust
+from layerlab.loading.weights.weightless import check_causal
+from layerlab.system.untrusted.trust import trust
 from tests.families.recipe import FAMILIES, UNBUILT, family_config
 from tests.hostile.attack import Ended, typed
 from tests.hostile.fuzz import fuzz

@@ -12,7 +12,7 @@ import torch
 
 from layerlab import UserError, builtin
 from layerlab.loading.model import load_model
-from layerlab.loading.weights import configuration
+from layerlab.loading.weights.saved import configuration
 from layerlab.system.logs import quiet_libraries
 from tests.families.recipe import FAMILIES, UNBUILT, build, family_config
 from tests.hostile.attack import typed

@@ -90,7 +90,7 @@ def test_what_another_process_wrote_meanwhile_stays_too(before: str, tmp_path: P
             "report",
         ),
         (
-            "layerlab.tokenization.change.remake",
+            "layerlab.tokenization.vocabulary.change.remake",
             (
                 "adapt",
                 "vocabulary",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from layerlab import Policy
-from layerlab.numerics.emulation.policy import check_place, load_policy
+from layerlab.numerics.emulation.policies.policy import check_place, load_policy
 from tests.hostile.attack import typed
 from tests.refused import refuses
 

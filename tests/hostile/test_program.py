@@ -12,7 +12,7 @@ from layerlab.adaptation.sft.chat_template import PLAIN
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.dataset import prepare_dataset
 from layerlab.recipes.adaptation_sections import SftSection
-from layerlab.system import limits
+from layerlab.system.untrusted import limits
 from layerlab.tokenization.convert import load_or_convert
 from tests.evaluation.written import lines
 from tests.hostile.attack import typed

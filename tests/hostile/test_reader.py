@@ -19,7 +19,7 @@ from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.sources import open_source
 from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import _FORMS
-from layerlab.numerics.emulation.policy import load_policy
+from layerlab.numerics.emulation.policies.policy import load_policy
 from layerlab.recipes.training_sections import Source
 from tests.data.test_archives import packed
 from tests.hostile.attack import typed

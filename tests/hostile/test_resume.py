@@ -16,7 +16,7 @@ from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.trainer.resume import newest_checkpoint
 from layerlab.builtin import path
 from layerlab.experiments.executors.local import run_all
-from layerlab.loading.weights import load_saved
+from layerlab.loading.weights.saved import load_saved
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import LONGEST, read
 from layerlab.records.file_digests import check_seal, seal_folder

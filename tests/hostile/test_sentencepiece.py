@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError, builtin
-from layerlab.system import limits
+from layerlab.system.untrusted import limits
 from layerlab.tokenization.convert import convert_sentencepiece
 from tests.hostile.attack import typed
 from tests.tokenization.spm.protos import change, needed, train, write

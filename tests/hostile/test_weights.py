@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.loading.layer_weights import read_layers, read_outlines
 from layerlab.loading.model import load_model
-from layerlab.loading.weights import check_finite
-from layerlab.loading.weights_hash import weights_hash
-from layerlab.system.trust import trust
+from layerlab.loading.weights.by_layer import read_layers, read_outlines
+from layerlab.loading.weights.hash import weights_hash
+from layerlab.loading.weights.saved import check_finite
+from layerlab.system.untrusted.trust import trust
 from tests.families.recipe import build
 from tests.hostile.attack import typed
 from tests.refused import refuses

@@ -7,7 +7,7 @@ from transformers import AutoConfig
 
 from layerlab import UserError
 from layerlab.loading import dry_run
-from layerlab.loading.weightless import empty
+from layerlab.loading.weights.weightless import empty
 from tests.families.recipe import family_config
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -17,9 +17,9 @@ from transformers import (
 
 import layerlab
 from layerlab import UserError
-from layerlab.loading.layer_weights import read_layers
 from layerlab.loading.model import check_named, label, load_model
-from layerlab.loading.weights import load_saved
+from layerlab.loading.weights.by_layer import read_layers
+from layerlab.loading.weights.saved import load_saved
 from tests.families.recipe import build
 from tests.refused import refuses
 

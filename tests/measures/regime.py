@@ -7,7 +7,7 @@ from torch import Tensor
 
 from layerlab.measures.support.lanczos import CentredRitz, Perron, settle
 from layerlab.measures.support.products import dense
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 
 KINDS = ("init", "peaky", "sink", "local")
 

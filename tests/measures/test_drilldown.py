@@ -3,7 +3,7 @@ import torch
 
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.drilldown import TOKENS, channels, details, positions_to_show
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 
 
 @pytest.fixture

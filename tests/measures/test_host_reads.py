@@ -12,8 +12,9 @@ import torch
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import Readings, readings
-from layerlab.observe.tracing import attention_tiles, device_schedule
-from layerlab.observe.tracing.attention_tiles import each_group
+from layerlab.observe.tracing import device_schedule
+from layerlab.observe.tracing.attention import tiles as attention_tiles
+from layerlab.observe.tracing.attention.tiles import each_group
 from layerlab.plugins import resolve
 from tests.families.recipe import build
 from tests.host_reads import Counts, counted

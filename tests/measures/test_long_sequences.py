@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import readings
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.plugins import resolve
 from tests.live_bytes import live_bytes
 from tests.measures.regime import record

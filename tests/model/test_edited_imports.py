@@ -10,7 +10,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.harness.cache import hash_code
-from layerlab.loading.weights import load_saved
+from layerlab.loading.weights.saved import load_saved
 from layerlab.model.build import build
 from layerlab.plugins import load
 from layerlab.variants import registry

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from layerlab import list_variants
-from layerlab.blocks.growth import Axes, axes
-from layerlab.blocks.init import Constant, normal, starts
+from layerlab.blocks.init import Axes, Constant, axes, normal, starts
 from layerlab.model.build import assemble
 from layerlab.model.design import design, with_base
 from layerlab.model.modeling import LabForCausalLM

@@ -10,7 +10,7 @@ import pytest
 from layerlab import inspect
 from layerlab.report.figures.densities import LAYERS, density, pages
 from layerlab.report.views import command
-from layerlab.report.views.density import pictures
+from layerlab.report.views.inspection.density import pictures
 from tests.report.test_browser import show
 from tests.report.window import Open
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from layerlab.report.views import inspection
+from layerlab.report.views.inspection import frames as inspection
 from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.window import Open

@@ -11,8 +11,7 @@ from layerlab import UserError
 from layerlab.recipes.paths import KEPT
 from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.records.result import LOSSES
-from layerlab.report.pages.study import render
-from layerlab.report.pages.study_settings import rows
+from layerlab.report.pages.study import list_settings, render
 from layerlab.studies import recipe_claims
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
@@ -159,7 +158,7 @@ def test_time_machine_and_recipe_are_those_of_the_runs():
     assert found["trainings"]["processor"] == "AMD EPYC" and found["trainings"]["threads"] == "1"
     assert found["recipe"]["text"] == "brown" and found["recipe"]["updates"] == "150, 300"
     assert found["recipe"]["parameters"] == "1,410,688" and found["recipe"]["width"] == "128"
-    said = dict(rows(found))
+    said = dict(list_settings(found))
     assert said["runs judged"] == 12 and said["seeds"] == 3 and "draws" not in said
     assert said["wall seconds of judging"] == found["time"]["wall seconds"]
     assert "wall seconds" not in said and "all" not in said

@@ -11,9 +11,9 @@ from layerlab import UserError
 from layerlab.tokenization import convert
 from layerlab.tokenization.bpe_file import read_bpe
 from layerlab.tokenization.convert import convert_sentencepiece, load_or_convert
-from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine
-from layerlab.tokenization.verify import verify
+from layerlab.tokenization.vocabulary.extend import extend
+from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
 from tests.refused import refuses
 from tests.tokenization.spm.protos import change, needed, train

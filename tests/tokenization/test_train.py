@@ -11,10 +11,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
-from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import separator, train_tokenizer
 from layerlab.tokenization.train import BYTES, END, train_bpe, train_fallback_bpe
-from layerlab.tokenization.verify import verify
+from layerlab.tokenization.vocabulary.extend import extend
+from layerlab.tokenization.vocabulary.verify import verify
 
 TEXTS = [
     "The cat sat on the mat; the other cat did not.\n" * 20,

@@ -13,7 +13,7 @@ from layerlab.adaptation.embeddings.resize import ResizeResult, Resizing, find_k
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
-from layerlab.loading.weights import check_finite
+from layerlab.loading.weights.saved import check_finite
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 
 # Bytes of each text that are read, once for every way.

@@ -31,7 +31,7 @@ from layerlab.console.units import amount as quantity
 from layerlab.console.units import duration
 from layerlab.experiments.estimate.startup import startup_seconds
 from layerlab.experiments.estimate.step_time import ASSUMED
-from layerlab.loading.weightless import empty
+from layerlab.loading.weights.weightless import empty
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
 from layerlab.system.hardware import here, matmul_peak

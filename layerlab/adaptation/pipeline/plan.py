@@ -18,7 +18,7 @@ from layerlab.data.shared_files import describe_learned
 from layerlab.data.sources import check_source, open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import check_found, find_folder, input_files
-from layerlab.loading.weights import configuration
+from layerlab.loading.weights.saved import configuration
 from layerlab.model.config import LabConfig
 from layerlab.model.preset import presets
 from layerlab.recipes.adaptation import AdaptationRecipe

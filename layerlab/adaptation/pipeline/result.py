@@ -42,7 +42,7 @@ class AdaptationResult:
             UserError: there is no such arm, or its weights are not those that were saved.
         """
         from layerlab.loading.folders import find_folder
-        from layerlab.loading.weights import load_saved
+        from layerlab.loading.weights.saved import load_saved
 
         name = next(iter(self.models)) if arm is None else arm
         if name not in self.models:

@@ -34,8 +34,8 @@ from layerlab.records.json_values import Json
 from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.system.logs import quiet_libraries
-from layerlab.tokenization.change import PROOF, Texts, remake
 from layerlab.tokenization.convert import load_or_convert
+from layerlab.tokenization.vocabulary.change import PROOF, Texts, remake
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000

@@ -13,8 +13,8 @@ from layerlab.adaptation.trainer.arguments import block_of, check_entries
 from layerlab.adaptation.trainer.lora import check_mergeable
 from layerlab.errors import UserError
 from layerlab.loading.folders import find_folder
-from layerlab.loading.weightless import empty
-from layerlab.loading.weights import configuration as read_configuration
+from layerlab.loading.weights.saved import configuration as read_configuration
+from layerlab.loading.weights.weightless import empty
 from layerlab.model.build import configuration
 from layerlab.model.design import design
 from layerlab.recipes.adaptation import AdaptationRecipe

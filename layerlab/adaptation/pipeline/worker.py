@@ -14,7 +14,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import RECIPE
 from layerlab.system.files import write_file
-from layerlab.system.trust import take_grants
+from layerlab.system.untrusted.trust import take_grants
 from layerlab.training.worker import PARENT, WRONG, follow_parent
 
 STAGE, TOLD, LEFT, REFUSED = "request.json", "told.json", "left.json", "refused.txt"

@@ -17,7 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from layerlab.adaptation.sft.conversations import ASSISTANT, Turn
 from layerlab.errors import UserError
-from layerlab.system.limits import check_work
+from layerlab.system.untrusted.limits import check_work
 from layerlab.validation import short_repr
 
 # Characters that no standard gives a meaning to.

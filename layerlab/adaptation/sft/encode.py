@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.adaptation.sft.chat_template import PRIVATE, ChatTemplate, RenderedConversation
 from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
 from layerlab.errors import UserError
-from layerlab.system.limits import check_work
+from layerlab.system.untrusted.limits import check_work
 from layerlab.tokenization.load import engine
 
 TRIED = 32  # rows that a template is tried on

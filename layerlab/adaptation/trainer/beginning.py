@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.loading.weights_hash import hash_settings, hash_tensors, hash_tokenizer
+from layerlab.loading.weights.hash import hash_settings, hash_tensors, hash_tokenizer
 
 # PEFT draws these anew each time; an adapter that has learned something differs in lora_B too.
 DRAWN = ("lora_A", "lora_embedding_A")

@@ -63,7 +63,7 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went."""
-    from layerlab.api.adapt_stages import clean_text
+    from layerlab.api.stages.adaptation import clean_text
 
     found = clean_text(
         source,
@@ -106,7 +106,7 @@ def contamination(
     as_json: AsJson = False,
 ) -> None:
     """Look for the questions of benchmarks in training text."""
-    from layerlab.api.adapt_stages import find_contamination
+    from layerlab.api.stages.adaptation import find_contamination
 
     found = find_contamination(source, benchmark, field=field, out=out)
     _show(found, as_json)

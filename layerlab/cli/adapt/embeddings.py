@@ -51,7 +51,7 @@ def embed(
 ) -> None:
     """Give a model another tokenizer; compare initialisations."""
     check_loads(load)
-    from layerlab.api.adapt_stages import embed_tokenizer
+    from layerlab.api.stages.adaptation import embed_tokenizer
 
     done = embed_tokenizer(
         model,

@@ -15,7 +15,7 @@ from layerlab.cli.recipe_checks import check_adaptation
 from layerlab.cli.train import SetOption, announce_interruption, read_settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
-from layerlab.system.trust import trustable
+from layerlab.system.untrusted.trust import trustable
 
 DEFAULT = "recipe"
 

@@ -44,7 +44,7 @@ def vocabulary(
 
     What the tokenizer gives is verified text by text.
     """
-    from layerlab.api.adapt_stages import change_vocabulary
+    from layerlab.api.stages.adaptation import change_vocabulary
 
     changed = change_vocabulary(
         tokenizer,
@@ -58,8 +58,8 @@ def vocabulary(
         progress=not quiet,
     )
     from layerlab.report.pages.vocabulary import PAGE
-    from layerlab.tokenization.change import PROOF
-    from layerlab.tokenization.table import render_check
+    from layerlab.tokenization.vocabulary.change import PROOF
+    from layerlab.tokenization.vocabulary.table import render_check
 
     if as_json:
         show_json((out / PROOF).read_text("utf-8"))

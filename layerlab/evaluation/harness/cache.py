@@ -3,16 +3,20 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerlab.errors import UserError
-from layerlab.records.parse import json_of, read_json, seal, unseal
+from layerlab.evaluation.harness.fewshot import Shots
+from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.records.parse import explain, json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
-from layerlab.system.python_file import hash_definition
+from layerlab.system.untrusted.python_file import hash_definition
 
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
@@ -27,7 +31,10 @@ SCORERS = (
 )
 # All that computes a model of ours, and all that emulates a number format.
 BUILDERS = ("../blocks/**/*.py", "../variants/**/*.py", "../model/**/*.py")
-ROUNDERS = ("../numerics/emulation/*.py", "../numerics/formats/*.py", "../numerics/formats/*.cpp")
+ROUNDERS = (
+    *("../numerics/emulation/**/*.py", "../numerics/formats/**/*.py"),
+    "../numerics/formats/*.cpp",
+)
 _FOLDER = Path(__file__).parents[1]
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"
@@ -124,7 +131,7 @@ def describe_tokenizer(tokenizer: Any) -> str:
     settings = describe_settings(tokenizer)
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         return settings + str(backend.to_str())
-    from layerlab.loading.weights_hash import describe_rules  # late: it takes torch
+    from layerlab.loading.weights.hash import describe_rules  # late: it takes torch
 
     return f"{settings} {tokenizer!r} {json.dumps(describe_rules(tokenizer), sort_keys=True)}"
 
@@ -183,3 +190,58 @@ class ResultCache:
     def _samples(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / SAMPLES / f"{name}.jsonl"
+
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+KeptCount = Annotated[int, Field(ge=0, le=10**9)]
+Worth = Annotated[float, Field(ge=-1e12, le=1e12)]
+KeptShare = Annotated[float, Field(ge=0, le=1)]
+
+
+class KeptShots(BaseModel):
+    """Numbers of examples, as `Shots` has them."""
+
+    model_config = STRICT
+    asked: KeptCount
+    mean: Annotated[float, Field(ge=0, le=1e9)]
+    least: KeptCount
+    shortened: KeptCount
+    unfit: KeptCount
+
+
+class KeptTask(BaseModel):
+    """A part of a kept result that does not follow from the rest of it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    scores: dict[str, Worth]
+    abstained: KeptShare
+    metrics: dict[str, float | None]  # a perplexity by word has no bound
+    shots: KeptShots
+    chance: KeptShare | None
+    guesses: list[list[float]]
+    limited: KeptCount | None
+    unsound: KeptCount
+    worth: str | None
+    ties: dict[str, dict[str, KeptShare]]
+    overlong: KeptCount
+    beyond: list[str] = []
+    cut: dict[str, Annotated[int, Field(ge=-1, le=10**9)]]
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+
+
+def rebuild_result(
+    kept: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
+) -> tuple[TaskResult, float]:
+    """Rebuild what a task came to, and how many seconds it took.
+
+    Raises:
+        ValueError: a part is missing, or of another kind.
+    """
+    try:
+        found = KeptTask.model_validate(dict(kept))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    parts = found.model_dump(exclude={"seconds", "shots"})
+    parts["guesses"] = [(chance, int(count)) for chance, count in found.guesses]
+    shots = Shots(**found.shots.model_dump())
+    return TaskResult(**parts, shots=shots, samples=samples), found.seconds

@@ -35,8 +35,8 @@ from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.hardware import CatchOutOfMemory, release_memory
-from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
+from layerlab.system.untrusted.limits import check_work
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27

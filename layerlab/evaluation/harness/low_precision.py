@@ -14,7 +14,7 @@ from layerlab.loading.inputs import sequences
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import sample
 from layerlab.numerics.emulation.emulate import emulate
-from layerlab.numerics.emulation.policy import Policy, load_policy
+from layerlab.numerics.emulation.policies.policy import Policy, load_policy
 from layerlab.numerics.formats.formats import find, spans_tensor
 
 SAMPLES = 4

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from layerlab.loading.weights_hash import hash_tensors
-from layerlab.system.python_file import SHARED, hash_imports, read_imported
+from layerlab.loading.weights.hash import hash_tensors
+from layerlab.system.untrusted.python_file import SHARED, hash_imports, read_imported
 
 # Their versions are said elsewhere; the code of others is known by its file.
 KNOWN = SHARED | {"layerlab"}

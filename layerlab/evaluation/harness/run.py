@@ -17,10 +17,10 @@ from layerlab.evaluation.harness.cache import (
     describe_tokenizer,
     hash_code,
     key,
+    rebuild_result,
     rounder,
     scorer,
 )
-from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting

@@ -28,7 +28,7 @@ from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.metrics.mark import answer_limit
 from layerlab.evaluation.tasks.scoring import list_likeliest
 from layerlab.system.logs import hush
-from layerlab.system.trust import allows_tasks
+from layerlab.system.untrusted.trust import allows_tasks
 from layerlab.tokenization import load
 from layerlab.tokenization.round_trip import RoundTrip
 

@@ -8,7 +8,7 @@ from itertools import chain
 from types import FunctionType
 from typing import Any
 
-from layerlab.system.python_file import hash_definition
+from layerlab.system.untrusted.python_file import hash_definition
 
 # What the settings of a task decide; all that stand in no row decide the prompt.
 DECIDING: Mapping[str, tuple[str, ...]] = {

@@ -33,9 +33,9 @@ from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
 from layerlab.evaluation.metrics.segmentation import prepare_default
 from layerlab.system.hub import hub
-from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.system.trust import allows_tasks
+from layerlab.system.untrusted.limits import check_work
+from layerlab.system.untrusted.trust import allows_tasks
 from layerlab.validation import expand_home, short_repr
 
 TRIED = 32  # questions whose templates are tried under limits

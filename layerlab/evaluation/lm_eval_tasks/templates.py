@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.engine import utils
-from layerlab.system.limits import check_work
+from layerlab.system.untrusted.limits import check_work
 from layerlab.validation import short_repr
 
 

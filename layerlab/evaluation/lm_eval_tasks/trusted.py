@@ -9,7 +9,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.engine import metric_registry
 from layerlab.evaluation.lm_eval_tasks.files import Code, values
 from layerlab.system.files import check_regular
-from layerlab.system.trust import allows_tasks
+from layerlab.system.untrusted.trust import allows_tasks
 from layerlab.validation import expand_home, short_repr
 
 # What datasets reads without unpickling anything; a folder or a name of the Hub has the same kinds.

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from layerlab.experiments.analysis.interim import LOSS, Look
-from layerlab.experiments.analysis.run_readings import unit_of
+from layerlab.experiments.analysis.readings.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import (
     describe_interval,
     describe_later,

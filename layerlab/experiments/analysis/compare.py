@@ -8,17 +8,17 @@ from typing import Any
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
-from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import (
     OtherSizes,
     look_at_recipe,
     section_of,
 )
-from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
 from layerlab.experiments.analysis.interim import LOSS, Look
-from layerlab.experiments.analysis.judged_measures import judge_measures
-from layerlab.experiments.analysis.run_readings import name_unit
+from layerlab.experiments.analysis.readings.curves import curves, paired_curves
+from layerlab.experiments.analysis.readings.gradient_profile import gradients
+from layerlab.experiments.analysis.readings.judged_measures import judge_measures
+from layerlab.experiments.analysis.readings.run_readings import name_unit
 from layerlab.experiments.analysis.verdict import (
     describe_scale,
     explain_uncounted,

@@ -10,7 +10,7 @@ from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Look, collect_arms
-from layerlab.experiments.analysis.judged_measures import measure_tests
+from layerlab.experiments.analysis.readings.judged_measures import measure_tests
 from layerlab.experiments.plan.equal_terms import (
     SettingDifference,
     VariedSettings,

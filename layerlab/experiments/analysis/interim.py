@@ -7,7 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm, missing_seeds
-from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs, read_scores
+from layerlab.experiments.analysis.readings.run_readings import (
+    explain_unreached,
+    read_runs,
+    read_scores,
+)
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import (
     Difference,

@@ -11,7 +11,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.comparison import SCHEMA
-from layerlab.experiments.analysis.run_readings import list_early
+from layerlab.experiments.analysis.readings.run_readings import list_early
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection

@@ -12,7 +12,7 @@ from subprocess import DEVNULL, STDOUT, Popen
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
 from layerlab.system.files import check_regular, unshare
-from layerlab.system.trust import GRANTS, list_grants
+from layerlab.system.untrusted.trust import GRANTS, list_grants
 from layerlab.training.worker import PARENT, WRONG
 
 # -P: no file of the folder that it is started in takes the place of a module.

@@ -25,8 +25,8 @@ from layerlab.recipes.paths import is_there
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of
 from layerlab.records.scores import LARGEST, ModelScore, TaskPart
-from layerlab.system.python_file import hash_beside
-from layerlab.system.trust import check_command
+from layerlab.system.untrusted.python_file import hash_beside
+from layerlab.system.untrusted.trust import check_command
 from layerlab.validation import short_repr
 
 EXPECTED = 'a last line of standard output with a number, {"score": 0.5}, or a list of numbers'

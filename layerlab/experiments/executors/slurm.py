@@ -20,7 +20,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess, tail
 from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.recipes.training_sections import RunSection
-from layerlab.system.trust import list_grants
+from layerlab.system.untrusted.trust import list_grants
 
 ARRAY = 500  # jobs of one array; clusters allow 1,000 unless they are told otherwise
 DELAY = 120  # seconds that a job has for its checkpoint before its time is over

@@ -15,7 +15,7 @@ from pathlib import Path
 from layerlab.experiments.executors.process import WORKER, end_group, open_log, tail
 from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
-from layerlab.system.trust import GRANTS, list_grants
+from layerlab.system.untrusted.trust import GRANTS, list_grants
 from layerlab.training.worker import LAST, PARENT, SERVE
 
 PATIENCE = 10.0  # seconds that an idle worker has to end by itself

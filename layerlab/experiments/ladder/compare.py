@@ -12,7 +12,7 @@ from typing import Any
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import OtherSizes, RecipeEvidence, look_at_recipe
-from layerlab.experiments.analysis.run_readings import name_unit
+from layerlab.experiments.analysis.readings.run_readings import name_unit
 from layerlab.experiments.ladder.rates import RivalPair, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,

@@ -17,8 +17,8 @@ from layerlab.measures.support.attention_pass import (
     read_heads,
 )
 from layerlab.measures.support.products import HeadRows, RowStatistics
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import RowBlock, Watch
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import RowBlock, Watch
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 

@@ -28,7 +28,7 @@ from layerlab.measures.support.sublayer_bounds import (
     feedforward_constants,
 )
 from layerlab.measures.support.sublayer_forms import rounding
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
+from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
 from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden

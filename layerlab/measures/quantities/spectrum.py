@@ -18,8 +18,8 @@ from layerlab.measures.support.attention_pass import (
 )
 from layerlab.measures.support.lanczos import CentredRitz, Krylov, Perron, Process
 from layerlab.measures.support.products import Profile
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 

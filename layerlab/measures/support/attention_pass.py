@@ -14,8 +14,8 @@ import torch
 from layerlab.measures.support.attention_products import products, watch_rows
 from layerlab.measures.support.lanczos import Process, settle
 from layerlab.measures.support.products import Profile
-from layerlab.observe.tracing.attention_record import AttentionRecord, join
-from layerlab.observe.tracing.attention_tiles import (
+from layerlab.observe.tracing.attention.record import AttentionRecord, join
+from layerlab.observe.tracing.attention.tiles import (
     DENSE_TOKENS,
     SeenMasks,
     Watch,

@@ -8,8 +8,8 @@ import torch
 
 from layerlab.measures.support.products import Operator, RowBlocks
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, Watch, stream, tile
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS, Watch, stream, tile
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 
 

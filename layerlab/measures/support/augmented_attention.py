@@ -10,7 +10,7 @@ from layerlab.errors import NotApplicable
 from layerlab.measures.support.golub_kahan import spectral_bounds
 from layerlab.measures.support.sublayer_bounds import Constants, attention_bound, contraction
 from layerlab.measures.support.sublayer_forms import Shortcut, attention_fit, shortcut_fit
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden, Scalar
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from layerlab.measures.support.products import Energies, Profile, RowStatistics, Vectors
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.device_schedule import widen
 
 # Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.observe.tracing.attention_tiles import RowBlock
+from layerlab.observe.tracing.attention.tiles import RowBlock
 from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Attentions, HeadVector
 

@@ -26,7 +26,7 @@ from layerlab.measures.support.sublayer_forms import (
     is_routed,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from layerlab.measures.support.activations import ACTIVATIONS, Elementwise, Series
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import blocks
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import blocks
 from layerlab.observe.tracing.device_schedule import read_host, widen
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix

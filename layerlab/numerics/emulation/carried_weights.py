@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, EmulationMode
-from layerlab.numerics.emulation.loaded_dtypes import find_followers, low_precision_weights
 from layerlab.numerics.emulation.op_site import OpSite
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.apply import find_kept
+from layerlab.numerics.emulation.policies.loaded_dtypes import find_followers, low_precision_weights
+from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.emulation.snapshot import Snapshot
 from layerlab.numerics.formats.round import Rounder
 from layerlab.numerics.formats.weight_layout import has_inputs_first

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from layerlab.numerics.emulation.apply_policy import cast
 from layerlab.numerics.emulation.arithmetic import (
     AnyFormat,
     EmulatedArithmetic,
@@ -39,7 +38,8 @@ from layerlab.numerics.emulation.inner_roundings import (
     rounds_square,
 )
 from layerlab.numerics.emulation.op_site import PRODUCTS, VIEWS, OpSite, Tracker, moves
-from layerlab.numerics.emulation.policy import Policy, check_policy
+from layerlab.numerics.emulation.policies.apply import cast
+from layerlab.numerics.emulation.policies.policy import Policy, check_policy
 from layerlab.numerics.emulation.selection import Selection
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.round import GivenFormat, Rounder, sparing

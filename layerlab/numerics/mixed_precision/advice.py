@@ -7,8 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layerlab.numerics.emulation.apply_policy import REAL
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.apply import REAL
+from layerlab.numerics.emulation.policies.policy import Policy
 
 if TYPE_CHECKING:
     import pandas as pd

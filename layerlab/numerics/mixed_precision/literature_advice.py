@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import exact
-from layerlab.numerics.emulation.attention_dtype import EXCHANGE
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, unwrap
-from layerlab.numerics.emulation.policy import ATTENTION, Policy
+from layerlab.numerics.emulation.policies.apply import find_kept
+from layerlab.numerics.emulation.policies.attention_dtype import EXCHANGE
+from layerlab.numerics.emulation.policies.policy import ATTENTION, Policy
 from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, AdviceCheck
 from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.apply_policy import REAL, apply_precision
 from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic, modes
 from layerlab.numerics.emulation.attribution import error, outputs
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.apply import REAL, apply_precision
+from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import KeepOption
 from layerlab.numerics.mixed_precision.request import check_request

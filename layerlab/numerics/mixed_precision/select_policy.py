@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.op_site import NUMBER
-from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
+from layerlab.numerics.emulation.policies.apply import find_kept
+from layerlab.numerics.emulation.policies.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.emulation.unfused_attention import UnfusedAttention
 from layerlab.numerics.formats.formats import bits, find
 from layerlab.numerics.mixed_precision.advice import Advice, KeepOption, Price

@@ -23,7 +23,7 @@ from layerlab.observe.architecture.structure import (
     first_tensor,
     with_first,
 )
-from layerlab.observe.tracing.attention_probe import AttentionCall, probe
+from layerlab.observe.tracing.attention.probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import residual_of
 from layerlab.observe.tracing.records import Layer
 from layerlab.system.hooks import replacing_forward, temporary_hooks

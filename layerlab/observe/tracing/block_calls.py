@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, first_tensor
-from layerlab.observe.tracing.attention_probe import AttentionCall
+from layerlab.observe.tracing.attention.probe import AttentionCall
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.observe.tracing.residual_scale import factor
 

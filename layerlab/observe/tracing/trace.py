@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
-from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.probe import HEARD, AttentionCall, implementation, probe
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.block_calls import (
     BlockCall,
     find_stream,

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.observe.architecture.head_weights import HeadWeights
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.shapes import Hidden
 
 DISCRIMINATOR = 2.0**-4

@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.records.json_values import Json
 from layerlab.records.layer_names import layer_name
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
-from layerlab.report.views.feature_cloud import choose_layers
+from layerlab.report.views.inspection.feature_cloud import choose_layers
 
 # Of each kind of matrix only those at these shares of the depth become files.
 LAYERS = 3

@@ -8,7 +8,7 @@ from typing import Any
 from layerlab.records.json_values import Json
 from layerlab.records.layer_names import layer_name
 from layerlab.report.figures.export import COLOURS, PAGE, Figure, axis, layout, plain
-from layerlab.report.views.feature_cloud import STEPS, choose_layers
+from layerlab.report.views.inspection.feature_cloud import STEPS, choose_layers
 
 # Of a slider only some layers become files: those at these shares of the depth.
 LAYERS = 3

@@ -8,7 +8,8 @@ from layerlab.records.json_values import Json
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.figures import densities, heatmaps
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
-from layerlab.report.views import density, inspection
+from layerlab.report.views.inspection import density
+from layerlab.report.views.inspection import frames as inspection
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
 DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak
 from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
-from layerlab.report.views.bounds import excess, violations
+from layerlab.report.views.inspection.bounds import excess, violations
 
 
 def _nonfinite(readings: RuleData) -> Iterator[RuleHit]:

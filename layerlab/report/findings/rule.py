@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.records.layer_names import layer_name
-from layerlab.report.views.bars import TOKENS, count_tokens, merge_texts
+from layerlab.report.views.inspection.bars import TOKENS, count_tokens, merge_texts
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

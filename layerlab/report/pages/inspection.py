@@ -11,7 +11,8 @@ from layerlab.report.pages.shell import (
     join_scripts,
     words,
 )
-from layerlab.report.views import command, inspection, model_cards, sources
+from layerlab.report.views import command, model_cards, sources
+from layerlab.report.views.inspection import frames as inspection
 
 _SCRIPTS = (
     *(

@@ -1,13 +1,12 @@
 """The page of a study: claim, verdicts, pictures, tables, settings; one file, no network."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab.report.i18n.language import ENGLISH, Say, label, language
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
-from layerlab.report.pages.study_settings import rows
 from layerlab.system.files import check_regular
 
 ROWS = 200
@@ -17,6 +16,39 @@ TONES = {
     label("fails"): "error",
     label("not decided"): "warning",
 }
+# Names of study.json, as a page says them.
+TRAININGS = {
+    "runs": label("runs judged"),
+    "models": label("models trained"),
+    "trained before": label("of these models trained before"),
+    "hours": label("hours of training"),
+    "processor": label("processor of training"),
+    "device": label("device of training"),
+    "threads": label("threads of training"),
+    "versions": label("versions of training"),
+}
+RECIPE = {
+    "text": label("text"),
+    "width": label("width"),
+    "layers": label("layers"),
+    "heads": label("heads"),
+    "vocabulary": label("vocabulary"),
+    "context": label("context"),
+    "parameters": label("parameters"),
+    "sequences per update": label("sequences per update"),
+    "learning rate": label("learning rate"),
+    "updates": label("updates"),
+    "tokens": label("tokens of training"),
+}
+TIME = {
+    "processor seconds": label("processor seconds"),
+    "wall seconds": label("wall seconds"),
+}
+JUDGING = {
+    "processor seconds": label("processor seconds of judging"),
+    "wall seconds": label("wall seconds of judging"),
+}
+MACHINE = {"system": label("system"), "threads": label("threads")}
 _SPEAKS = re.compile(rb"<html lang=\"([^\"]+)\">")
 
 
@@ -34,7 +66,7 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             study=study,
             tones=TONES,
-            rows=list(rows(study)),
+            rows=list(list_settings(study)),
             tables={name: _rows(frame) for name, frame in study["frames"].items()},
             most=ROWS,
             **assemble(["page.css"], script, {"pictures": pictures, **words(script, (), lang)}),
@@ -92,3 +124,27 @@ def _rows(frame: Mapping[str, Any]) -> dict[str, Any]:
     columns = [frame["data"][name] for name in frame["columns"]]
     rows = list(zip(*columns, strict=True))
     return {"columns": frame["columns"], "rows": rows[:ROWS], "count": len(rows)}
+
+
+def list_settings(study: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of every setting of a study dict (the content of `study.json`)."""
+    settings, trainings = dict(study["settings"]), study.get("trainings", {})
+    yield study["unit"], settings.pop("draws")
+    if study["fast"]:
+        yield label("mode"), label("fast: few draws")
+    yield from settings.items()
+    yield from _label_known(study.get("recipe", {}), RECIPE)
+    yield from _label_known(trainings, TRAININGS)
+    batches = study.get("batches", {})
+    if batches.get("all") and not trainings:
+        yield label("batches"), batches["all"]
+        yield label("of them from an earlier session"), batches["kept from an earlier run"]
+    yield from _label_known(study["time"], JUDGING if trainings else TIME)
+    yield from _label_known(study["machine"], MACHINE)
+    yield label("versions"), ", ".join(f"{name} {one}" for name, one in study["versions"].items())
+
+
+def _label_known(found: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name, title in names.items():
+        if name in found:
+            yield title, label("not kept") if found[name] is None else found[name]

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from layerlab.console import tables
 from layerlab.report.findings.extremes import figure, percent
-from layerlab.report.views import saliency, text
+from layerlab.report.views import text
+from layerlab.report.views.inspection import saliency
 
 NAME = "saliency"
 MOST = 3

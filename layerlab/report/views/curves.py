@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.records.json_values import Json
-from layerlab.report.views.bounds import finite
+from layerlab.report.views.inspection.bounds import finite
 
 # Points of a run's curve, at most and at least; and of all curves of one kind together.
 MOST, LEAST, BUDGET = 400, 20, 36_000

@@ -7,8 +7,8 @@ import pandas as pd
 
 from layerlab.records.json_values import Json
 from layerlab.report.views import text
-from layerlab.report.views.bounds import count_infinite, finite, numbers
 from layerlab.report.views.curves import bins, short
+from layerlab.report.views.inspection.bounds import count_infinite, finite, numbers
 
 # Readings on the page, and updates of one map at most.
 BUDGET, UPDATES = 60_000, 60

@@ -69,7 +69,7 @@ class GivenModel:
         # Late: the list of studies needs no torch.
         from layerlab.evaluation.harness.cache import describe_settings, hash_code
         from layerlab.evaluation.harness.model_state import describe_state
-        from layerlab.loading.weights_hash import hash_settings, hash_tokenizer, weights_hash
+        from layerlab.loading.weights.hash import hash_settings, hash_tokenizer, weights_hash
 
         one = self.subject
         return [
@@ -157,7 +157,7 @@ def _load(
         loaded.name = name
         return loaded
     from layerlab.latency.candidates import build_candidate
-    from layerlab.loading.weights import DTYPES, tokenizer_of
+    from layerlab.loading.weights.saved import DTYPES, tokenizer_of
     from layerlab.model.build import assemble
 
     found = build_candidate(one).design
@@ -173,7 +173,7 @@ def _load(
 
 def _check_weights(loaded: "LoadedModel") -> None:
     """Refuse a model that holds NaN: the largest of some numbers, and a median, leave them out."""
-    from layerlab.loading.weights import check_finite
+    from layerlab.loading.weights.saved import check_finite
 
     try:
         check_finite(loaded.model)

@@ -9,7 +9,7 @@ from layerlab.studies.engine.sampling import Sampler
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
-    from layerlab.observe.tracing.attention_record import AttentionRecord
+    from layerlab.observe.tracing.attention.record import AttentionRecord
 
 WIDTH = 64
 HEAD = 8
@@ -58,7 +58,7 @@ def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
 
 def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
     """Return the attention of one head per draw on its own features."""
-    from layerlab.observe.tracing.attention_record import AttentionRecord
+    from layerlab.observe.tracing.attention.record import AttentionRecord
 
     assert weights.query is not None and weights.key is not None
     return AttentionRecord(

@@ -11,7 +11,7 @@ def check_scores(attended: Any) -> None:
     Raises:
         NotApplicable: they are not handed over, or something is added, as ALiBi does.
     """
-    from layerlab.observe.tracing.attention_tiles import ALL, adds_nothing
+    from layerlab.observe.tracing.attention.tiles import ALL, adds_nothing
 
     if attended.query is None or attended.key is None:
         raise NotApplicable("its attention hands over neither queries nor keys")

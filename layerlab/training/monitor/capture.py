@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.parameter_layers import hearing_front
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
-from layerlab.observe.tracing.attention_probe import AttentionCall, probe
+from layerlab.observe.tracing.attention.probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden

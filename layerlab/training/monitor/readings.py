@@ -26,8 +26,8 @@ from layerlab.measures.support.products import Profile
 from layerlab.observe.architecture.parameter_layers import layer_of
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
-from layerlab.observe.tracing.attention_probe import AttentionCall
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.probe import AttentionCall
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, unwrap
 from layerlab.observe.architecture.structure import interface_of
-from layerlab.observe.tracing.attention_probe import implementation, restore_function
+from layerlab.observe.tracing.attention.probe import implementation, restore_function
 from layerlab.training.qk_control.heads import QKHead
 
 HEARD = ("eager", "sdpa")

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
-from layerlab.blocks.growth import Axes, axes
-from layerlab.blocks.init import Draw, starts, zeros
+from layerlab.blocks.init import Axes, Draw, axes, starts, zeros
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Shape, Site

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from layerlab.blocks.activation import NAMED, Activation, activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
-from layerlab.blocks.growth import Axes, axes
-from layerlab.blocks.init import Start, linear, normal, residual, starts, zeros
+from layerlab.blocks.init import Axes, Start, axes, linear, normal, residual, starts, zeros
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.errors import UserError

@@ -18,8 +18,8 @@ from layerlab.adaptation.embeddings.token_mapping import BYTE, spell_tokens, tok
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
-from layerlab.tokenization.extend import extend
 from layerlab.tokenization.train import END
+from layerlab.tokenization.vocabulary.extend import extend
 from tests.refused import refusal, refuses
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())

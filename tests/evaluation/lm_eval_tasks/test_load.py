@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")

@@ -6,7 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.lm_eval_tasks.files import Code
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 pytest.importorskip("lm_eval")
 

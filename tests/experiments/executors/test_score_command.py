@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.executors.score_command import check_program, hash_command, run_command
 from layerlab.recipes.comparison_sections import Command
 from layerlab.records.scores import ModelScore
-from layerlab.system.trust import trust
+from layerlab.system.untrusted.trust import trust
 
 
 def command(folder: Path, code: str, **given: float) -> Command:

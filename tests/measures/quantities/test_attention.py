@@ -9,7 +9,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.attention import MEASURES, entropy_bound, focus
 from layerlab.measures.runner import readings
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.plugins import resolve
 from tests.families import recipe

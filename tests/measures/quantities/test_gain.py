@@ -18,7 +18,7 @@ from layerlab.measures.support import attention_pass
 from layerlab.measures.support.sublayer_bounds import attention_bound, contraction, spectral_bound
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.records import Layer, Sublayer
 from tests.measures.family import built, traced
 

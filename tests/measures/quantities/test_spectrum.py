@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from layerlab.measures.measure import MeasureContext
 from layerlab.measures.quantities.spectrum import MEASURES, Spectrum, spectrum, uniform_norm
 from layerlab.measures.support.lanczos import GAP
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import triangular
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import triangular
 from layerlab.observe.tracing.records import Layer
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 

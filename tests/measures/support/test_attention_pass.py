@@ -14,7 +14,7 @@ from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.support import attention_pass
 from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
 from layerlab.measures.support.lanczos import GAP
-from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 ODD = 301

@@ -13,9 +13,12 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from layerlab.numerics.formats import triton_blocks, triton_integers, triton_kernel, triton_peaks
 from layerlab.numerics.formats.formats import BLOCKS, find
 from layerlab.numerics.formats.grid import grid
+from layerlab.numerics.formats.triton import blocks as triton_blocks
+from layerlab.numerics.formats.triton import integers as triton_integers
+from layerlab.numerics.formats.triton import kernel as triton_kernel
+from layerlab.numerics.formats.triton import peaks as triton_peaks
 
 TARGET = GPUTarget("cuda", 90, 32)
 POINTERS = {torch.int32: "*i32", torch.int64: "*i64"}

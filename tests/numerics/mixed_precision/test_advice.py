@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from math import inf
 
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.mixed_precision.advice import (
     FAILS,
     Advice,

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.numerics.emulation import unfused_attention
-from layerlab.numerics.emulation.apply_policy import apply_precision
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.emulation.emulated_tensor import unwrap
-from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.policies.apply import apply_precision
+from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.formats.formats import bits, find
 from layerlab.numerics.formats.round import round_to
 from layerlab.numerics.mixed_precision.advice import (

@@ -8,7 +8,7 @@ from accelerate import disk_offload
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from layerlab.loading.layer_weights import project_layers
+from layerlab.loading.weights.by_layer import project_layers
 from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.qkv_layouts import layout
 from layerlab.observe.architecture.structure import anatomy, text_config

@@ -16,7 +16,7 @@ from layerlab.report.figures.export import draw
 from layerlab.report.figures.inspection import figures, slugs
 from layerlab.report.results import report
 from layerlab.report.results.report import Report
-from layerlab.report.views import inspection
+from layerlab.report.views.inspection import frames as inspection
 from tests.report.clouded import clouded, picture
 from tests.report.figures.test_export import really
 from tests.report.looked import looked

@@ -13,7 +13,7 @@ from layerlab.plugins import list_measures
 from layerlab.report.pages.inspection import group_columns, rank_findings, render
 from layerlab.report.pages.shell import embed_json, number, option, plotly, policy
 from layerlab.report.views import text
-from layerlab.report.views.inspection import compact
+from layerlab.report.views.inspection.frames import compact
 from tests.report.sample import HOSTILE, WORDS, sample
 
 LIMIT = 1_500_000

@@ -7,8 +7,8 @@ import pytest
 
 from layerlab import UserError
 from layerlab.tokenization.convert import convert_sentencepiece
-from layerlab.tokenization.extend import extend
-from layerlab.tokenization.verify import verify
+from layerlab.tokenization.vocabulary.extend import extend
+from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW
 from tests.tokenization.spm.protos import change, needed, train
 

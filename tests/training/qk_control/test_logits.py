@@ -21,7 +21,7 @@ from tests.training.controlled import largest_scores, model, words
 def exact_scores(one: PreTrainedModel) -> Tensor:
     """From what a probe hears, all of them formed and masked by hand."""
     from layerlab.observe.architecture.structure import anatomy
-    from layerlab.observe.tracing.attention_probe import probe
+    from layerlab.observe.tracing.attention.probe import probe
 
     found = []
     with probe(anatomy(one), found.append), torch.no_grad():

@@ -64,7 +64,7 @@ def sizes(base: int | None = None) -> dict[str, int]:
 
 def grow(base: Any, wanted: Mapping[str, int], domain: Sequence[str], general: Any) -> Any:
     """Return the base, grown on the domain, and on general text to two sizes."""
-    from layerlab.tokenization.extend import extend
+    from layerlab.tokenization.vocabulary.extend import extend
 
     texts = {EXTENDED: domain, EQUAL: general, LARGER: general}
     return {
@@ -79,10 +79,10 @@ def count_law() -> dict[str, Any]:
     Raises:
         UserError: a text or the tokenizer is not in the data folder.
     """
-    from layerlab.tokenization.extend import extend
-    from layerlab.tokenization.prune import prune
     from layerlab.tokenization.published_rates import questions, tokenizers_here
     from layerlab.tokenization.train import train_fallback_bpe
+    from layerlab.tokenization.vocabulary.extend import extend
+    from layerlab.tokenization.vocabulary.prune import prune
 
     statutes = _read([DOMAIN])
     learned, held = statutes[::2], statutes[1::2]

@@ -78,8 +78,8 @@ def vocabularies(base: int) -> dict[str, Any]:
     """Train the four tokenizers of code: general ones of three sizes, and one extended to it."""
     from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
-    from layerlab.tokenization.extend import extend
     from layerlab.tokenization.load import train_tokenizer
+    from layerlab.tokenization.vocabulary.extend import extend
 
     general = [piece.text for piece in open_source(Source(text="python-docs")).pieces()]
     found = {

@@ -1,0 +1,363 @@
+"""Reads one layer's weights at a time from safetensors, for models larger than memory.
+
+The architecture is built without weights (on the meta device); one block gets its tensors from the
+files, is cut into heads, and gives them up again. Only checkpoints that store a layer's attention
+under the names of the model work: others are renamed while they are loaded, and are refused here.
+Pickle files are never opened.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    apply_renamings,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.folders import check_weights
+from layerlab.loading.weights.saved import check_plain, configuration, refuse_tied
+from layerlab.loading.weights.weightless import Outline, empty
+from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.norms import front_norm
+from layerlab.observe.architecture.structure import (
+    AttentionPart,
+    ModelStructure,
+    anatomy,
+    find_rotary,
+    text_config,
+)
+from layerlab.records.parse import one_line, read_json
+from layerlab.system.files import check_regular
+from layerlab.system.untrusted.trust import allows_unused
+from layerlab.validation import short_repr
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]:
+    """Return stored tensors whose names begin with `prefix.`, without it; nothing else is read.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    found: dict[str, Tensor] = {}
+    for file, names in _inventory(Path(folder)).items():
+        wanted = [name for name in names if name.startswith(f"{prefix}.")]
+        if wanted:
+            with _open(file) as store:
+                found |= {name[len(prefix) + 1 :]: store.get_tensor(name) for name in wanted}
+    return found
+
+
+def read_stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[str, Tensor]]:
+    """Read every tensor of a checkpoint by its stored name, one at a time, sorted by a key.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    read_outlines(folder)  # looks the files through
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    for name in sorted(places, key=key):
+        with _open(places[name]) as store:
+            yield name, store.get_tensor(name)
+
+
+def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
+    """Read every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
+
+    The tensors of a layer stay valid for as long as the caller keeps them.
+
+    Raises:
+        UserError: the folder has no config.json, or no safetensors.
+        NotApplicable: the model has no stack of blocks, or its stored names are not its own.
+    """
+    inventory = _inventory(Path(folder))
+    model = skeleton(Path(folder))
+    stack = anatomy(model)
+    names = {name for stored in inventory.values() for name in stored}
+    for part in stack.attentions:
+        block = stack.blocks[part.block]
+        tensors = layer_tensors(folder, _stored_path(model, stack, part, names))
+        _fill(block, part, tensors)
+        yield _project(model, stack, part)
+        block.to("meta")
+
+
+def project_layers(model: Any) -> Iterator[HeadWeights]:
+    """Cut every attention layer of a model in memory into heads.
+
+    Raises:
+        NotApplicable: the model has no stack of blocks.
+    """
+    stack = anatomy(model)
+    for part in stack.attentions:
+        yield _project(model, stack, part)
+
+
+def _project(model: Any, stack: ModelStructure, part: AttentionPart) -> HeadWeights:
+    return project(
+        stack.blocks[part.block],
+        part.module,
+        name=part.name,
+        layer=part.block,
+        config=text_config(model),
+        rotary=find_rotary(model),
+    )
+
+
+def skeleton(folder: Path) -> Any:
+    """Return the model without weights, on the meta device.
+
+    Raises:
+        UserError: the folder has no config.json, or one that is not that of the weights, or they
+            are quantised, or hold one weight twice, or a tied one in two that differ.
+    """
+    check_weights(folder)
+    config = configuration(folder)
+    check_plain(config, str(folder))
+    outlines = read_outlines(folder)
+    bare = empty(config, str(folder), outlines)
+    check_stored_once(bare, folder, outlines)
+    check_stored_tied(bare, folder, outlines)
+    return bare
+
+
+def read_outlines(folder: Path) -> dict[str, Outline]:
+    """Read kind and shape of each stored tensor by name; only the heads of the files are read.
+
+    Raises:
+        UserError: the folder has no safetensors, they cannot be read, are complex numbers, or hold
+            other tensors than the index says.
+    """
+    found: dict[str, Outline] = {}
+    for file, names in _inventory(folder).items():
+        with _open(file) as store:
+            _check_names(file, set(names), set(store.keys()))
+            for name in names:
+                tensor = store.get_slice(name)
+                if tensor.get_dtype().startswith("C"):
+                    raise UserError(
+                        f"{name} in {str(file)!r} holds complex numbers; expected real weights"
+                    )
+                found[name] = Outline(tensor.get_dtype(), tuple(tensor.get_shape()))
+    return found
+
+
+def check_stored_once(bare: Any, folder: Path, stored: Mapping[str, Outline]) -> None:
+    """Refuse two stored tensors that differ and are one weight of the model under two names.
+
+    transformers takes the first of them, and says nothing of the other.
+
+    Args:
+        bare: the model without weights, on the meta device.
+
+    Raises:
+        UserError: there are some, and nobody has asked for weights to be left out.
+    """
+    if allows_unused():
+        return
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    pairs = [
+        pair
+        for pair in _find_pairs(bare, stored)
+        if stored[pair[0]] != stored[pair[1]] or not _is_same(*pair, places)
+    ]
+    if pairs:
+        first, other = pairs[0]
+        raise UserError(
+            f"the weights of {str(folder)!r} hold {short_repr(first)} and {short_repr(other)}, "
+            f"which differ and are one weight of {type(bare).__name__} ({len(pairs)} such pairs); "
+            "only the first would be used: take those out that are not meant, or type "
+            "--allow-unused (in Python allow_unused=True)"
+        )
+
+
+def check_stored_tied(bare: Any, folder: Path, stored: Mapping[str, Outline]) -> None:
+    """Refuse two stored weights that differ where the configuration says that they are one.
+
+    Args:
+        bare: the model without weights, on the meta device.
+
+    Raises:
+        UserError: there are some.
+    """
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    held = {target: name for name, target, part in find_targets(bare, stored) if part is None}
+    for one, other in bare.get_expanded_tied_weights_keys(all_submodels=True).items():
+        both = one in held and other in held
+        if both and not _is_equal(held[one], held[other], places):
+            raise refuse_tied(one, other, str(folder))
+
+
+def _find_pairs(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield names of stored tensors that transformers puts into one place of a model.
+
+    Several of them may be joined to one weight, as those of experts are: each has its place in it.
+    """
+    undivided: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    joined: dict[str, str] = {}
+    for name, target, part in find_targets(bare, stored):
+        taken, key = (undivided, target) if part is None else (parts, part)
+        if part is not None:
+            joined.setdefault(target, name)
+        if key in taken:
+            yield taken[key], name
+        taken.setdefault(key, name)
+    yield from ((joined[target], undivided[target]) for target in joined.keys() & undivided.keys())
+
+
+def find_targets(bare: Any, stored: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield names of stored tensors with those of the weights that transformers makes of them.
+
+    The third is the place in that weight, where it is joined of several; else None.
+    """
+    changes = get_model_conversion_mapping(bare)
+    renamings = [one for one in changes if isinstance(one, WeightRenaming)]
+    converters = [one for one in changes if isinstance(one, WeightConverter)]
+    own, prefix = bare.state_dict(), bare.base_model_prefix
+    for name in sorted(stored, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, converters, prefix, own)
+        if target not in own and name in own:
+            target, pattern = rename_source_key(name, [], [], prefix, own)
+        if target not in own:
+            continue
+        if pattern is None:
+            yield name, target, None
+            continue
+        renamed = apply_renamings(name, renamings)
+        while prefix and renamed.startswith(f"{prefix}."):
+            renamed = renamed.removeprefix(f"{prefix}.")
+        yield name, target, renamed
+
+
+def _is_equal(one: str, other: str, places: Mapping[str, Path]) -> bool:
+    """Return whether two stored tensors hold the same numbers, in the narrower of their precisions.
+
+    transformers brings both to one precision before it compares them.
+    """
+    found = []
+    for name in (one, other):
+        with _open(places[name]) as store:
+            found.append(store.get_tensor(name))
+    narrow = min((tensor.dtype for tensor in found), key=lambda kind: kind.itemsize)
+    return torch.equal(*(tensor.to(narrow) for tensor in found))
+
+
+def _is_same(one: str, other: str, places: Mapping[str, Path]) -> bool:
+    """Return whether two stored tensors of one kind and shape are the same, bit for bit."""
+    found = []
+    for name in (one, other):
+        with _open(places[name]) as store:
+            found.append(store.get_tensor(name).flatten().view(torch.uint8))
+    return torch.equal(*found)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files that hold the weights of a checkpoint, its index first.
+
+    Raises:
+        UserError: the folder has no safetensors, or an index that is none.
+    """
+    index = [folder / INDEX] if (folder / INDEX).is_file() else []
+    return [*index, *sorted(_inventory(folder))]
+
+
+def _check_names(file: Path, named: set[str], stored: set[str]) -> None:
+    """Refuse a file whose tensors are not those that the index names: each reader takes others."""
+    if named == stored:
+        return
+    name = min(named ^ stored)
+    where = f"is in {str(file)!r}, and {INDEX} names another file or none for it"
+    if name in named:
+        where = f"is not in {str(file)!r}, where {INDEX} says that it is"
+    raise UserError(
+        f"the tensor {short_repr(name)} {where}; save the model anew with save_pretrained(folder)"
+    )
+
+
+def _inventory(folder: Path) -> Mapping[Path, list[str]]:
+    """Return the names in each safetensors file of a checkpoint."""
+    index = folder / INDEX
+    if index.is_file() and (folder / SINGLE).exists():
+        raise UserError(
+            f"{str(folder)!r} holds both {SINGLE} and {INDEX}, and nothing says which of the two "
+            "models is meant; move one of them away"
+        )
+    if index.is_file():
+        try:
+            places = dict(read_json(index)["weight_map"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{index} is not an index of safetensors; write it anew") from None
+        files: dict[Path, list[str]] = {}
+        for name, path in places.items():
+            if not isinstance(path, str) or Path(path).name != path:
+                raise UserError(f"{index} names {path!r}, which is not a file beside it")
+            files.setdefault(folder / path, []).append(name)
+        return files
+    file = folder / SINGLE
+    if not file.is_file():
+        raise UserError(
+            f"no {SINGLE} and no {INDEX} in {folder}; pickle files are not opened: "
+            "save with save_pretrained(folder), which writes safetensors"
+        )
+    with _open(file) as store:
+        return {file: list(store.keys())}
+
+
+def _open(file: Path) -> Any:
+    check_regular(file)
+    try:
+        return safe_open(file, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"the weights of {file} are damaged ({one_line(error)}); copy them anew"
+        ) from None
+
+
+def _stored_path(model: Any, stack: ModelStructure, part: AttentionPart, names: set[str]) -> str:
+    """Return a block's path in a checkpoint, with or without the base model's prefix."""
+    path = stack.path(part.block)
+    short = path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")
+    for candidate in (path, short):
+        if any(name.startswith(f"{candidate}.") for name in names):
+            return candidate
+    raise NotApplicable(
+        f"the checkpoint has no tensors named {path}.*: they are renamed while it is loaded"
+    )
+
+
+def _fill(block: nn.Module, part: AttentionPart, tensors: Mapping[str, Tensor]) -> None:
+    """Give a block its stored tensors; only attention and the norm in front of it need them all.
+
+    Experts are often stored one by one and stacked while they are loaded.
+    """
+    front = front_norm(block, part.module)
+    modules = (part.module,) if front is None else (part.module, front)
+    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    shapes = {name: parameter.shape for name, parameter in block.named_parameters()}
+    needed = [name for name, parameter in block.named_parameters() if id(parameter) in own]
+    for name in needed:
+        if name not in tensors:
+            raise NotApplicable(
+                f"the checkpoint has no {name} in block {part.block}: it is renamed while loaded"
+            )
+    for name, shape in shapes.items():
+        if name in tensors and tensors[name].shape != shape:
+            raise NotApplicable(
+                f"{name} in block {part.block} is stored as {tuple(tensors[name].shape)}, "
+                f"the configuration asks for {tuple(shape)}"
+            )
+    fitting = {name: tensors[name] for name in shapes if name in tensors}
+    block.load_state_dict(fitting, strict=False, assign=True)

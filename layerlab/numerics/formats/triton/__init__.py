@@ -1,0 +1,1 @@
+"""Rounding on a GPU: kernels in Triton, bit for bit as the others round."""

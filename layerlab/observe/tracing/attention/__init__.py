@@ -1,0 +1,1 @@
+"""Attention as a model computes it: listened to, kept as its factors, read by tiles."""

@@ -1,0 +1,1 @@
+"""What the page of an inspection draws: readings, their bounds, densities, points, saliency."""
