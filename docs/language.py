@@ -51,7 +51,10 @@ TOLD = (
         "experiments/log_settings",
         "experiments/log_values",
     ),
-    *("experiments/analysis/judged_measures", "experiments/analysis/run_readings"),
+    *(
+        "experiments/analysis/readings/judged_measures",
+        "experiments/analysis/readings/run_readings",
+    ),
     *("experiments/ladder/compare", "experiments/ladder/sentences", "experiments/ladder/rates"),
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
@@ -121,7 +124,7 @@ def sentences() -> Iterator[Message]:
     """Yield the sentences about readings: templates with placeholders, as the code writes them."""
     files = sorted((REPORT / "findings").glob("*.py"))
     files += [REPORT / "results" / f"{name}.py" for name in ("source_notes", "older_report")]
-    files += [REPORT / "views" / "bars.py"]
+    files += [REPORT / "views" / "inspection" / "bars.py"]
     files += [PACKAGE / f"{name}.py" for name in TOLD]
     for part in ("measures", "observe", "loading"):
         files += sorted((PACKAGE / part).rglob("*.py"))
