@@ -198,10 +198,15 @@ def short_repr(value: Any) -> str:
 def expand_home(given: str | os.PathLike[str]) -> Path:
     """Return a path with its ~ as a folder; that of nobody stays, and leads to no file.
 
+    Raises:
+        UserError: it is empty, as where a shell fills in a variable that is not set.
+
     Example:
         >>> expand_home("~nobody-here/text.txt").name
         'text.txt'
     """
+    if not os.fspath(given):
+        raise UserError("an empty path was given; name a file or a folder (. is this one)")
     return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises RuntimeError
 
 

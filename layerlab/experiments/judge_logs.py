@@ -29,7 +29,7 @@ from layerlab.experiments.log_values import (
 )
 from layerlab.experiments.statistics.differences import check_confidence, check_margin
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
-from layerlab.logs.training_log import TrainingLog
+from layerlab.logs.training_log import ROWS, TrainingLog
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord
@@ -183,6 +183,8 @@ class _LogSection(CompareSection):
 def _section(
     names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest, *, higher: bool = False
 ) -> CompareSection:
+    if asked.judged.at is not None and not math.isfinite(asked.judged.at):
+        raise UserError(f"--at is {asked.judged.at:g}; expected a step, or leave it out")
     target = asked.judged.target
     claims = [
         Claim(
@@ -216,9 +218,12 @@ def _describe_judged(
     left = f"; beside it stand {others}, which --loss may name" if others else ""
     step = f"{find_end(logs, judged):g}" + (", the last" if judged.at is None else "")
     mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
+    read = f"{mean} step {step}"
+    if all(one.step_name == ROWS and len(one.steps) == 1 for one in logs):
+        read = "the one reading of each run"
     if higher:
-        return f"the score is {columns}, of which more is better, {mean} step {step}{left}"
-    return f"the loss is {columns}, {mean} step {step}{left}"
+        return f"the score is {columns}, of which more is better, {read}{left}"
+    return f"the loss is {columns}, {read}{left}"
 
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:

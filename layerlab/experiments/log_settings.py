@@ -10,8 +10,9 @@ from layerlab.records.settings import matches
 
 # What names a run, and decides nothing of it.
 NAMES = (
-    *("seed", "*.seed", "data_seed", "*.run_name", "run_name", "name", "exp_name"),
-    *("_name_or_path", "report_to", "wandb*", "run_id"),
+    *("seed", "*.seed", "data_seed", "*run_name", "name", "exp_name", "experiment_name"),
+    *("_name_or_path", "report_to", "*wandb*", "*run_id", "*uuid", "*timestamp", "*start_time"),
+    *("host", "*hostname", "*_port", "port", "pid", "*job_id"),
     # Where a run writes to; where it reads from decides a lot.
     *("*output_dir", "*out_dir", "*logging_dir", "*log_dir", "*save_dir", "*run_dir"),
     *("*checkpoint_dir", "*work_dir", "*cache_dir"),
@@ -26,8 +27,8 @@ def find_unlike(
 ) -> dict[str, list[str]]:
     """Return, by arm, the settings in which it differs from the first, beside those allowed.
 
-    A setting that takes the same values in the runs of both is equal; one that no two runs share a
-    value of names them.
+    A setting that takes the same values in the runs of both is equal; one that each seed has its
+    own value of, the same in all arms, belongs to the seed.
     """
     by_arm: dict[str, list[TrainingLog]] = {name: [] for name in names}
     for one in logs:
@@ -38,8 +39,8 @@ def find_unlike(
     ours = all(one.finished is not None for one in logs)
 
     @cache
-    def names_runs(path: str) -> bool:
-        return _names_runs(logs, path)
+    def follows_seed(path: str) -> bool:
+        return _follows_seed(logs, path)
 
     def differs(path: str, own: Mapping[str, frozenset[str]]) -> bool:
         if own.get(path) == base.get(path):
@@ -47,7 +48,7 @@ def find_unlike(
         # Of runs of layerlab: settings in which an arm differs as it is another variant.
         variant = ours and own.get(VARIANT) != base.get(VARIANT)
         following = (VARIANT, FOLLOWING) if variant else ()
-        return not matches(path, [*NAMES, *allowed, *following]) and not names_runs(path)
+        return not matches(path, [*NAMES, *allowed, *following]) and not follows_seed(path)
 
     return {
         name: [path for path in {**base, **values[name]} if differs(path, values[name])]
@@ -102,17 +103,14 @@ def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
     return {path: frozenset(values) for path, values in found.items()}
 
 
-def _names_runs(logs: Sequence[TrainingLog], path: str) -> bool:
-    """Return whether every run, or every seed, has a value of its own, where arms have several."""
-    found = [(one.seed or one.place, repr(one.config[path])) for one in logs if path in one.config]
+def _follows_seed(logs: Sequence[TrainingLog], path: str) -> bool:
+    """Return whether every seed has a value of its own, which runs of other arms share."""
+    found = [(one.seed, repr(one.config[path])) for one in logs if path in one.config]
     if any(isinstance(one.config.get(path), float) for one in logs):
         return False  # a measure of something, as a learning rate is
-    several = len({one.arm for one in logs}) < len(logs) == len(found)
-    values = len({value for _, value in found})
-    by_seed = len({seed for seed, _ in found}) == len(set(found)) == values
-    # A run of layerlab has its names elsewhere.
-    foreign = all(one.finished is None for one in logs)
-    return several and (by_seed or (foreign and values == len(logs)))
+    seeds, values = ({pair[place] for pair in found} for place in (0, 1))
+    known = None not in seeds and len(found) == len(logs)
+    return known and len(seeds) == len(values) == len(set(found)) < len(found)
 
 
 def _several(paths: Sequence[Any]) -> str:

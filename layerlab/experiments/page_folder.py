@@ -17,7 +17,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
-from layerlab.records.run_files import COMPARISON
+from layerlab.records.run_files import BESIDE, COMPARISON
 from layerlab.records.settings import flatten
 from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 from layerlab.validation import short_repr
@@ -31,8 +31,6 @@ _GROWING = (
     *("arms", "baseline", "seeds", "learning_rates", "search", "trials", "looks", "lockstep"),
     *("allowed_differences", "timed", "published", "claims"),
 )
-# What lies beside comparison.json, and is written after it.
-BESIDE = ("report.html", "tables", "pictures")
 # Parts of every comparison, of any version.
 _PARTS: dict[str, type] = {"runs": list, "rows": list, "arms": list, "baseline": str}
 

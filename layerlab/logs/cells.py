@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 WAYS = {
     r"'\d{1,3}(,\d{3})+'": "write 10000 for 10,000, or ",
     r"'[-+]?\d+,\d+'": "write 3.21 for 3,21, or ",
+    r"'(NA|N/A|None|null|NULL)'": "leave a cell empty, or write nan in it, or ",
 }
 
 
 def list_numeric(table: "pa.Table") -> list[str]:
     """Return the columns that hold numbers."""
+    return [one.name for one in table.schema if is_numeric(one.type)]
+
+
+def is_numeric(kind: "pa.DataType") -> bool:
+    """Return whether cells of a column are numbers."""
     import pyarrow as pa
 
-    return [
-        one.name
-        for one in table.schema
-        if pa.types.is_floating(one.type) or pa.types.is_integer(one.type)
-    ]
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def read_numbers(column: "pa.ChunkedArray", name: str, option: str, path: Path) -> np.ndarray:
@@ -55,7 +57,9 @@ def read_words(table: "pa.Table", column: str | None, otherwise: str | None) -> 
     """Return a column as names, None where it is empty; the same name for all without a column."""
     if column is None:
         return [otherwise] * table.num_rows
-    return [None if one is None else _word(one) for one in table[column].to_pylist()]
+    cells = table[column].to_pylist()
+    # A gap in a column of floats is a NaN in some files.
+    return [None if one is None or one != one else _word(one) for one in cells]
 
 
 def _word(value: Any) -> str:

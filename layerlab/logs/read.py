@@ -10,9 +10,9 @@ from layerlab.logs.columns import split_runs
 from layerlab.logs.configuration import read_configuration
 from layerlab.logs.formats import own_run, tables, tensorboard, text_log, trainer_state
 from layerlab.logs.formats.exports import pick_metric, unpivot
-from layerlab.logs.run_names import read_name
+from layerlab.logs.run_names import compile_groups, read_name
 from layerlab.logs.training_log import LogColumns, TrainingLog
-from layerlab.records.run_files import COMPARISON
+from layerlab.records.run_files import BESIDE, COMPARISON
 from layerlab.system.files import check_regular
 from layerlab.validation import expand_home, short_repr
 
@@ -37,8 +37,10 @@ def find_logs(given: Sequence[str], name: str | None = None) -> list[Path]:
         name: regular expression of a path, with groups arm and seed.
 
     Raises:
-        UserError: a path leads to nothing, or a folder has no log.
+        UserError: a path leads to nothing, a folder has no log, or the name is no expression.
     """
+    if name is not None:
+        compile_groups(name, ("arm",), "--name")
     found: dict[Path, Path] = {}
     if not given:
         raise UserError(f"no log was given; expected {EXPECTED}")
@@ -60,7 +62,8 @@ def _in_folder(folder: Path, name: str | None) -> list[Path]:
     """Return the logs of a folder, each run's of one kind; what is hidden is left out."""
     files = list_shown(folder)
     pages = {one.parent for one in files if one.name == COMPARISON}  # what was judged before
-    files = [one for one in files if not pages.intersection(one.parents[1:2])]
+    own = {page / name for page in pages for name in BESIDE}
+    files = [one for one in files if one.parent not in own]
     kinds = (
         sorted(one.parent for one in files if one.name == own_run.MANIFEST),
         trainer_state.list_latest([one for one in files if one.name == trainer_state.NAME]),

@@ -13,6 +13,8 @@ from layerlab.records.parse import get_table, json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 
 RUNS, COMPARISON = "runs", "comparison.json"
+# What lies beside comparison.json, and is written after it.
+BESIDE = ("report.html", "tables", "pictures")
 RECIPE, RUN = "recipe.json", "run.json"
 COLUMNS = {
     "train": ("update", "tokens", "flops", "seconds", "loss"),

@@ -77,6 +77,12 @@ def test_a_given_step_and_the_mean_of_the_last_readings() -> None:
     assert values["plain, seed 0"] == pytest.approx(3.0 + np.mean([3, 2, 1]) / 9)
 
 
+def test_a_table_of_results_has_no_step_to_speak_of() -> None:
+    final = [replace(log(arm, n, 3.0 + n / 9), step_name="rows") for arm in "ab" for n in (1, 2)]
+    final = [replace(one, steps=one.steps[:1], losses=one.losses[-1:]) for one in final]
+    assert "the loss is loss, the one reading of each run" in judged(final)["remarks"]
+
+
 def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
     ends = {"plain": 3.0, "wide": 4.0}
     logs = [log(arm, n, ends[arm] + n / 1e6) for arm in ends for n in range(6)]
@@ -139,6 +145,19 @@ def test_settings_that_differ_are_named_in_the_verdict() -> None:
     )
 
 
+def test_settings_of_which_each_run_has_its_own_are_named() -> None:
+    size = {"plain": 1_000_000, "wide": 4_000_000}
+    logs = [
+        replace(one, config={"text": f"/{one.arm}-{n}.bin", "tokens": size[one.arm] + n})
+        for n, one in enumerate(pair())
+    ]
+    assert "differ in text, tokens" in judged(logs)["rows"][1]["said"]
+    for one in logs:
+        own = {"order": f"of seed {one.seed}", "seed": one.seed}
+        vars(one)["config"] = own
+    assert "differ in" not in judged(logs, strict=True)["rows"][1]["said"]
+
+
 @pytest.mark.parametrize(
     ("logs", "step", "said"),
     [
@@ -171,6 +190,7 @@ def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> N
             "--target-loss is -0.5; expected a finite loss above 0",
         ),
         ({"judged": JudgedStep(target=math.nan)}, "--target-loss is nan; expected a finite"),
+        ({"judged": JudgedStep(at=math.nan)}, "--at is nan; expected a step, or leave it out"),
         ({"margin": -1.0}, "--margin is -1; expected a number above 0"),
         ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
     ],

@@ -14,7 +14,7 @@ from layerlab import UserError
 from layerlab.logs.configuration import read_configuration
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
-from tests.logs.written import ROWS, check, put, read, write_csv
+from tests.logs.written import LOSSES, ROWS, check, put, read, write_csv
 from tests.refused import refusal, refuses
 from tests.training.drawn import recipe, record, runs, write
 
@@ -63,6 +63,15 @@ def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
         check(one, arm, seed)
 
 
+def test_a_gap_among_the_seeds_of_a_parquet_file_is_no_seed(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({"arm": ["a"], "seed": pa.array([math.nan]), "loss": [3.0]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    assert [one.seed for one in read(tmp_path)] == [None]
+
+
 def test_event_files_of_tensorboard(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -89,6 +98,16 @@ def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
     one, two = read(write_csv(tmp_path / "wandb_export.csv", rows))
     check(one, "plain", "1")
     check(two, "wide", "1")
+
+
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("True", "False"), ("t", "f")])
+def test_what_is_no_number_in_mlflow_is_not_zero(yes: str, no: str, tmp_path: Path) -> None:
+    rows = [
+        {"key": "loss", "value": row["loss"], "step": row["step"], "is_nan": no} for row in ROWS
+    ]
+    rows[-1] |= {"value": 0, "is_nan": yes}
+    (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))
+    assert found.losses[:-1].tolist() == LOSSES[:-1] and math.isnan(found.losses[-1])
 
 
 def test_mlflow_gives_a_row_to_each_metric(tmp_path: Path) -> None:
@@ -352,8 +371,34 @@ def test_a_column_that_is_not_there_is_one_line(columns: Any, said: str, tmp_pat
     assert said in refusal(read, path, **columns)
 
 
+@pytest.mark.parametrize("spread", [{"eval": {"loss": 2.0}}, {"eval": {"loss": 2.0}, "x": {}}])
+def test_a_name_that_stands_twice_in_a_line_is_refused(spread: Any, tmp_path: Path) -> None:
+    line = json.dumps({"step": 1, "eval/loss": 3.0, **spread})
+    path = put(tmp_path / "a-s1.jsonl", f"{line}\n{line}\n")
+    assert "has 'eval/loss' twice, by itself and in an object" in refusal(read, path)
+
+
+def test_a_cell_that_stands_for_no_loss_is_to_be_left_empty(tmp_path: Path) -> None:
+    path = put(tmp_path / "a-s1.csv", "step,loss\n1,3.2\n2,None\n")
+    assert "leave a cell empty, or write nan in it, or name another" in refusal(read, path)
+
+
+def test_what_was_judged_before_hides_no_logs_below_it(tmp_path: Path) -> None:
+    for arm in ("plain", "wide"):
+        write_csv(tmp_path / f"{arm}-s1" / "metrics.csv", ROWS)
+    layerlab.judge([tmp_path], out=tmp_path)
+    assert list((tmp_path / "tables").glob("*.csv"))
+    assert [one.arm for one in read(tmp_path)] == ["plain", "wide"]
+
+
 def test_no_log_is_one_line() -> None:
     refuses("no log was given; expected a table", read)
+    refuses("an empty path was given; name a file or a folder", read, "")
+
+
+def test_an_expression_that_is_none_is_told_though_columns_name_the_runs(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [{"arm": "a", "seed": 1, **row} for row in ROWS])
+    assert "--name '(' is no regular expression" in refusal(read, path, name="(")
 
 
 def test_a_log_beside_runs_of_another_kind_is_not_passed_over(tmp_path: Path) -> None:

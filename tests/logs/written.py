@@ -12,7 +12,8 @@ ROWS = [{"step": 10 * n, "loss": loss} for n, loss in enumerate(LOSSES, start=1)
 
 
 def read(*paths: Path, **columns: str) -> list[TrainingLog]:
-    return list(read_logs(find_logs([str(one) for one in paths]), LogColumns(**columns)))
+    found = find_logs([str(one) for one in paths], columns.get("name"))
+    return list(read_logs(found, LogColumns(**columns)))
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]], between: str = ",") -> Path:

@@ -187,7 +187,7 @@ def pair_questions(
 
 
 def check_documents(fields: Mapping[str, Sequence[str]], documents: Sequence[str]) -> None:
-    """Refuse names of fields that no task has.
+    """Refuse names of fields that no task has, and one beside the word for none.
 
     Args:
         fields: of the questions of each task.
@@ -195,6 +195,11 @@ def check_documents(fields: Mapping[str, Sequence[str]], documents: Sequence[str
     Raises:
         UserError: one is in none.
     """
+    if NO_DOCUMENTS in documents and len(documents) > 1:
+        raise UserError(
+            f"--cluster {NO_DOCUMENTS} takes each question by itself, and the others name what "
+            "questions share; leave one of both out"
+        )
     known = {name for each in fields.values() for name in each}
     for one in documents:
         if one != NO_DOCUMENTS and one.partition(".")[0] not in known:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
+import numpy as np
+
 from layerlab.errors import UserError
 from layerlab.experiments.statistics.joined_variance import (
     Range,
@@ -378,4 +380,13 @@ def required_seeds(effect: Real, at: Callable[[int], Range], level: Level) -> in
 
 
 def _rounding(arm: Sequence[float], baseline: Sequence[float]) -> float:
-    return 8 * math.ulp(max(map(abs, [*arm, *baseline])))
+    """Return what rounding may leave of equal differences, in the precision of the numbers.
+
+    Nine digits tell a number of single precision, which most losses and scores are written in.
+    """
+    values = np.abs([*arm, *baseline])
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if (np.abs(single - values) <= 5e-9 * values).all():
+        return 8 * float(np.spacing(single.max()))
+    return 8 * math.ulp(float(values.max()))

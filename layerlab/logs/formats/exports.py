@@ -1,10 +1,12 @@
 """Tables as trackers export them: W&B has a column for each run, MLflow a row for each reading."""
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerlab.errors import UserError
+from layerlab.logs.cells import is_numeric
 from layerlab.logs.loss_names import find_loss
 from layerlab.logs.run_names import read_name
 from layerlab.logs.training_log import STEPS, LogColumns
@@ -19,6 +21,8 @@ BETWEEN = " - "
 # MLflow's history of metrics, as its pages and its client give it.
 LEFT_OUT = "metrics"  # under which a table keeps the names of those that it left out
 KEYS, VALUE = ("key", "metric"), "value"
+# Of its store: true in rows of NaN, whose value is 0 there.
+NAN = "is_nan"
 
 
 def unpivot(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table":
@@ -68,12 +72,28 @@ def pick_metric(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table
         return table
     metrics = [str(one) for one in table[key].unique().to_pylist()]
     metric = _choose_metric(metrics, columns.loss, path)
-    values = table[VALUE]
+    values = _restore_nan(table)
     ours = compute.equal(table[key].cast("string"), metric)
     own = compute.if_else(ours, values, pa.scalar(None, values.type))
     column = table.column_names.index(VALUE)
     found = table.set_column(column, metric, own).drop_columns([key])
     return _keep_names(found, metrics, columns)
+
+
+def _restore_nan(table: "pa.Table") -> "pa.ChunkedArray":
+    """Return the values of MLflow's table, NaN where another column says so.
+
+    Source: mlflow/store/tracking/dbmodels/models.py (SqlMetric).
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    values = table[VALUE]
+    if NAN not in table.column_names or not is_numeric(values.type):
+        return values
+    words = compute.utf8_lower(table[NAN].cast("string"))
+    marked = compute.is_in(words, value_set=pa.array(["1", "1.0", "true", "t"]))
+    return compute.if_else(marked, pa.scalar(math.nan, pa.float64()), values.cast(pa.float64()))
 
 
 def _keep_names(table: "pa.Table", metrics: list[str], columns: LogColumns) -> "pa.Table":

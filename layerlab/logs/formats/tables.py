@@ -127,7 +127,7 @@ def read_jsonl(path: Path) -> "pa.Table":
     raw = read_whole(path)
     rows = _parse_together(raw)
     if rows is not None:
-        return table_of(_flatten(rows) if raw.count(b"{") > len(rows) else rows, path)
+        return table_of(_flatten(rows, path) if raw.count(b"{") > len(rows) else rows, path)
     rows = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
@@ -139,12 +139,27 @@ def read_jsonl(path: Path) -> "pa.Table":
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {path} is {short_repr(row)}; expected an object")
         rows.append(row)
-    return table_of(_flatten(rows), path)
+    return table_of(_flatten(rows, path), path)
 
 
-def _flatten(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return objects in which {"eval": {"loss": 3}} is eval/loss, however deep."""
-    return [dict(_leaves(row)) for row in rows]
+def _flatten(rows: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """Return objects in which {"eval": {"loss": 3}} is eval/loss, however deep.
+
+    Raises:
+        UserError: one has a name both ways.
+    """
+    found = []
+    for row in rows:
+        leaves = list(_leaves(row))
+        found.append(dict(leaves))
+        if len(found[-1]) < len(leaves):
+            names = [name for name, _ in leaves]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UserError(
+                f"a line of {path} has {short_repr(twice)} twice, by itself and in an object; "
+                "leave one of them out"
+            )
+    return found
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

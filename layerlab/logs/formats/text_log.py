@@ -30,8 +30,11 @@ STEP = re.compile(
     rf"({COUNT})(?:/[\d,_.]*[\dkm])?(?!\w)",
     re.I,
 )
-NUMBER = r"[-+]?(?:(?:nan|inf)\b|\d+,\d[\d.,]*|\.?\d[-+.\dE]*)"
-LOSS = re.compile(rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?P<loss>{NUMBER})", re.I)
+# What follows a number without a space is of it, so that 1.12k and 1.#QNAN are none.
+NUMBER = r"[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+,\d[\d.,]*|\.?\d[-+.\dE]*)(?:[#\w]\S*)?)"
+LOSS = re.compile(
+    rf"(?<![^\W_])loss(?:\s+value)?\s*[:=]?\s*(?:tensor\(\s*)?(?P<loss>{NUMBER})", re.I
+)
 PAIR = re.compile(r"\s*/\s*[-+.]?\d")  # as in "train/val loss: 3.0/3.25"
 # Words before a loss, as in "best val loss"; of so many characters.
 KIND = re.compile(r"(?<![^\W_])(?:[^\W\d_][^\W_]*[ _/-])*$")
@@ -148,6 +151,10 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
     yield "step", _number("step", step[1], path)
     seen: dict[str, float] = {}
     start = step.end()
+    # Behind its last part, and where nothing is said to come next, a line may name its text.
+    tail = max(
+        line.lower().rfind("ing"), *(one.start() for one in PART.finditer(line, start)), start
+    )
     for found in LOSS.finditer(line, step.end()):
         before = line[max(step.end(), found.start() - WIDEST) : found.start()]
         kind = KIND.search(before)
@@ -156,10 +163,7 @@ def _find_losses(line: str, path: Path) -> Iterator[tuple[str, float]]:
         between = line[start : found.start()]
         start = found.end()
         if not any(one in TEXTS.values() for one in words):
-            rest = line[start:]
-            # What is said to come next is of no reading before it.
-            behind = [] if PART.search(rest) or "ing" in rest.lower() else [rest]
-            alone = [*PART.split(between)[::-1], *behind]
+            alone = [*PART.split(between)[::-1], *([line[start:]] if start > tail else [])]
             words = [*(_find_alone(alone) or _find_text(line[: step.start()])), *words]
         if PAIR.match(line, found.end()):
             raise UserError(

@@ -319,6 +319,7 @@ def test_samples_of_different_tasks_are_one_line(two: list[Path], tmp_path: Path
         ({"allow": ["prompt"]}, "--allow is 'prompt'; did you mean 'prompts'?"),
         ({"baseline": "bas"}, "the baseline 'bas' is none of these evaluations; did you mean"),
         ({"cluster": ["questoin"]}, "no question has a field 'questoin', which --cluster names"),
+        ({"cluster": ["passage", "none"]}, "--cluster none takes each question by itself, and the"),
         ({"confidence": 2.0}, "--confidence is 2; expected one between 0.5 and 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Statistics against scipy, against literal transcriptions, and against simulation."""
 
 import math
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_identical_arms_are_told_from_arms_without_spread() -> None:
     shifted = paired_difference([3.1, 3.2, 3.3], [3.0, 3.1, 3.2])  # equal but for rounding
     assert shifted.flat and not shifted.identical and shifted.p is None
     assert shifted.mean == pytest.approx(0.1)
+
+
+@given(
+    st.lists(st.integers(0, 98), min_size=2, max_size=9),
+    st.sampled_from([str, repr, "{:.9g}".format]),
+)
+def test_equal_differences_of_single_precision_are_without_spread(
+    hundredths: list[int], written: Callable[[float], str]
+) -> None:
+    def logged(value: float) -> float:
+        return float(written(float(np.float32(value))))
+
+    base = [logged(one / 100) for one in hundredths]
+    arm = [logged((one + 2) / 100) for one in hundredths]
+    for found in (paired_difference(arm, base), welch(arm[:1] * 3, base[:1] * 3)):
+        assert found.flat and found.p is None
 
 
 def literal_holm(raw: list[float]) -> list[float]:

@@ -1,7 +1,9 @@
 """Lines of text: which loss of a line is judged, and at which step."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from layerlab import UserError
@@ -269,6 +271,8 @@ def test_a_line_that_is_not_known_is_shown(tmp_path: Path) -> None:
     [
         ("loss 2.5, loss 2.7", r"two losses of one name, loss, 2\.5 and 2\.7: 'step 5: loss"),
         ("val loss 3,21", "the group loss is '3,21' in a line of .*; expected a number, as 3.2"),
+        ("loss 1.12k", r"the group loss is '1\.12k' in a line of .*; expected a number, as 3.2"),
+        ("loss 1.#QNAN", r"the group loss is '1\.#QNAN' in a line of"),
         ("loss 1,003.5", r"the group loss is '1,003\.5' in a line of"),
         ("aux loss 2.5, mtp loss 2.7", "--loss COLUMN, one of 'step', 'aux_loss', 'mtp_loss'"),
     ],
@@ -278,6 +282,16 @@ def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         read(put(tmp_path / "a-s1.log", f"step 5: {line}"))
+
+
+@pytest.mark.parametrize(
+    ("number", "value"), [("tensor(3.25)", 3.25), ("Infinity", math.inf), ("-nan(ind)", math.nan)]
+)
+def test_numbers_are_read_as_python_and_c_write_them(
+    number: str, value: float, tmp_path: Path
+) -> None:
+    (found,) = read(put(tmp_path / "a-s1.log", f"step 5: loss 3.5\nstep 9: loss {number}, lr 1\n"))
+    np.testing.assert_equal(found.losses, [3.5, value])
 
 
 def test_a_score_behind_a_line_is_no_loss(tmp_path: Path) -> None:
