@@ -183,8 +183,6 @@ class _LogSection(CompareSection):
 def _section(
     names: Sequence[str], seeds: Sequence[int], asked: JudgeRequest, *, higher: bool = False
 ) -> CompareSection:
-    if asked.judged.at is not None and not math.isfinite(asked.judged.at):
-        raise UserError(f"--at is {asked.judged.at:g}; expected a step, or leave it out")
     target = asked.judged.target
     claims = [
         Claim(
@@ -340,6 +338,8 @@ def check_request(asked: JudgeRequest) -> None:
     Raises:
         UserError: one does.
     """
+    if asked.judged.at is not None and not math.isfinite(asked.judged.at):
+        raise UserError(f"--at is {asked.judged.at:g}; expected a step, or leave it out")
     if asked.judged.last < 1:
         raise UserError(f"--last is {asked.judged.last}; expected 1 or more readings")
     check_margin(asked.margin)
