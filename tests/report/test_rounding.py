@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from tests.report.views.test_inspection import view
 
 from layerlab.report.results.report import Report
 from tests.report.findings.test_find import change, find, sick
 from tests.report.reading import content, frames
+from tests.report.views.inspection.test_frames import view
 
 
 def test_of_a_format_of_few_digits_the_finding_is_no_verdict_on_its_inference():

@@ -24,7 +24,7 @@ from layerlab.system.untrusted.trust import GRANTS
 from layerlab.training.run_spec import write_run
 from tests.forked import python
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 from pathlib import Path
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -5,13 +5,13 @@ import re
 
 import pandas as pd
 import pytest
-from tests.report.views.test_inspection import view
 
 from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from layerlab.report.views.inspection import bars
 from layerlab.report.views.inspection import frames as inspection
 from tests.report.reading import content, frames
+from tests.report.views.inspection.test_frames import view
 
 
 def report(**changes):
