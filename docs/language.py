@@ -42,8 +42,13 @@ TEXTS = runpy.run_path(str(Path(__file__).with_name("page_texts.py")))["TEXTS"]
 TOLD = (
     *("report/pages/adaptation_tables", "report/pages/evaluation", "report/pages/adaptation"),
     *("report/pages/vocabulary", "report/views/equal_terms"),
-    *("experiments/analysis/verdict", "experiments/analysis/compare", "training/monitor/rules"),
-    *("training/step/nonfinite", "training/step/microbatch", "training/trainer"),
+    *("experiments/analysis/verdict", "experiments/analysis/compare", "experiments/analysis/rows"),
+    *(
+        "training/monitor/rules",
+        "training/step/nonfinite",
+        "training/step/microbatch",
+        "training/trainer",
+    ),
     *("experiments/stored_runs", "experiments/analysis/evidence"),
     *(
         "experiments/judge_logs",

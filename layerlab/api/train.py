@@ -13,10 +13,11 @@ from layerlab.data.archives import read_within_limit
 from layerlab.errors import UserError
 from layerlab.experiments import session
 from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.check_page import check_page_folder
 from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
-from layerlab.experiments.page_folder import check_page_folder, page_folder
+from layerlab.experiments.page_folder import page_folder
 from layerlab.experiments.plan.factors import planned_factors
 from layerlab.experiments.plan.own_files import Files
 from layerlab.experiments.session import (

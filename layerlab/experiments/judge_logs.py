@@ -10,12 +10,12 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.claims import judge_claims
-from layerlab.experiments.analysis.compare import run_row, tabulate_rows
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.analysis.readings.curves import curves, paired_curves
 from layerlab.experiments.analysis.readings.judged_measures import judge_measures, measure_tests
 from layerlab.experiments.analysis.readings.run_readings import name_unit
+from layerlab.experiments.analysis.rows import run_row, tabulate_rows
 from layerlab.experiments.log_remarks import list_remarks
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.experiments.log_values import (

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
-from layerlab.records.run_files import BESIDE, COMPARISON
+from layerlab.records.run_files import COMPARISON
 from layerlab.records.settings import flatten
-from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 from layerlab.validation import short_repr
 
 OTHERS = "comparisons"
@@ -31,8 +29,6 @@ _GROWING = (
     *("arms", "baseline", "seeds", "learning_rates", "search", "trials", "looks", "lockstep"),
     *("allowed_differences", "timed", "published", "claims"),
 )
-# Parts of every comparison, of any version.
-_PARTS: dict[str, type] = {"runs": list, "rows": list, "arms": list, "baseline": str}
 
 
 def page_folder(task: PreparedRecipe) -> Path:
@@ -62,52 +58,6 @@ def describe_other(task: PreparedRecipe) -> str | None:
     changed = [path for path in {**other, **own} if own.get(path) != other.get(path)]
     told = ", ".join(f"{path} is {short_repr(other.get(path))}" for path in changed[:MOST])
     return f"compares under other settings ({told})"
-
-
-def check_page_folder(folder: Path, *, logs: bool = False) -> None:
-    """Refuse a folder whose page is not that of an earlier comparison of the same kind.
-
-    Args:
-        logs: whether logs are judged, and not the runs of a recipe.
-
-    Raises:
-        UserError: it holds something that a comparison would replace and has not written.
-    """
-    page = folder / BESIDE[0]
-    if page.exists() and not is_own_page(page, mark_of("compare")):
-        foreign: str | None = page.name
-    elif (folder / COMPARISON).exists():
-        foreign = None if _is_comparison(folder / COMPARISON) else COMPARISON
-    else:
-        foreign = next((name for name in BESIDE if (folder / name).exists()), None)
-    if foreign is not None:
-        raise UserError(
-            f"{folder} holds something other than a comparison: {foreign}; move it away, or name "
-            "another folder with --out"
-        )
-    check_own_links(folder, (COMPARISON, *BESIDE))
-    if (folder / COMPARISON).exists() and logs is not _is_of_logs(folder / COMPARISON):
-        held, other = ("runs of a recipe", "judged") if logs else ("logs, by judge", "compared")
-        raise UserError(
-            f"{folder} holds a comparison of {held}, which would be replaced; move it away, or "
-            f"name another folder, as in --out {shlex.quote(str(folder / other))}"
-        )
-
-
-def _is_of_logs(file: Path) -> bool:
-    """Return whether a comparison is of logs: it has a command, and no recipe to judge again by."""
-    found = read_json(file)
-    return "command" in found and "recipe" not in found
-
-
-def _is_comparison(file: Path) -> bool:
-    try:
-        found = read_json(file)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and all(
-        isinstance(found.get(name), kind) for name, kind in _PARTS.items()
-    )
 
 
 def read_arms(folder: Path) -> list[str] | None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
+from layerlab.experiments.check_page import check_page_folder
 from layerlab.experiments.judge_logs import JudgeRequest, check_request, judge_logs
 from layerlab.experiments.log_values import JudgedStep
-from layerlab.experiments.page_folder import check_page_folder
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
 from layerlab.records.run_files import COMPARISON

@@ -25,8 +25,8 @@ from layerlab.experiments.analysis.verdict import (
     open_case,
     tabulate_case,
 )
-from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Arm, CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.settings import flatten

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from layerlab.errors import UserError
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.result import read_result
-from layerlab.training.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from layerlab.training.run_spec import RunSpec
 
 # Mean loss over seeds by rate; infinite where a run diverged.
 Tried = Mapping[float, float]
@@ -199,10 +201,10 @@ def _optuna() -> Any:
 
 def search_rates(
     section: CompareSection,
-    runs: Sequence[RunSpec],
+    runs: "Sequence[RunSpec]",
     out: Path,
-    carry: Callable[[list[RunSpec]], object],
-) -> list[RunSpec]:
+    carry: "Callable[[list[RunSpec]], object]",
+) -> "list[RunSpec]":
     """Carry out the runs of a search, all arms side by side, until every arm has had its trials.
 
     Args:
@@ -235,11 +237,11 @@ def search_rates(
             made += several
 
 
-def _at(run: RunSpec, rate: float) -> RunSpec:
+def _at(run: "RunSpec", rate: float) -> "RunSpec":
     return replace(run, recipe=run.recipe.change({"train.learning_rate": rate}))
 
 
-def _mean(runs: Sequence[RunSpec], out: Path) -> float:
+def _mean(runs: "Sequence[RunSpec]", out: Path) -> float:
     """Return the mean of the seeds; infinite where one of them diverged or crashed."""
     found = [(read_result(out / run.name) or {}).get("nats") for run in runs]
     return fmean(math.inf if one is None else one for one in found)

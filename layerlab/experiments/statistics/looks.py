@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,9 @@ from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, shares
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.training.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from layerlab.training.run_spec import RunSpec
 
 # Effects that a plan tells of, in standard deviations of a run beside its seed; 0 is no difference.
 EFFECTS = (0.0, 2.0, 4.0)
@@ -18,7 +20,7 @@ DRAWS = 60
 _OPEN = ("not distinguishable", "too few seeds", "no verdict", "diverged")
 
 
-def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+def stretches(section: CompareSection, runs: "Sequence[RunSpec]") -> "list[list[RunSpec]]":
     """Return the runs that each look adds to those before.
 
     All at once where there are none.

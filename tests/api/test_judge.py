@@ -1,0 +1,24 @@
+"""A verdict on logs needs no model, and does not wait for what builds one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.logs.written import ROWS, write_csv
+
+LOADED = """
+import sys
+import layerlab
+
+print(layerlab.judge(sys.argv[1:]).content["rows"][1]["arm"])
+print([name for name in ("torch", "transformers") if name in sys.modules])
+"""
+
+
+def test_a_verdict_on_logs_loads_no_torch(tmp_path: Path) -> None:
+    for arm in ("plain", "wide"):
+        for seed in (1, 2):
+            write_csv(tmp_path / f"{arm}-s{seed}.csv", ROWS)
+    command = [sys.executable, "-c", LOADED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["wide", "[]"]
