@@ -214,14 +214,14 @@ def _describe_judged(
     columns = ", ".join(dict.fromkeys(one.loss_name for one in logs))
     others = ", ".join(dict.fromkeys(name for one in logs for name in one.beside))
     left = f"; beside it stand {others}, which --loss may name" if others else ""
+    if all(one.step_name == ROWS and len(one.steps) == 1 for one in logs):
+        better = ", of which more is better" if higher else ""
+        return f"what is judged is {columns}{better}, the one reading of each run{left}"
     step = f"{find_end(logs, judged):g}" + (", the last" if judged.at is None else "")
     mean = f"the mean of {judged.last} readings up to" if judged.last > 1 else "the reading at"
-    read = f"{mean} step {step}"
-    if all(one.step_name == ROWS and len(one.steps) == 1 for one in logs):
-        read = "the one reading of each run"
     if higher:
-        return f"the score is {columns}, of which more is better, {read}{left}"
-    return f"the loss is {columns}, {read}{left}"
+        return f"the score is {columns}, of which more is better, {mean} step {step}{left}"
+    return f"the loss is {columns}, {mean} step {step}{left}"
 
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:

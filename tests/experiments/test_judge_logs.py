@@ -80,7 +80,7 @@ def test_a_given_step_and_the_mean_of_the_last_readings() -> None:
 def test_a_table_of_results_has_no_step_to_speak_of() -> None:
     final = [replace(log(arm, n, 3.0 + n / 9), step_name="rows") for arm in "ab" for n in (1, 2)]
     final = [replace(one, steps=one.steps[:1], losses=one.losses[-1:]) for one in final]
-    assert "the loss is loss, the one reading of each run" in judged(final)["remarks"]
+    assert "what is judged is loss, the one reading of each run" in judged(final)["remarks"]
 
 
 def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:

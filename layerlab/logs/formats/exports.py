@@ -21,7 +21,7 @@ BETWEEN = " - "
 # MLflow's history of metrics, as its pages and its client give it.
 LEFT_OUT = "metrics"  # under which a table keeps the names of those that it left out
 KEYS, VALUE = ("key", "metric"), "value"
-# Of its store: true in rows of NaN, whose value is 0 there.
+# Of its store (SqlMetric): true in rows of NaN, whose value is 0 there.
 NAN = "is_nan"
 
 
@@ -81,10 +81,7 @@ def pick_metric(table: "pa.Table", columns: LogColumns, path: Path) -> "pa.Table
 
 
 def _restore_nan(table: "pa.Table") -> "pa.ChunkedArray":
-    """Return the values of MLflow's table, NaN where another column says so.
-
-    Source: mlflow/store/tracking/dbmodels/models.py (SqlMetric).
-    """
+    """Return the values of MLflow's table, NaN where another column says so."""
     import pyarrow as pa
     from pyarrow import compute
 
