@@ -60,7 +60,7 @@ gpu: $(READY)
 triton: $(READY)
 	@$(BIN) -c 'import triton' 2>/dev/null || test -d .venv/triton || \
 	  $(PIP) --no-deps --target .venv/triton triton==3.9.0
-	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m $(KERNEL_TESTS) tests/numerics/formats/test_triton_*.py \
+	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m $(KERNEL_TESTS) tests/numerics/formats/triton \
 	  tests/measures/support/test_flash_products.py
 
 oldest:
