@@ -5,6 +5,7 @@ import ast
 _NEW = {
     "domain": "validation",
     "blocks.flow": "blocks.context",
+    "blocks.growth": "blocks.init",
     "blocks.start": "blocks.init",
     "blocks.convolution": "blocks.operations.convolution",
     "blocks.derivative": "blocks.operations.derivative",

@@ -20,8 +20,8 @@ from layerlab.numerics.formats.kernel import OFF, Launch, kernel
 
 # Types of devices that code in Triton is compiled for.
 GPUS = ("cuda",)
-HOME = "layerlab.numerics.formats"
-MODULES = ("triton_kernel", "triton_blocks", "triton_integers")
+HOME = "layerlab.numerics.formats.triton"
+MODULES = ("kernel", "blocks", "integers")
 
 
 @dataclass(frozen=True)

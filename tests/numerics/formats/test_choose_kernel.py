@@ -1,6 +1,7 @@
 """One place decides which kernel rounds a tensor; what stands in the way is a reason."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -74,3 +75,7 @@ def test_a_tensor_without_memory_of_its_own_is_left_to_torch(
     assert has_memory(torch.ones(2)) and not has_memory(torch.nn.Parameter(torch.ones(2)))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not has_memory(torch.ones(2))
+
+
+def test_the_kernels_are_where_they_are_looked_for() -> None:
+    assert all(find_spec(f"{module.HOME}.{name}") for name in module.MODULES)
