@@ -21,6 +21,7 @@ from layerlab.logs.mixtures import (
     list_columns,
     refuse_kinds,
     refuse_parts,
+    refuse_text_arms,
 )
 from layerlab.logs.run_names import read_name
 from layerlab.logs.run_states import is_finished
@@ -107,6 +108,8 @@ def _choose_columns(table: "pa.Table", path: Path, columns: LogColumns) -> _Read
         name if given is not None else _find_used(table, name, read)
         for name, given in ((arm, columns.arm), (seed, columns.seed))
     )
+    if arm is not None and columns.arm is None:
+        refuse_text_arms(table.filter(read), arm, path)
     refuse_parts(table.filter(read), (arm, seed), path)
     losses = read_numbers(table[loss], loss, "--loss", path)
     steps = None if step is None else read_numbers(table[step], step, "--step", path)
@@ -160,7 +163,7 @@ def _read_run(
         blank=later if later > own.max() else None,
         beside=beside,
         resumed=resumed,
-        words=tuple(find_words(table, readings.runs)),
+        words=tuple(find_words(table, [*readings.runs, readings.loss, readings.step])),
         empty=not read[rows[0]],
         tokens=_count_tokens(readings, every),
         filtered=filtered,

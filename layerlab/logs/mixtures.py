@@ -52,6 +52,20 @@ def refuse_parts(
             )
 
 
+def refuse_text_arms(table: "pa.Table", arm: str, path: Path) -> None:
+    """Refuse a column of arms that nobody named and that names texts alone.
+
+    Raises:
+        UserError: it does.
+    """
+    values = sorted({str(one) for one in table[arm].unique().to_pylist() if one is not None})
+    if values and {one.strip().lower() for one in values} <= TEXTS.keys():
+        raise UserError(
+            f"the column {arm!r} of {path} holds {list_columns(values)}, which name texts and no "
+            "arms; keep the rows of one, and name the column of the arms with --arm COLUMN"
+        )
+
+
 def refuse_kinds(
     table: "pa.Table", steps: np.ndarray, losses: np.ndarray, run: str, path: Path
 ) -> None:

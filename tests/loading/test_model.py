@@ -97,6 +97,18 @@ def test_weights_that_config_json_says_to_round_are_remarked_on(tiny, tmp_path, 
     assert load_model(str(tmp_path)).model.dtype == torch.float32
 
 
+def test_a_model_of_a_folders_own_that_is_not_run_is_remarked_on(tiny, tmp_path, caplog):
+    tiny("gpt2").save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
+    (tmp_path / "modeling_own.py").write_text("raise SystemExit('run')")
+    load_model(str(tmp_path))
+    assert (
+        caplog.text.count("a model of its own, modeling_own.Own, which is not run: the gpt2") == 1
+    )
+
+
 def test_a_loaded_model_is_taken_as_it_is(tiny):
     model = tiny("gpt2")
     found = load_model(model)

@@ -87,3 +87,21 @@ def test_seeds_of_64_bits_stay_what_they_are(tmp_path: Path) -> None:
     rows = [{"arm": "plain", "seed": seed, "step": 10, "loss": 3.5} for seed in seeds]
     path = put(tmp_path / "runs.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
     assert [one.seed for one in read(path)] == [str(one) for one in seeds]
+
+
+def test_texts_are_no_arms_unless_somebody_says_so(tmp_path: Path) -> None:
+    cells = [(run, text) for run in ("a-s1", "a-s2") for text in ("train", "validation")]
+    lines = [f"{run},{text},1,{3 + n}" for n, (run, text) in enumerate(cells)]
+    path = put(tmp_path / "x.csv", "\n".join(["task,variant,iteration,value_loss", *lines]))
+    said = "'variant' of .* holds 'train', 'validation', which name texts and no arms"
+    refuses(said, read, path, seed="task")
+    assert {one.arm for one in read(path, arm="variant", seed="task")} == {"train", "validation"}
+
+
+def test_numbers_that_are_kept_as_words_are_none(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({name: [str(row[name]) for row in ROWS] for name in ("step", "loss")})
+    parquet.write_table(table, tmp_path / "a-s1.parquet")
+    assert [one.words for one in read(tmp_path)] == [()]

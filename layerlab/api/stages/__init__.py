@@ -1,1 +1,1 @@
-"""What a command does on the way: needs the parts that train or score, and is imported late."""
+"""Steps of the commands: stages of an adaptation, scores of finished models, verdicts on logs."""

@@ -27,7 +27,7 @@ from layerlab.loading.folders import check_weights
 from layerlab.loading.weights.weightless import Outline, check_method, check_number, is_quantised
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import listen, quiet_libraries
-from layerlab.system.untrusted.trust import allows_unused, check_kernel, load_pretrained
+from layerlab.system.untrusted import trust
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
@@ -62,7 +62,7 @@ def configuration(folder: Path) -> Any:
         config = read_json(folder / "config.json")
         _check_fields(config, str(folder / "config.json"))
         with _repeat_remarks(source):
-            found = load_pretrained(AutoConfig, source, local_files_only=True)
+            found = trust.load_pretrained(AutoConfig, source, local_files_only=True)
         _check_names(config, found, source)
         check_method(found, source)
         if getattr(found, "transformers_weights", None) is not None:
@@ -71,6 +71,7 @@ def configuration(folder: Path) -> Any:
                 "*.safetensors beside it; put those there as model.safetensors, and leave the "
                 "field out"
             )
+        _remark_own_code(found, source)
         found.return_dict = True  # how an output is wrapped is no part of a model
         return found
     except UserError:
@@ -91,7 +92,7 @@ def _check_fields(config: Any, file: str) -> None:
         if isinstance(value, str):
             for one in path:
                 if one.endswith("_implementation"):
-                    check_kernel(one, value)
+                    trust.check_kernel(one, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             if name == "num_labels" and value > LABELS:
                 raise UserError(
@@ -139,6 +140,18 @@ def _repeat_remarks(source: str) -> Iterator[None]:
     for one in remarks:
         if one.startswith(REMARKS):
             _remark(source, one)
+
+
+def _remark_own_code(config: Any, source: str) -> None:
+    """Say that transformers' own model is read where a folder names another of its own."""
+    mapped = getattr(config, "auto_map", None) or {}
+    own = mapped.get("AutoModelForCausalLM") if isinstance(mapped, dict) else None
+    if own is not None and "trust_remote_code" not in trust.granted_options():
+        _remark(
+            source,
+            f"it names a model of its own, {own}, which is not run: the {config.model_type} of "
+            "transformers is read; --trust-remote-code runs it",
+        )
 
 
 def _remark(source: str, told: str) -> None:
@@ -213,7 +226,7 @@ def weights(
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
     try:
-        model, loading = load_pretrained(
+        model, loading = trust.load_pretrained(
             AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
         )
     except OSError as error:
@@ -325,7 +338,7 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
             f"{what} do not fit its config.json: {name} is stored as {tuple(stored)}, and "
             f"{tuple(asked)} is asked for ({len(differ)} tensors differ)"
         )
-    if (left := sorted(loading["unexpected_keys"])) and not allows_unused():
+    if (left := sorted(loading["unexpected_keys"])) and not trust.allows_unused():
         raise UserError(
             f"{what} hold {len(left)} tensors that its config.json has no place for (first: "
             f"{left[0]}), so another model would be looked at than was stored; mend config.json, "
