@@ -72,7 +72,8 @@ def begin_chain(folder: Path, content: Mapping[str, Any]) -> Chain:
     Raises:
         UserError: the folder has a ledger, or cannot be written.
     """
-    if (folder / FILE).exists() or (folder / HEAD).exists():
+    # A process may have been killed between the head of no lines and the first one.
+    if (folder / FILE).exists() or ((folder / HEAD).exists() and _read_head(folder)[0]):
         raise UserError(
             f"{folder} has a ledger already, and none is ever replaced; name another folder, or "
             f"type layerlab ledger status {folder}"
@@ -80,11 +81,13 @@ def begin_chain(folder: Path, content: Mapping[str, Any]) -> Chain:
     chain = Chain(folder=resolve(folder))
     line = _follow(chain, content)
     left = _spell(line) + b"\n"
-    force_to_disk(write_file(chain.folder / FILE, left))
     try:
+        _write_head(chain.folder, 0, START)  # from now on, a ledger without one has lost it
+        force_to_disk(write_file(chain.folder / FILE, left))
         return _note(chain, line, len(left))
     except UserError:
-        (chain.folder / FILE).unlink()
+        for name in (FILE, HEAD):
+            (chain.folder / name).unlink(missing_ok=True)
         raise
 
 
@@ -135,9 +138,12 @@ def _follow(chain: Chain, content: Mapping[str, Any]) -> Line:
 
 def _note(chain: Chain, line: Line, end: int) -> Chain:
     """Write down how many lines there are now, and return them."""
-    head = {"lines": line["line"], "digest": line["digest"]}
-    write_file(chain.folder / HEAD, json.dumps(head) + "\n")
+    _write_head(chain.folder, line["line"], line["digest"])
     return Chain(folder=chain.folder, lines=(*chain.lines, line), end=end)
+
+
+def _write_head(folder: Path, lines: int, digest: str) -> None:
+    write_file(folder / HEAD, json.dumps({"lines": lines, "digest": digest}) + "\n")
 
 
 def read_chain(folder: Path) -> Chain:
@@ -218,12 +224,9 @@ def _read_head(folder: Path) -> tuple[int, str]:
         found = json.loads(read_whole(path))
         return int(found["lines"]), str(found["digest"])
     except FileNotFoundError:
-        # A process may have been killed between the first line and this file.
-        if (folder / FILE).read_bytes().count(b"\n") > 1:
-            raise UserError(
-                f"{path} is gone, which tells how many lines the ledger has; {_restore()}"
-            ) from None
-        return 0, START
+        raise UserError(
+            f"{path} is gone, which tells how many lines the ledger has; {_restore()}"
+        ) from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{path} was changed; {_restore()}") from None
 

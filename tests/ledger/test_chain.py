@@ -12,6 +12,7 @@ from layerlab import UserError
 from layerlab.ledger.chain import (
     FILE,
     HEAD,
+    START,
     append_line,
     begin_chain,
     hold_ledger,
@@ -94,6 +95,15 @@ def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
     refuses(r"head\.json was changed; copy the ledger back", read_chain, folder)
     (folder / HEAD).unlink()
     refuses(r"head\.json is gone, which tells how many lines", read_chain, folder)
+    write(folder, lines(folder)[:1])  # not even where one line is left, as of a new one
+    refuses(r"head\.json is gone, which tells how many lines", read_chain, folder)
+
+
+def test_a_process_that_was_killed_before_the_first_line_may_begin_again(folder: Path) -> None:
+    (folder / FILE).unlink()
+    refuses("has a ledger already", begin_chain, folder, {"kind": "campaign"})
+    (folder / HEAD).write_text(json.dumps({"lines": 0, "digest": START}))
+    assert begin_chain(folder, {"kind": "campaign"}).lines == read_chain(folder).lines
 
 
 def tell_of(folder: Path, known: int) -> None:
@@ -140,7 +150,6 @@ def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(fol
 
 def test_a_ledger_that_lost_its_lines_is_told_to_be_empty(folder: Path) -> None:
     (folder / FILE).write_text("")
-    (folder / HEAD).unlink()
     refuses("is empty; copy the ledger back from where it is whole", read_chain, folder)
 
 
@@ -150,11 +159,12 @@ def test_a_head_that_counts_nothing_is_told_to_be_changed(folder: Path, lines: s
     refuses("head.json was changed; copy the ledger back", read_chain, folder)
 
 
-def refuse_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the file that is written behind each line fail, as on a disk that is full."""
+def refuse_heads(monkeypatch: pytest.MonkeyPatch, written: int = 0) -> None:
+    """Let the head fail after so many that are written, as on a disk that is full."""
+    left = iter(range(written))
 
     def write(path: Path, content: str | bytes) -> Path:
-        if path.name == HEAD:
+        if path.name == HEAD and next(left, None) is None:
             raise UserError(f"cannot write {path}: No space left on device")
         return write_file(path, content)
 
@@ -175,12 +185,13 @@ def test_a_line_that_is_told_to_have_failed_does_not_count(
     assert append_line(read_chain(folder), {"kind": "trial"}).lines[-1]["line"] == LINES + 1
 
 
+@pytest.mark.parametrize("written", [0, 1])
 def test_a_ledger_that_is_told_to_have_failed_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_heads(monkeypatch)
+    refuse_heads(monkeypatch, written)
     refuses("cannot write", begin_chain, tmp_path / "new", {"kind": "campaign"})
-    assert not list((tmp_path / "new").iterdir())
+    assert not [one for one in tmp_path.rglob("*") if one.is_file()]
 
 
 def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> None:

@@ -91,7 +91,7 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
         raise
     except Exception as error:  # whatever a family does with what stands there
         raise UserError(
-            f"config.json in {place!r} describes no model: {one_line(error)}"
+            f"config.json in {place!r} describes no model: {_unknown_name(error, config)}"
         ) from error
     asked = sum(parameter.numel() for parameter in model.parameters())
     check_call(model, what)
@@ -104,6 +104,17 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
                 f"it hold {held:,}; put the config.json there that they were saved with"
             )
     return model
+
+
+def _unknown_name(error: Exception, config: Any) -> str:
+    """Return what an error says; of a name that a family does not know, also the field it is in."""
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        for name, value in config.to_dict().items():
+            parts = value.items() if isinstance(value, dict) else [(name, value)]
+            for field, one in parts:
+                if one == error.args[0]:
+                    return f"{field} is {short_repr(one)}, which transformers does not know"
+    return one_line(error)
 
 
 def check_causal(config: Any, name: str) -> None:
