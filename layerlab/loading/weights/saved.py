@@ -146,7 +146,7 @@ def _remark_own_code(config: Any, source: str) -> None:
     """Say that transformers' own model is read where a folder names another of its own."""
     mapped = getattr(config, "auto_map", None) or {}
     own = mapped.get("AutoModelForCausalLM") if isinstance(mapped, dict) else None
-    replaced = type(config).__module__.startswith("transformers.")  # ours are the model that is named
+    replaced = type(config).__module__.startswith("transformers.")  # ours is the one named
     if own is not None and replaced and "trust_remote_code" not in trust.granted_options():
         _remark(
             source,

@@ -39,11 +39,12 @@ def _change(readings: RuleData) -> Iterator[RuleHit]:
         f"{name} {percent(row['changed'])}"
         for name, row in means.drop(index=str(worst.name)).iterrows()
     ]
+    ahead = bool(readings.card.get("reads_ahead"))
     beside = f" (beside it {', '.join(others)})" if others else ""
     yield RuleHit(
         severity="warning" if severe else "info",
         sentence=f"in {worst.name} another token becomes the likeliest at "
-        f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst)}",
+        f"{percent(worst['changed'])} of the positions{beside}; {_loss(worst, ahead)}",
         advice=_advice(str(worst.name)),
         value=float(worst["changed"]),
         threshold=CHANGED if worst["changed"] > CHANGED else NOTABLE,
@@ -55,7 +56,10 @@ def _rank(values: pd.Series) -> pd.Series:
     return np.isinf(values) if values.name == "kl" else values
 
 
-def _loss(worst: Any) -> str:
+def _loss(worst: Any, ahead: bool) -> str:
+    """Say what a format costs; a model that has seen the next token has no loss."""
+    if ahead and np.isfinite(worst["kl"]):
+        return f"KL {figure(worst['kl'])} nats"
     if not np.isfinite([worst["kl"], worst["loss_change"]]).all():
         return "KL and loss are not finite"
     return f"KL {figure(worst['kl'])} nats, loss {worst['loss_change']:+.3g} nats"
