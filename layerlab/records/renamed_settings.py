@@ -161,16 +161,6 @@ def settings_of_0_1(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return _Renaming(_OLD, []).table(recipe, prefix)
 
 
-def current_path(path: str) -> str:
-    """Return the path of a setting under the names of today.
-
-    Example:
-        >>> current_path("tune.lora.whole"), current_path("machine.*")
-        ('sft.lora.modules_to_save', 'machine.*')
-    """
-    return _Renaming(NAMES, []).path(path)
-
-
 class _Renaming:
     """Renames the keys of nested tables; paths are given by today's names."""
 
