@@ -20,7 +20,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
 from layerlab.records.parse import DECODER, check_text, json_of, one_line
-from layerlab.system.hub import find_commit, hub
+from layerlab.system.hub import explain_failure, find_commit, hub
 from layerlab.validation import expand_home, short_repr, suggest
 
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
@@ -365,9 +365,8 @@ def _of_hub(source: Source, full: bool) -> Iterator[TextChunk]:
     except UserError:
         raise
     except Exception as error:  # of many kinds: no such name, subset or split, no network
-        message = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise UserError(
-            f"cannot read {source.text} from the Hub: {why or message}; "
+            f"cannot read {source.text} from the Hub: {why or explain_failure(error)}; "
             "check the name, subset and split, or give a local file"
         ) from None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.system.hub import explain_no_answer
+from layerlab.system.hub import fetch_files
 
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -131,17 +131,11 @@ def fetch(name: str, *, with_weights: bool) -> Path:
     Raises:
         UserError: the Hub knows none of that name, or does not answer.
     """
-    from huggingface_hub import snapshot_download  # late: a folder needs no Hub
-    from huggingface_hub.constants import ENDPOINT
-
-    # Without a network the Hub's client tries again for half a minute before it says so.
-    local = bool(explain_no_answer(ENDPOINT))
-    wanted = WHOLE if with_weights else CHECKED
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
-    except (OSError, ValueError) as error:
+        return fetch_files(name, WHOLE if with_weights else CHECKED)
+    except UserError as error:
         raise UserError(
             f"{name!r} is neither a folder, nor a built-in model "
-            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
+            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub: {error}; "
             "check the spelling and the network, or give a local folder"
         ) from error

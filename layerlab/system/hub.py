@@ -1,12 +1,13 @@
-"""Checks once whether the Hugging Face Hub answers, before libraries wait for it."""
+"""Checks once whether the Hugging Face Hub answers, before libraries wait for it, and fetches."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.system.logs import silence
 
 PATIENCE = 5.0  # seconds for the first answer; a name that nobody resolves can take longer
@@ -53,6 +54,41 @@ def explain_no_answer(address: str) -> str:
     asking.start()
     asking.join(PATIENCE)
     return "" if answered.is_set() else f"there is no connection to {address}"
+
+
+def fetch_files(name: str, patterns: Sequence[str], kind: str = "model") -> Path:
+    """Fetch the files of a repository of the Hub; without a connection, find the copy kept here.
+
+    Args:
+        kind: "model" or "dataset".
+
+    Raises:
+        UserError: neither is to be had; it says why, in a few words.
+    """
+    from huggingface_hub import constants, snapshot_download  # late: a folder needs no Hub
+
+    # Without a network the Hub's client tries again for half a minute before it says so.
+    why = explain_no_answer(constants.ENDPOINT)
+    wanted, local = list(patterns), bool(why)
+    try:
+        with silence("huggingface_hub"):
+            found = snapshot_download(
+                name, repo_type=kind, allow_patterns=wanted, local_files_only=local
+            )
+    except Exception as error:  # of many kinds: no network, no such name, no permission
+        raise UserError(why or explain_failure(error)) from error
+    return Path(found)
+
+
+def explain_failure(error: Exception) -> str:
+    """Explain in a few words why the Hub, or a library that asked it, gave nothing."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return "it is gated: ask for access on its page there, then type hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "there is none of that name, or it is private and wants hf auth login"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 @cache

@@ -16,10 +16,10 @@ from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainedTokenizer
 from layerlab.system.files import check_size
-from layerlab.system.hub import hub
+from layerlab.system.hub import explain_failure, hub
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.system.untrusted.trust import load_pretrained
-from layerlab.tokenization.request import FILES, find_tokenizer, first_line
+from layerlab.tokenization.request import FILES, find_tokenizer
 from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.stored.compare import find_difference, have_same_rules, open_stored
 from layerlab.tokenization.train import train_bpe, train_fallback_bpe
@@ -205,7 +205,7 @@ def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
     except Exception as error:  # of many kinds: no tokenizer, a strange configuration
         raise UserError(
             f"{'the folder ' if here else ''}{given} holds no tokenizer that can be loaded: "
-            f"{first_line(error)}; expected a tokenizer.json"
+            f"{explain_failure(error)}; expected a tokenizer.json"
         ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer is None:
         raise UserError(

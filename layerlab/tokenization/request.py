@@ -5,8 +5,7 @@ from pathlib import Path
 
 from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.system.hub import explain_no_answer
-from layerlab.system.logs import silence
+from layerlab.system.hub import fetch_files
 from layerlab.validation import expand_home, short_repr
 
 # The files of a tokenizer on the Hub, and in a folder.
@@ -32,16 +31,11 @@ def find_tokenizer(given: str) -> Path:
 
 def _fetch(name: str) -> Path:
     """Return the folder of a name of the Hub, with the files of its tokenizer."""
-    from huggingface_hub import constants, snapshot_download  # late: a folder needs no Hub
-
-    why = explain_no_answer(constants.ENDPOINT)
     try:
-        with silence("huggingface_hub"):
-            local = bool(why)
-            return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=local))
-    except Exception as error:  # of many kinds: no such name, no network
+        return fetch_files(name, FILES)
+    except UserError as error:
         raise UserError(
-            f"there is no tokenizer {name!r}: {why or first_line(error)}; "
+            f"there is no tokenizer {name!r}: {error}; "
             'expected a folder, a file, a name of the Hub, or tokenizer = "train"'
         ) from None
 
@@ -63,8 +57,3 @@ def parse_size(size: str) -> tuple[bool, int]:
             "to cut down to so many"
         )
     return bool(found[1]), int(found[2])
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a library's error message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

@@ -66,7 +66,7 @@ def test_without_a_network_nothing_is_tried_again(
     assert not caplog.records and capfd.readouterr() == ("", "")
 
 
-def test_a_model_is_looked_for_in_the_cache_alone_where_an_address_resolves_and_is_silent(
+def test_a_model_is_looked_for_in_the_cache_alone_where_no_address_answers(
     online: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client would try again for half a minute."""
@@ -77,6 +77,39 @@ def test_a_model_is_looked_for_in_the_cache_alone_where_an_address_resolves_and_
         raise OSError("nothing is kept here")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    with pytest.raises(UserError, match="nor could it be fetched from the Hub"):
+    with pytest.raises(UserError, match=r"nor could it be fetched from the Hub: there is no conn"):
         fetch("nobody/nothing", with_weights=False)
     assert asked["local_files_only"] is True
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "GatedRepo",
+            r"from the Hub: it is gated: ask for access on its page there",
+        ),
+        ("RepoNotFound", r"from the Hub: there is none of that name, or it is private and wants "),
+    ],
+)
+def test_why_the_hub_gives_nothing_is_said(
+    code: str, said: str, online: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{refusing.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(UserError, match=said):
+            fetch("owner/model", with_weights=False)
+        refusing.shutdown()

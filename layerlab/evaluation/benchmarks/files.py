@@ -15,7 +15,7 @@ from layerlab.data.places import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.system.files import read_whole
-from layerlab.system.hub import hub
+from layerlab.system.hub import fetch_files
 
 
 class BenchmarkFile(NamedTuple):
@@ -130,14 +130,7 @@ def download_benchmark(benchmark: Benchmark) -> Path:
 # Only what was found is kept, so that a network that comes back is used.
 @cache
 def _download(name: str, patterns: tuple[str, ...]) -> Path:
-    from huggingface_hub import snapshot_download
-
-    with hub() as why:
-        try:
-            found = snapshot_download(name, repo_type="dataset", allow_patterns=list(patterns))
-        except Exception as error:  # of many kinds: no network, no such name, no permission
-            message = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-            raise UserError(
-                f"cannot get {name} from the Hub: {why or message}; get it in another way"
-            ) from None
-    return Path(found)
+    try:
+        return fetch_files(name, patterns, "dataset")
+    except UserError as error:
+        raise UserError(f"cannot get {name} from the Hub: {error}; get it in another way") from None
