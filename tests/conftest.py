@@ -145,13 +145,19 @@ def has_gpu() -> bool:
 
 
 def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Of what is tried under many options of a variant, all but a few cases, spread evenly."""
+    """Of what is tried in many cases, all but a few of them, spread evenly.
+
+    So are tests with the mark `few`, and those of a variant under many options.
+    """
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if "variants" in item.path.parts and hasattr(item, "callspec"):
+        marked = item.get_closest_marker("few") or "variants" in item.path.parts
+        if marked and hasattr(item, "callspec"):
             cases[item.path, item.name.partition("[")[0]].append(item)
     for (_, name), found in cases.items():
-        kept = 1 if "laws" in name else CASES  # all laws take half a second
+        mark = found[0].get_closest_marker("few")
+        # All laws take half a second.
+        kept = mark.args[0] if mark else 1 if "laws" in name else CASES
         step = math.ceil(len(found) / kept)
         yield from (item for place, item in enumerate(found) if place % step)
 

@@ -84,6 +84,7 @@ def test_a_gpu_that_is_absent_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def test_example_runs_and_prints_what_it_is_about(name: str, tmp_path: Path) -> 
     assert PROMISED[name] in run(tmp_path, str(EXAMPLES / name))
 
 
+@pytest.mark.full
 def test_an_own_measure_is_read_through_load(tmp_path: Path) -> None:
     file = str(EXAMPLES / "own_measure.py")
     command = ["-m", "layerlab", "inspect", "pre-norm", "--load", file, "--out", "own"]

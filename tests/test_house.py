@@ -151,6 +151,7 @@ def test_sentences_are_counted_through_figures_and_abbreviations() -> None:
     assert sentences("One only") == 0
 
 
+@pytest.mark.full
 def test_every_source_is_used_somewhere() -> None:
     used = {key for path, text in texts() if path.name != "sources.md" for key in KEY.findall(text)}
     assert sources() - used == set()
@@ -176,6 +177,7 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
+@pytest.mark.full
 def test_nothing_is_left_unfinished_and_no_machine_is_named() -> None:
     for path, text in texts():
         assert not UNFINISHED.search(text), path
@@ -239,6 +241,7 @@ def unheard(source: str, tests: str) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
     tests = heard()
     missing = [
@@ -250,6 +253,7 @@ def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
     assert not missing, "\n".join(missing)
 
 
+@pytest.mark.full
 def test_every_error_that_is_explained_can_be_met() -> None:
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
     files = [*sorted(PACKAGE.rglob("*.py")), ROOT / "Makefile"]
@@ -339,6 +343,7 @@ def participles(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_functions_are_not_named_by_bare_participles() -> None:
     found = {
         name: names
@@ -367,6 +372,7 @@ def questions(source: str) -> list[str]:
     return [one.name for one in kinds if QUESTION.match(ast.get_docstring(one) or "")]
 
 
+@pytest.mark.full
 def test_a_class_is_said_by_a_noun() -> None:
     found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     assert {path: names for path, names in found.items() if names} == {}
@@ -374,6 +380,7 @@ def test_a_class_is_said_by_a_noun() -> None:
     assert questions('class A:\n    """Whatever comes."""') == []
 
 
+@pytest.mark.full
 def test_what_gives_true_or_false_is_said_to_return_whether() -> None:
     """Who judges gives a verdict or a score, who tells gives a text."""
     kinds = [

@@ -296,6 +296,7 @@ def test_every_block_of_every_page_is_followed() -> None:
         assert languages.count("toml") == len(READ.get(page, ()))
 
 
+@pytest.mark.full
 def test_a_study_is_repeated_by_what_its_page_says(tmp_path: Path) -> None:
     pages = sorted((DOCS / "studies").glob("*.md"))
     assert len(pages) > 30

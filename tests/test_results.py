@@ -59,6 +59,7 @@ def manifests(folder: Path) -> None:
         file.write_text(json.dumps(content), encoding="utf-8")
 
 
+@pytest.mark.full
 def test_a_finished_run_is_skipped_from_what_is_kept_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
     assert [one for one in commands if any(word.startswith("/") for word in one.split())] == []
 
 
+@pytest.mark.full
 def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
     """Every kept comparison follows from the kept runs: verdicts cannot be older than claims."""
     known = {one.name: one for one in declared(RESULTS)}

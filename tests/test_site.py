@@ -148,6 +148,7 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
     assert missing == ["__version__"]
 
 
+@pytest.mark.full
 def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")

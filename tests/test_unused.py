@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 
 
@@ -19,6 +21,7 @@ def idle(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_no_private_function_is_left_that_nothing_calls() -> None:
     found = {
         path.relative_to(PACKAGE).as_posix(): names

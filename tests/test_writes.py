@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).resolve().parents[1] / "layerlab"
 MODES = set("wax+")
 FLAGS = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND")
@@ -116,6 +118,7 @@ def writers(source: str) -> Iterator[str]:
     yield from visit(ast.parse(source), ())
 
 
+@pytest.mark.full
 def test_everything_is_written_through_one_mechanism_or_is_named_here() -> None:
     files = ((path.relative_to(PACKAGE).as_posix(), path) for path in PACKAGE.rglob("*.py"))
     found = {

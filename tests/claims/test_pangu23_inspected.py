@@ -187,6 +187,7 @@ def test_theorem_4_is_reported_as_it_is_computed_by_hand(name):
     assert "another stream than attention reads" in " ".join(notes)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", WITH_SHORTCUTS)
 def test_theorem_6_is_reported_as_it_is_computed_by_hand(name):
     rows, _, _ = inspected(name)

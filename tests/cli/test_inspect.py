@@ -19,6 +19,7 @@ def layerlab(*words, cwd, text=""):
     return python("-m", "layerlab", *map(str, words), cwd=cwd, stdin=text)
 
 
+@pytest.mark.full
 def test_the_first_command_leaves_a_report(tmp_path):
     done = layerlab("inspect", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

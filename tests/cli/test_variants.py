@@ -111,6 +111,7 @@ def test_a_new_file_is_written_and_can_be_loaded(tmp_path):
     assert "matched by ffn to llama: inner=" in done.stdout
 
 
+@pytest.mark.full
 def test_what_is_imported_is_looked_through_for_garbage_less_often(tmp_path):
     looking = "\nimport gc\nprint(gc.isenabled(), gc.get_threshold()[0] >= 10_000)\n"
     (tmp_path / "own.py").write_text(SILENT + looking)

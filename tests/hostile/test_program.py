@@ -74,6 +74,7 @@ def test_rules_that_double_a_text_forty_times(words: tuple[str, ...], model: Pat
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", READS)
 def test_a_vocabulary_that_is_numbered_without_measure(words: Any, model: Path) -> None:
     whole = json.loads((model / "tokenizer.json").read_text("utf-8"))["model"]

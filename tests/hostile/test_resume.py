@@ -191,6 +191,7 @@ def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_a_journal_of_one_line_without_end_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("wb") as file:
         file.truncate(LONGEST + 2)

@@ -162,6 +162,7 @@ def test_weights_move_and_stay_what_they_are() -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
+@pytest.mark.full
 def test_the_peak_of_a_pass_is_seen() -> None:
     """A quarter of a gigabyte cannot hide in what the allocator has."""
     found = growth(lambda: torch.ones(1 << 26), "cpu")

@@ -27,6 +27,7 @@ def read_by_counting(one) -> int:
     return model.num_parameters() - model.get_input_embeddings().weight.numel()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "width", "expected"),
     [
@@ -71,6 +72,7 @@ def test_sizes_are_those_that_the_accounting_names() -> None:
     assert pair("fewer-layers", shape="1b").llama.design.shape.layers == 13
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("shape", ["1b", "7b"])
 @pytest.mark.parametrize("name", sorted(ACCOUNTINGS))
 @pytest.mark.parametrize("width", [128, 1024])

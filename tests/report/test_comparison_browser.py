@@ -125,6 +125,7 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
     )
 
 
+@pytest.mark.full
 def test_infinite_readings_of_the_monitor_are_counted_below_its_maps(window: Open):
     content = race(NAMES[:2])
     judged = next(run["run"] for run in content["runs"] if run["arm"] == NAMES[1])

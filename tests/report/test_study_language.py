@@ -67,6 +67,7 @@ def same(text: str) -> bool:
     return (not PROSE.search(text) and "-" in text) or " " not in text or not text[:1].isalpha()
 
 
+@pytest.mark.full
 def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record: StudyResult):
     content = record.to_dict()
     english, chinese = render(content), render(content, "zh")

@@ -53,6 +53,7 @@ def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
         assert "llama" in numbers.locator("tbody tr").last.inner_text()
 
 
+@pytest.mark.full
 def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window: Open) -> None:
     content = race(("llama", "history-1", "history-2"), updates=40)
     content["rows"][1]["arm"] = content["arms"][1] = 'a "b", c'

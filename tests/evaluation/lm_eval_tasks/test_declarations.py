@@ -14,6 +14,7 @@ def test_a_task_a_group_and_a_tag_are_known(name: str) -> None:
     check_name(name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["hella_swag", "=", "arc easy", "hellaswag.yaml.bak"])
 def test_a_name_in_no_file_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="lm-eval has no task, group or tag"):

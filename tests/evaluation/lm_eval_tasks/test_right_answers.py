@@ -140,6 +140,7 @@ def test_one_such_question_is_left_out_and_named(
     assert not [one for one in row["scores"] if "None" in one]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "values",
     [

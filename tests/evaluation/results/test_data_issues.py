@@ -50,6 +50,7 @@ def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> N
         assert [one for one in found.content["remarks"] if "as published" in one] == said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if one.rows])
 def test_the_published_files_have_as_many_rows_as_are_declared(name: str) -> None:
     one = BENCHMARKS[name]

@@ -31,6 +31,7 @@ def test_the_score_is_the_mean_of_the_official_averages(whole: EvaluationResult)
     assert sum(len(part.questions) for part in found.parts) == sum(one["n"] for one in official)
 
 
+@pytest.mark.full
 def test_a_tie_of_two_options_counts_a_half(whole: EvaluationResult) -> None:
     subjects = [one for one in whole.content["subjects"] if one["benchmark"] == "boolq"]
     (one,) = subjects

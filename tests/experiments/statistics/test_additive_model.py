@@ -190,6 +190,7 @@ def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone() -> None
     assert model.difference("a2", "a0", LEVEL).n == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 15_000), (1500, 3)])
 @pytest.mark.parametrize("holes", [(), (("a1", 0),)])
 def test_a_large_table_takes_no_square_of_its_readings(
@@ -242,6 +243,7 @@ def test_an_interaction_among_the_tests_leaves_false_words_as_rare_as_promised(
     assert false / tries < 0.05 + 3 * (0.05 * 0.95 / tries) ** 0.5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arms", "seeds", "kept"), [(9, 3, 0.8), (4, 8, 0.8), (6, 6, 0.6), (12, 2, 0.9), (5, 4, 1.0)]
 )
@@ -288,6 +290,7 @@ def test_an_arm_without_a_degree_of_its_own_says_nothing_of_unequal_variances() 
         assert model.unequal() == pytest.approx(others.unequal(), rel=1e-6)
 
 
+@pytest.mark.full
 def test_a_difference_takes_no_longer_where_there_are_more_arms() -> None:
     """16 times as many arms of three seeds, some with holes: about as long, and not 16 times."""
     taken = []

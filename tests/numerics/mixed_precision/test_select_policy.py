@@ -95,6 +95,7 @@ def test_nothing_that_is_kept_can_be_let_go() -> None:
         assert max(search.share(rest), search.real_share(rest)) > BUDGET
 
 
+@pytest.mark.full
 def test_every_candidate_was_tried_and_every_run_was_told() -> None:
     advice, steps = advised()
     assert {one.keep for one in advice.choices} | set(advice.refused) == set(candidates(llama()))

@@ -38,6 +38,7 @@ def run_lanes(model: nn.Module, *lanes: Lane) -> list[Tensor]:
 
 
 # GPT-2's activation has a cube, which is two roundings here, as in torch, and one in an emulation.
+@pytest.mark.full
 @pytest.mark.parametrize("family", [one for one in FAMILIES if one != "gpt2"])
 def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family: str) -> None:
     model = build(family, "eager")
@@ -49,6 +50,7 @@ def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family: 
 
 
 # Gemma's kernel has no bound on scores, which its eager code has.
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES[:4])
 def test_fused_attention_taken_apart_is_eager_attention(family: str) -> None:
     eager = run_lanes(build(family, "eager"), *[Lane(profile=EAGER)] * 2)
@@ -64,6 +66,7 @@ def test_float32_is_the_model_itself() -> None:
     torch.testing.assert_close(values[0], plain, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "b", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32", SUMMED_APART]

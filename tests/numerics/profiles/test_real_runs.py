@@ -94,7 +94,8 @@ def test_eager_is_emulated_to_the_bit(family: str, scale: int) -> None:
     assert float(same.double().mean()) > 0.98 and rms(real) > 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.full), "gpt2"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
 def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
     emulated, real = compare(build(family), draw(), name)

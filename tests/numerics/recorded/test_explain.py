@@ -58,6 +58,7 @@ RUNS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor], name: str) -> None:
     found = find(model, record(pieces, RUNS[name]), CANDIDATES, real=True)
@@ -231,9 +232,8 @@ CUTS: dict[str, tuple[dict[str, float], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(one, marks=pytest.mark.full) for one in ("top-k", "top-p")), "both"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", CUTS)
 def test_what_a_sampler_cuts_off_is_named(model: Any, name: str) -> None:
     given, cause = CUTS[name]
     torch.manual_seed(0)

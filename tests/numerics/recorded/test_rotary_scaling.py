@@ -33,18 +33,14 @@ def make(rotations: dict[str, Any]) -> Any:
     return LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=rotations)).eval()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mine", "theirs", "name"),
     [
         (PLAIN, YARN, "rotations scaled as yarn by 4"),
         (LLAMA3, PLAIN, "rotations without the scaling (llama3) of the configuration"),
-        *(
-            pytest.param(*one, marks=pytest.mark.full)
-            for one in (
-                (PLAIN, LLAMA3, "rotations scaled as llama3 by 8"),
-                (YARN, PLAIN, "rotations without the scaling (yarn) of the configuration"),
-            )
-        ),
+        (PLAIN, LLAMA3, "rotations scaled as llama3 by 8"),
+        (YARN, PLAIN, "rotations without the scaling (yarn) of the configuration"),
     ],
 )
 def test_a_scaling_on_one_side_alone_is_named(

@@ -103,7 +103,8 @@ def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told() -> None:
     assert fit_temperature(flat, flat, [flat], (flat, flat)) is None
 
 
-@pytest.mark.parametrize("warmth", [0.99, pytest.param(1.01, marks=pytest.mark.full)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("warmth", [0.99, 1.01])
 def test_a_slight_temperature_is_a_bug(
     model: nn.Module, pieces: list[Tensor], warmth: float
 ) -> None:
@@ -119,7 +120,8 @@ def test_a_slight_temperature_is_a_bug(
     assert f"no rounding         explains {found.excess:.1%} of it" in str(found)
 
 
-@pytest.mark.parametrize("name", ["eager", pytest.param("sdpa", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
 def test_no_temperature_is_none(model: nn.Module, pieces: list[Tensor], name: str) -> None:
     """Also where the profile of the run is not among the candidates."""
     engine = load(name)

@@ -67,6 +67,7 @@ def limit(name, z):
     return max(1.0, 1.5958 * -z + 0.21407 * (-z) ** 3 - 1) if z < 0 else 1.2944
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_conditions_stay_below_their_limits_and_grow_with_them(name):
     z = torch.linspace(-30, 30, 60001, dtype=DOUBLE)

@@ -59,6 +59,7 @@ def test_the_first_order_is_never_below_the_exact_worst_case_of_two_blocks(kind,
     assert (exact <= last.error.flatten()[:3] * (1 + 1e-9)).all()
 
 
+@pytest.mark.full
 @settings(max_examples=20, deadline=None)
 @given(seeds, styles)
 def test_the_recursion_is_no_sharper_than_the_running_bound(seed, style):

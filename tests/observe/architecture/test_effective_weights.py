@@ -87,6 +87,7 @@ def trained_whole(model: nn.Module, lasting: bool) -> None:
         wrapped.merge_and_unload()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("change", [pruned, normed, normed_of_old, adapted, trained_whole])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:fan_in_fan_out")

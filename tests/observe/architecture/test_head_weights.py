@@ -28,6 +28,7 @@ REFUSED = {
 NO_FRONT = {"openai-gpt", "opt post", "olmo2", "deepseek_v3"}
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_heads_give_the_queries_keys_values_and_outputs_of_the_model(family: str) -> None:
     found = layers(built(family))

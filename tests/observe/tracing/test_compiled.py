@@ -21,6 +21,7 @@ def test_a_compiled_part_is_found_in_place_and_wrapped() -> None:
     assert [is_compiled(one) for one in (stack(), inner, wrapped)] == [False, True, True]
 
 
+@pytest.mark.full
 def test_hooks_inside_compiled_code_are_called() -> None:
     model, heard = stack(), []
     called = torch.compile(model, backend="eager")

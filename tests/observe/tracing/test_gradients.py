@@ -13,6 +13,7 @@ from tests.measures.asked import TOKENS, gradients
 from tests.measures.family import FAMILIES, built
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_block_computed_twice_gives_the_same_gradients(family):
     model = built(family)

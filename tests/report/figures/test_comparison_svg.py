@@ -97,6 +97,7 @@ def test_an_arm_with_a_baseline_of_its_own_says_which():
     assert said.count("baseline") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 8, 19])
 def test_no_two_words_lie_upon_each_other_or_leave_the_picture(count):
     arms = tuple(f"attention-variant-{n}" for n in range(count))

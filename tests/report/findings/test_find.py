@@ -113,6 +113,7 @@ def test_every_rule_has_a_case_here():
     assert {rule.name for rule in RULES} == {*SICK, "nonfinite", "guess"}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", SICK)
 def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name: str):
     found, severity = [*diagnosed(name)], SICK[name][-1]

@@ -89,6 +89,7 @@ def test_a_table_wider_than_the_page_shows_that_it_goes_on(window: Open) -> None
         assert "gradient" in box.evaluate("node => getComputedStyle(node).backgroundImage")
 
 
+@pytest.mark.full
 def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None:
     page = window(render(passed()))
     page.wait_for_selector("#picture-1 .main-svg", state="attached")

@@ -141,6 +141,7 @@ def test_a_declared_difference_that_only_a_remark_tells_of_is_boxed_too():
     assert "Caveats" not in shown
 
 
+@pytest.mark.full
 def test_manifests_say_what_was_equal_and_what_was_not():
     shown = body(whole()[1])
     equal = shown[shown.index('id="equal"') : shown.index('id="runs"')]

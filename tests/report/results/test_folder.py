@@ -106,6 +106,7 @@ def failing(error: BaseException) -> Any:
     return write
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("earlier", [False, True])
 @pytest.mark.parametrize(
     ("error", "seen"),

@@ -36,6 +36,7 @@ PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", PAGES)
 def test_the_command_line_takes_the_command_of_a_page(kind: str) -> None:
     render, expected = PAGES[kind]

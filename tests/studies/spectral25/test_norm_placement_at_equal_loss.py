@@ -217,6 +217,7 @@ def test_another_documentation_is_trained_on_anew(tmp_path, monkeypatch):
     assert again.kept == 0
 
 
+@pytest.mark.full
 def test_other_code_trains_anew_and_the_fast_mode_tells_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(train_to_loss, "train_one", made_up)
     gather_trials(work(tmp_path))

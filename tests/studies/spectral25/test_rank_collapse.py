@@ -40,6 +40,7 @@ def test_planted_rates_get_their_verdicts():
     assert judge_rotary(CUBIC, CUBIC, 0).word == "holds"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kept", "word"), [(0.4, "holds"), (1e-3, "fails"), (0.01, "not decided")])
 def test_skips_hold_only_where_much_is_kept(kept, word):
     alone = np.full((6, 2), 1e-3)

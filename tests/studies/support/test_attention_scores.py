@@ -42,6 +42,7 @@ def test_sinks_take_a_part_of_the_rows():
         check_rows(SimpleNamespace(sums_to_one=False))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_said_of_rows_that_sum_to_one_is_said_of_no_others(name):
     given = [with_sinks()] * (len(studies()[name].roles) or 1)

@@ -61,6 +61,7 @@ def test_every_seed_of_every_arm_is_read_and_kept(trained):
     assert len([*small_models.rows(parts)]) == 2 * 2 * 2
 
 
+@pytest.mark.full
 def test_what_lies_there_is_not_trained_again(trained, monkeypatch):
     first, before, _ = trained
     known = small_models.readings(first.runs)

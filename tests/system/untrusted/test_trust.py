@@ -75,6 +75,7 @@ def main(words: list[str]) -> int:
     return run_app(lambda **options: app(words, **options))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_model_with_code_is_refused_in_one_line(
     name: str,

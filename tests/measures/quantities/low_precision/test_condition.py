@@ -41,6 +41,7 @@ def test_every_part_of_a_llama_is_recognised_and_none_is_refused(found):
     assert "condition" not in read.notes
 
 
+@pytest.mark.full
 def test_numbers_of_the_first_norm_and_feedforward_are_those_of_dense_jacobians(found):
     model, read = found
     block, seen = model.model.layers[0], {}

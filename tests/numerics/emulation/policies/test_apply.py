@@ -73,6 +73,7 @@ def both(family: str, policy: Policy) -> tuple[float, float]:
     return typical(family, emulated), typical(family, real)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("keep", ["stream and head", ATTENTION])
 @pytest.mark.parametrize("family", HEARD)
 def test_emulated_policies_err_as_much_as_real_ones(family: str, keep: str) -> None:
