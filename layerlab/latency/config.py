@@ -10,7 +10,7 @@ import torch
 from layerlab.errors import UserError
 from layerlab.latency.sizes import USUAL, check_sizes
 from layerlab.loading.options import check_dtype
-from layerlab.loading.weights.saved import DTYPES
+from layerlab.loading.weights.precision import DTYPES
 from layerlab.validation import short_repr
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.latency.candidates import Candidate
 from layerlab.latency.config import LatencyConfig
-from layerlab.loading.weights.saved import MEMORY_SHARE
+from layerlab.loading.weights.precision import MEMORY_SHARE
 
 STATES = ("keys", "values", "conv_states", "recurrent_states")
 

@@ -27,12 +27,11 @@ from layerlab.loading.folders import find_folder
 from layerlab.loading.options import check_dtype
 from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied, read_outlines
 from layerlab.loading.weights.hash import weights_hash
+from layerlab.loading.weights.precision import as_stored, fits, precision, remark_rounded
 from layerlab.loading.weights.saved import (
     check_plain,
     check_stored,
     configuration,
-    fits,
-    precision,
     summary,
     tokenizer_of,
     weights,
@@ -365,7 +364,7 @@ def _load_by_name(
         check_causal(config, name)
         folder = find_folder(name, with_weights=True)
         source, outlines = str(folder), read_outlines(folder)
-        kind = precision(config, dtype, source, outlines)
+        kind = precision(config, dtype, outlines)
         bare = empty(config, source, outlines)
         quantised = is_quantised(config)
         if not quantised:
@@ -377,7 +376,8 @@ def _load_by_name(
         if stored:
             check_plain(config, source)
             check_stored(bare, source, outlines)
-        model = bare if stored else weights(source, config, device, kind, room)
+        model = as_stored(bare, outlines) if stored else weights(source, config, device, kind, room)
+        remark_rounded(model, source, {} if dtype else outlines)
         _check_bias(model)
         # transformers does not compare weights that stay on the disk.
         if not quantised and (stored or is_offloaded(model)):
@@ -386,15 +386,14 @@ def _load_by_name(
             check_real_call(model, source)
         if quantised:
             check_unpacked(model, source, outlines)
-        loaded_tokenizer = tokenizer if tokenizer is not None else tokenizer_of(source)
-    card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
+        tokenizer = tokenizer if tokenizer is not None else tokenizer_of(source)
     return LoadedModel(
         name=label(name),
         source=name,
         model=model,
-        tokenizer=loaded_tokenizer,
+        tokenizer=tokenizer,
         folder=folder,
         revision=folder.name if _COMMIT.fullmatch(folder.name) else None,
-        card=card,
+        card=summary((folder / "README.md").read_text("utf-8")) if built_in else None,
         stored=stored,
     )

@@ -75,28 +75,6 @@ def test_a_mixture_of_experts_runs_in_float64(tmp_path):
     assert model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float64
 
 
-def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
-    tiny("gpt2").half().save_pretrained(tmp_path)
-    assert load_model(str(tmp_path)).model.dtype == torch.float32
-    assert load_model(str(tmp_path), dtype="float16").model.dtype == torch.float16
-
-
-def test_weights_that_config_json_says_to_round_are_remarked_on(tiny, tmp_path, caplog):
-    model = tiny("gpt2")
-    model.save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    plain = json.loads(file.read_text())
-    file.write_text(json.dumps({**plain, "dtype": "bfloat16"}))
-    assert load_model(str(tmp_path)).model.dtype == torch.bfloat16
-    told = "its dtype is bfloat16, and the weights beside it are stored as float32: they are round"
-    assert caplog.text.count(told) == 1
-    assert load_model(str(tmp_path), dtype="float32").model.dtype == torch.float32
-    # And where it says nothing, float16 is none to compute in.
-    model.half().save_pretrained(tmp_path)
-    file.write_text(json.dumps({name: one for name, one in plain.items() if name != "dtype"}))
-    assert load_model(str(tmp_path)).model.dtype == torch.float32
-
-
 def test_a_model_of_a_folders_own_that_is_not_run_is_remarked_on(tiny, tmp_path, caplog):
     tiny("gpt2").save_pretrained(tmp_path)
     file = tmp_path / "config.json"

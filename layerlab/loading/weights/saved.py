@@ -2,15 +2,12 @@
 
 import atexit
 import logging
-import math
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -31,17 +28,14 @@ from layerlab.system.untrusted import trust
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in options.DTYPES}
-WIDER = {"F32": "float32", "F64": "float64"}  # than sixteen bits
 LABELS = 100_000  # more than any model has
-# How transformers writes numbers that JSON does not have.
 # What transformers says of rotary positions whose numbers do not fit, or are not used.
 ROPE = {"rope_type": "type"}  # what it was called before
 REMARKS = ("`rope_parameters`", "Unrecognized keys")
 _REMARKED: set[tuple[str, str]] = set()  # what was said of a folder, which is read several times
 _LOG = logging.getLogger("layerlab")
+# How transformers writes numbers that JSON does not have.
 FLOAT, INFINITE = "__float__", ("NaN", "Infinity", "-Infinity")
-MEMORY_SHARE = 0.8
 
 
 def summary(card: str) -> str:
@@ -139,7 +133,7 @@ def _repeat_remarks(source: str) -> Iterator[None]:
         yield
     for one in remarks:
         if one.startswith(REMARKS):
-            _remark(source, one)
+            remark(source, one)
 
 
 def _remark_own_code(config: Any, source: str) -> None:
@@ -148,14 +142,14 @@ def _remark_own_code(config: Any, source: str) -> None:
     own = mapped.get("AutoModelForCausalLM") if isinstance(mapped, dict) else None
     replaced = type(config).__module__.startswith("transformers.")  # ours is the one named
     if own is not None and replaced and "trust_remote_code" not in trust.granted_options():
-        _remark(
+        remark(
             source,
             f"it names a model of its own, {own}, which is not run: the {config.model_type} of "
             "transformers is read; --trust-remote-code runs it",
         )
 
 
-def _remark(source: str, told: str) -> None:
+def remark(source: str, told: str) -> None:
     """Remark on a configuration, once: it is read several times."""
     if (source, told) not in _REMARKED:
         _LOG.warning("config.json in %s: %s", printable(source), printable(told))
@@ -175,33 +169,6 @@ def _values(config: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             waiting += ((path, value) for value in part)
         else:
             yield path, part
-
-
-def precision(
-    config: Any, asked: str | None, source: str, stored: Mapping[str, Outline]
-) -> torch.dtype | str:
-    """Return the precision as asked, else as config.json says, else as most weights are stored.
-
-    No CPU computes well in float16. That wider weights are rounded to bfloat16 is said, once.
-
-    Args:
-        stored: its weights.
-    """
-    if asked is not None:
-        return DTYPES[asked]
-    sizes: Counter[str] = Counter()
-    for one in stored.values():
-        sizes[one.kind] += math.prod(one.shape)
-    kind = sizes.most_common(1)[0][0] if sizes else ""
-    told = config.dtype
-    if told == torch.bfloat16 and kind in WIDER:
-        _remark(
-            source,
-            f"its dtype is bfloat16, and the weights beside it are stored as {WIDER[kind]}: they "
-            f"are rounded to bfloat16; --dtype {WIDER[kind]} keeps them",
-        )
-    half = told == torch.float16 or (told is None and kind == "F16")
-    return torch.float32 if half else "auto"
 
 
 def weights(
@@ -377,13 +344,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise options.refuse_device(name, error) from error
     return device
-
-
-def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
-    """Return whether the weights of a model take less than most of the free memory."""
-    kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
-    needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
-    return needed < MEMORY_SHARE * psutil.virtual_memory().available
 
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase | None:

@@ -157,7 +157,8 @@ def _load(
         loaded.name = name
         return loaded
     from layerlab.latency.candidates import build_candidate
-    from layerlab.loading.weights.saved import DTYPES, tokenizer_of
+    from layerlab.loading.weights.precision import DTYPES
+    from layerlab.loading.weights.saved import tokenizer_of
     from layerlab.model.build import assemble
 
     found = build_candidate(one).design

@@ -1,0 +1,73 @@
+"""In which precision a model is read: as asked, as it says, or as most of it is stored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from layerlab.loading.model import load_model
+
+
+def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
+    tiny("gpt2").half().save_pretrained(tmp_path)
+    assert load_model(str(tmp_path)).model.dtype == torch.float32
+    assert load_model(str(tmp_path), dtype="float16").model.dtype == torch.float16
+
+
+def test_weights_that_config_json_says_to_round_are_remarked_on(tiny, tmp_path, caplog):
+    model = tiny("gpt2")
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    plain = json.loads(file.read_text())
+    file.write_text(json.dumps({**plain, "dtype": "bfloat16"}))
+    assert load_model(str(tmp_path)).model.dtype == torch.bfloat16
+    told = "its dtype is bfloat16, and the weights beside it are stored as float32: they are round"
+    assert caplog.text.count(told) == 1
+    assert load_model(str(tmp_path), dtype="float32").model.dtype == torch.float32
+    # And where it says nothing, float16 is none to compute in.
+    model.half().save_pretrained(tmp_path)
+    file.write_text(json.dumps({name: one for name, one in plain.items() if name != "dtype"}))
+    assert load_model(str(tmp_path)).model.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "read"),
+    [
+        (torch.float16, torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32, torch.float32),
+        (torch.float32, torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float16, torch.float32),
+        (torch.float32, torch.float64, torch.float64),
+    ],
+)
+def test_where_no_dtype_is_named_most_of_the_weights_decide(
+    first: torch.dtype, others: torch.dtype, read: torch.dtype, tiny: Any, tmp_path: Path
+) -> None:
+    """And not the first of them, as transformers has it."""
+    tiny("llama").save_pretrained(tmp_path)
+    name = "model.embed_tokens.weight"
+    held = {key: one.to(others) for key, one in load_file(tmp_path / "model.safetensors").items()}
+    save_file(
+        {**held, name: held[name].to(first)},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    told = json.loads((tmp_path / "config.json").read_text())
+    del told["dtype"]
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    found = {str(one.dtype) for one in load_model(str(tmp_path)).model.parameters()}
+    assert found == {str(read)}
+
+
+def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not rounded, whatever config.json says."""
+    tiny("llama").save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**told, "dtype": "bfloat16"}))
+    found = load_model(str(tmp_path), weights_only=True, unloaded=True)
+    assert found.stored and found.facts()["dtype"] == "float32" and not caplog.records
