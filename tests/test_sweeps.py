@@ -28,15 +28,18 @@ def test_a_property_draws_few_examples_where_the_sweeps_are_left_out(
     assert drawn == (EXAMPLES if brief else ALL)
 
 
+def case(path: Path, name: str, few: int | None = None) -> Any:
+    """A collected test, with the mark `few` or without one."""
+    mark = None if few is None else SimpleNamespace(args=(few,))
+    return SimpleNamespace(path=path, name=name, callspec=None, get_closest_marker=lambda _: mark)
+
+
 @pytest.mark.parametrize(
     ("name", "cases", "kept"), [("form", 3, 3), ("form", 20, 7), ("laws_hold", 5, 1)]
 )
 def test_of_many_options_a_few_cases_stay_spread_evenly(name: str, cases: int, kept: int) -> None:
     path = Path("tests/variants/test_x.py")
-    items: Any = [
-        SimpleNamespace(path=path, name=f"test_{name}[{place}]", callspec=None)
-        for place in range(cases)
-    ]
+    items: Any = [case(path, f"test_{name}[{place}]") for place in range(cases)]
     spared = [one.name for one in spare_cases(items)]
     left = [one.name for one in items if one.name not in spared]
     assert len(left) == kept <= CASES and left[0] == items[0].name
@@ -44,7 +47,10 @@ def test_of_many_options_a_few_cases_stay_spread_evenly(name: str, cases: int, k
 
 def test_what_is_no_variant_keeps_all_its_cases() -> None:
     path = Path("tests/model/test_x.py")
-    items: Any = [
-        SimpleNamespace(path=path, name=f"test_form[{place}]", callspec=None) for place in range(40)
-    ]
+    items: Any = [case(path, f"test_form[{place}]") for place in range(40)]
     assert list(spare_cases(items)) == []
+
+
+def test_what_is_marked_so_keeps_as_many_as_the_mark_says() -> None:
+    items: Any = [case(Path("x.py"), f"test_form[{place}]", 3) for place in range(40)]
+    assert len(items) - len(list(spare_cases(items))) == 3

@@ -19,7 +19,8 @@ from layerlab.validation import short_repr
 
 # By a file that the user loads.
 CLOSED = "standard output was closed while it ran; nothing more was written there"
-INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
+INTERRUPTED = 130
+TERMINATED = [128 + getattr(signal, one, 0) for one in ("SIGTERM", "SIGHUP")]  # Windows lacks one
 
 
 def run_app(app: Callable[..., Any]) -> int:
@@ -31,7 +32,7 @@ def run_app(app: Callable[..., Any]) -> int:
             )
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
-    with hear("SIGTERM"), hear_ctrl_c() as heard, warnings.catch_warnings():
+    with hear("SIGTERM"), hear("SIGHUP"), hear_ctrl_c() as heard, warnings.catch_warnings():
         _show_warnings()
         code = _run(app, heard)
     try:
@@ -148,9 +149,9 @@ def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as stop:
-        if stop.code != TERMINATED:
+        if stop.code not in TERMINATED:
             raise
-        return _say("terminated; nothing was written", TERMINATED)
+        return _say("terminated; nothing was written", stop.code)
     except OSError as error:
         if error.filename is not None:
             return _give_up_file(error)

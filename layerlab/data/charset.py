@@ -18,7 +18,15 @@ _FREQUENT = {
     "gb18030": re.compile(rb"[\xa1-\xa3\xb0-\xd7][\xa1-\xfe]"),
     "big5": re.compile(rb"[\xa1-\xa3\xa4-\xc6][\x40-\x7e\xa1-\xfe]"),
 }
-_NAMES = {"gb18030": "GB 18030", "big5": "Big5", "utf-16": "UTF-16", "latin1": "Latin 1"}
+_NAMES = {
+    **{"gb18030": "GB 18030", "big5": "Big5", "utf-16": "UTF-16", "utf-32": "UTF-32"},
+    **{"latin1": "Latin 1", "cp1252": "Windows 1252"},
+}
+# What no text in Latin 1 has, and what Windows has in the place of some: quotes, dashes, dots.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+_MARKS = b"\x80\x85\x91\x92\x93\x94\x95\x96\x97\x99"
+# Share of letters beyond ASCII that no language written in Latin letters has.
+FOREIGN = 0.25
 
 
 def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
@@ -47,6 +55,11 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
         return (
             "it is UTF-8 with broken bytes, which this leaves out: type: "
             f"{given}iconv -c -f utf-8 -t utf-8{source} > NEW"
+        )
+    if not found:
+        return (
+            "it is in another encoding, or no text; if it is one, type, with the name of its "
+            f"encoding (iconv -l lists them): {given}iconv -f NAME -t utf-8{source} > NEW"
         )
     return f"it is probably {_NAMES[found]}: type: {given}iconv -f {found} -t utf-8{source} > NEW"
 
@@ -78,20 +91,48 @@ def _has_zeros(data: bytes) -> bool:
 
 
 def guess_charset(data: bytes) -> str:
-    """Guess the encoding that bytes are probably in: utf-8, utf-16, gb18030, big5, or else latin1.
+    """Guess the encoding that bytes are probably in; "" where they tell of none.
 
-    UTF-16 begins with its mark, or has a zero in many of its bytes. Text whose characters beyond
-    ASCII mostly are UTF-8 is that, with a few broken. GB 18030 and Big5 decode nearly anything of
-    two bytes; what tells them is that most of what they decode to is in frequent use.
+    UTF-16 begins with its mark, or has a zero in many of its bytes; UTF-32 has them side by side.
+    Text whose characters beyond ASCII mostly are UTF-8 is that, with a few broken. GB 18030 and
+    Big5 decode nearly anything of two bytes; what tells them is that most of what they decode to
+    is in frequent use. Latin 1 decodes everything: its few accents stand among plain letters.
     """
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _has_zeros(data):
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or _has_zero_pairs(data):
+        return "utf-32"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zeros(data):
         return "utf-16"
-    wide = [one for one in data.decode("utf-8", "replace") if ord(one) > 127]
-    if wide and wide.count("\ufffd") < MOST * len(wide) / 2:
+    if _is_broken_utf8(data):
         return "utf-8"
     shares = {name: _share(data, name) for name in _FREQUENT}
     best = max(shares, key=lambda name: shares[name])
-    return best if shares[best] > MOST else "latin1"
+    if shares[best] > MOST:
+        return best
+    plain = data.translate(None, delete=_MARKS)
+    beyond = sum(byte > 127 for byte in plain)
+    if _CONTROLS.search(plain) or beyond > max(1, FOREIGN * len(plain)):
+        return ""
+    return "latin1" if len(plain) == len(data) else "cp1252"
+
+
+def _has_zero_pairs(data: bytes) -> bool:
+    """Return whether two bytes side by side of every four are zero, or three."""
+    zero = [data[place::4].count(0) > 0.9 * len(data[place::4]) for place in range(4)]
+    return len(data) >= LEAST and any(zero[place - 1] and zero[place] for place in range(4))
+
+
+def _is_broken_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8 but for a few, for lone surrogates, or for a cut end."""
+    wide = [one for one in data.decode("utf-8", "replace") if ord(one) > 127]
+    if wide and wide.count("\ufffd") < MOST * len(wide) / 2:
+        return True
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
+    try:
+        text = decoder.decode(data)
+    except UnicodeDecodeError:
+        return False
+    # One byte that is cut off may be an accent of Latin 1 as well.
+    return len(decoder.getstate()[0]) > 1 or any(ord(one) > 127 for one in text)
 
 
 def _share(data: bytes, name: str) -> float:

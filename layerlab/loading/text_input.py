@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerlab import builtin
-from layerlab.data.charset import refuse_zeros
+from layerlab.console.tables import printable
+from layerlab.data.charset import advise_conversion, refuse_zeros
 from layerlab.errors import UserError
 from layerlab.loading.options import AUTO, check_lengths, check_unread
 from layerlab.system.files import check_regular
@@ -24,6 +26,16 @@ CONTEXT = 512
 BYTES, LEAST = 64, 1 << 20
 # Of a text whose samples are counted once the model is known: enough for 16,384 features.
 MOST_TOKENS = 4 * 16_384
+# What else than sentences files hold, by their ending.
+MARKUP = {
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".json"),
+        "names of fields and all; for one field alone type: jq -r .text FILE > NEW",
+    ),
+    **dict.fromkeys((".csv", ".tsv"), "commas, headings and all; expected a file of sentences"),
+    **dict.fromkeys((".html", ".htm", ".xml"), "tags and all; expected a file of sentences"),
+}
+_LOG = logging.getLogger("layerlab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +129,14 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
             refuse_zeros(text), final=complete
         )
     except UnicodeDecodeError as error:
-        raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
+        file = "FILE" if name == "-" else name
+        raise UserError(
+            f"--text {name}: byte {error.start} is not UTF-8 text; {advise_conversion(error, file)}"
+        ) from error
     if not decoded.strip():
         raise UserError(f"--text {name}: the text is empty; expected some words to read")
+    if (hint := MARKUP.get(Path(name).suffix.lower())) is not None:
+        _LOG.warning("--text %s: %s", printable(name), f"it is read as plain text, {hint}")
     return replace(asked, texts=(decoded,), raw=text, cut=not complete)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from layerlab.errors import Interrupted
 
-# What terminals, schedulers and Slurm before the end of a job's time send; Windows lacks the last.
-SENT = ("SIGINT", "SIGTERM", "SIGUSR1")
+# What terminals, schedulers, Slurm before the end of a job's time and a terminal that is closed
+# send; Windows lacks the last two.
+SENT = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 class Stopped(SystemExit):
@@ -95,7 +96,7 @@ class GracefulStop:
     """Listens for signals while it is open; the loop looks at `wanted` between two updates.
 
     The first signal is noted, the second ends the process at once. Outside the main thread, where
-    Python lets nobody listen, it hears nothing.
+    Python lets nobody listen, it hears nothing; nor does it hear the terminal under nohup.
 
     Attributes:
         signal: that was heard, or None.
@@ -128,8 +129,11 @@ class GracefulStop:
         if threading.current_thread() is threading.main_thread():
             for name in SENT:
                 heard = getattr(signal, name, None)
-                if heard is not None:
-                    self._former[heard] = signal.signal(heard, self._hear)
+                if heard is None or (
+                    name == "SIGHUP" and signal.getsignal(heard) is signal.SIG_IGN
+                ):
+                    continue
+                self._former[heard] = signal.signal(heard, self._hear)
         return self
 
     def __exit__(

@@ -31,7 +31,11 @@ FRENCH = "Le présent code a été approuvé; l'été dernier, à côté, où na
         (GERMAN, "utf-16-le", "utf-16"),
         (GERMAN, "latin1", "latin1"),
         (FRENCH, "latin1", "latin1"),
+        (SIMPLE, "utf-32", "utf-32"),
+        (SIMPLE, "utf-32-le", "utf-32"),
+        (GERMAN, "utf-32-be", "utf-32"),
         ("Angeklagte Müller", "latin1", "latin1"),
+        ("« L’été – déjà… », dit-elle.", "cp1252", "cp1252"),
     ],
 )
 def test_what_was_written_is_guessed(text: str, written: str, found: str) -> None:
@@ -51,6 +55,33 @@ def test_a_broken_byte_does_not_make_another_encoding() -> None:
         data.decode()
     assert "it is UTF-8 with broken bytes" in advise_conversion(error.value)
     assert "iconv -c -f utf-8 -t utf-8 FILE" in advise_conversion(error.value)
+
+
+@pytest.mark.parametrize("data", [FULL.encode()[:-1], FULL.encode()[-6:-1], b"to be \xed\xa0\x80."])
+def test_a_cut_end_or_a_lone_surrogate_does_not_either(data: bytes) -> None:
+    assert guess_charset(data) == "utf-8"
+
+
+JAPANESE = "メロスは激怒した。必ず、かの邪智暴虐の王を除かなければならぬと決意した。"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        JAPANESE.encode("shift_jis"),
+        SIMPLE.encode("utf-16-le"),
+        "Все счастливые семьи похожи друг на друга".encode("cp1251"),
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3,
+    ],
+)
+def test_what_bytes_do_not_tell_is_not_guessed(data: bytes) -> None:
+    """Latin 1 would decode them, to what nobody has written."""
+    assert guess_charset(data) == ""
+    with pytest.raises(UnicodeDecodeError) as error:
+        data.decode()
+    said = advise_conversion(error.value, "law.txt")
+    assert said.startswith("it is in another encoding, or no text; ")
+    assert said.endswith(": iconv -f NAME -t utf-8 law.txt > NEW")
 
 
 def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> None:

@@ -93,7 +93,11 @@ def test_a_closed_pipe_is_quiet(words: tuple[str, ...]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("sign", "said"),
-    [(signal.SIGTERM, "terminated; nothing was written"), (signal.SIGINT, "interrupted; nothing")],
+    [
+        (signal.SIGTERM, "terminated; nothing was written"),
+        (signal.SIGHUP, "terminated; nothing was written"),
+        (signal.SIGINT, "interrupted; nothing"),
+    ],
 )
 def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -> None:
     """Sent while it waits for a text that does not come."""

@@ -169,6 +169,19 @@ def test_a_file_without_text_is_one_clear_line(tmp_path, content, message):
     refuses("no such file or directory; expected a text file", read_file, str(tmp_path / "missing"))
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a.JSONL", "type: jq -r .text FILE > NEW"), ("a.csv", "headings"), ("a.html", "tags")],
+)
+def test_markup_that_is_read_as_text_is_remarked_on(tmp_path, caplog, name, told):
+    (tmp_path / name).write_text('{"text": "some words"}')
+    (tmp_path / "a.txt").write_text("some words")
+    assert read_file(str(tmp_path / name)).texts == ('{"text": "some words"}',)
+    assert caplog.text.count("it is read as plain text, ") == caplog.text.count(told) == 1
+    read_file(str(tmp_path / "a.txt"))
+    assert len(caplog.records) == 1
+
+
 class Endless(io.RawIOBase):
     """Standard input that never ends, of a letter of three bytes."""
 

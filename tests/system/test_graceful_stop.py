@@ -10,7 +10,7 @@ import pytest
 
 from layerlab.system.signals import GracefulStop, Stopped
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -31,6 +31,16 @@ def test_former_handlers_come_back_also_after_an_error() -> None:
         assert signal.getsignal(signal.SIGTERM) not in before
         raise ValueError("inside")
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_under_nohup_a_terminal_that_is_closed_is_not_heard() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with GracefulStop() as halt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not halt.wanted
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_outside_the_main_thread_nothing_is_touched() -> None:
