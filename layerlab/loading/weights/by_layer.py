@@ -56,7 +56,9 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
         wanted = [name for name in names if name.startswith(f"{prefix}.")]
         if wanted:
             with _open(file) as store:
-                found |= {name[len(prefix) + 1 :]: store.get_tensor(name) for name in wanted}
+                found |= {
+                    name[len(prefix) + 1 :]: _widen(store.get_tensor(name)) for name in wanted
+                }
     return found
 
 
@@ -70,7 +72,15 @@ def read_stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tup
     places = {name: file for file, names in _inventory(folder).items() for name in names}
     for name in sorted(places, key=key):
         with _open(places[name]) as store:
-            yield name, store.get_tensor(name)
+            yield name, _widen(store.get_tensor(name))
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    """Return numbers of eight bits as float32, in which torch can compute, and others as they are.
+
+    So does transformers, where no method of quantisation is named.
+    """
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.errors import NotApplicable
+from layerlab.loading.model import load_model
 from layerlab.loading.weights.by_layer import layer_tensors, read_layers
+from layerlab.loading.weights.matrices import read_matrices
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 
@@ -51,6 +53,31 @@ def test_layers_on_disk_are_those_in_memory(
     assert len(stored) == len(loaded) == 2
     for one, other in zip(stored, loaded, strict=True):
         assert_same(one, other)
+
+
+def test_numbers_of_eight_bits_without_a_method_are_those_that_transformers_loads(
+    tiny: Any, tmp_path: Path
+) -> None:
+    """On the disk too they are looked at, and none is left out."""
+    tiny("llama").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    held = {
+        name: one.to(torch.float8_e4m3fn) if "proj" in name else one
+        for name, one in load_file(file).items()
+    }
+    save_file(held, file, metadata={"format": "pt"})
+    loaded = load_model(str(tmp_path))
+    for one, other in zip(read_layers(tmp_path), from_memory(loaded.model), strict=True):
+        assert_same(one, other)
+    stored = load_model(str(tmp_path), weights_only=True, unloaded=True)
+    assert stored.stored
+    there, here = ([*read_matrices(subject)] for subject in (stored, loaded))
+    assert [(one.layer, one.name) for one in there] == [(one.layer, one.name) for one in here]
+    assert all(torch.equal(*pair) for pair in zip_weights(there, here))
+
+
+def zip_weights(there: list[Any], here: list[Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return ((one.weight, other.weight) for one, other in zip(there, here, strict=True))
 
 
 def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(
