@@ -29,6 +29,7 @@ from layerlab.evaluation.paired.harness_results import (
     pick_directions,
     read_results,
 )
+from layerlab.evaluation.paired.one_model import list_unlike_settings
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
 from layerlab.logs.formats import own_run, tensorboard, trainer_state
@@ -59,6 +60,7 @@ class AnsweredModel:
         groups: tasks of each group that was asked for, whatever lies between.
         results: of lm-eval, what lies beside the answers to each task, and where it would.
         missing: tasks that results tell of, and to which a folder holds no answers.
+        unlike: settings in which its tasks were asked in more than one way.
     """
 
     name: str
@@ -70,6 +72,7 @@ class AnsweredModel:
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
     results: Mapping[str, tuple[Path, Record]] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    unlike: Sequence[str] = ()
 
     @property
     def tasks(self) -> list[str]:
@@ -156,6 +159,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
     latest = {task: max(each) for task, each in dated.items()}
     results = _read_results(folder, {date for each in dated.values() for date, _ in each})
     told = set[str]().union(*(list_told(one) for _, one in results.values()))
+    used = {date: results[date] for date, _ in sorted(latest.values())}
     return AnsweredModel(
         name=name,
         given=given,
@@ -166,6 +170,7 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         results={task: results[date] for task, (date, _) in latest.items()},
         # Whoever names a file does not ask for those beside it.
         missing=sorted(told - latest.keys()) if expand_home(given).is_dir() else (),
+        unlike=list_unlike_settings(list(used.values())),
     )
 
 

@@ -108,6 +108,8 @@ def _describe(
         if one.again:
             tasks = list_names(one.again)
             yield f"{one.name} has several dates of {tasks}: the latest counts"
+        if one.unlike:
+            yield f"{one.name} was asked its tasks with other settings of {list_names(one.unlike)}"
     by_task = {pair.task: pair for pair in pairs}
     for pair in by_task.values():
         if pair.bare:

@@ -1,7 +1,8 @@
 """Reads the history that the Trainer of Hugging Face keeps in trainer_state.json."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,8 @@ def list_latest(files: list[Path]) -> list[Path]:
     """Return the last state of each run: every checkpoint keeps the whole history up to it.
 
     Raises:
-        UserError: that beside the model, which is written last, knows less than a checkpoint.
+        UserError: states beside each other are of two runs: that beside the model, which is
+            written last, knows less than a checkpoint, or they tell of one step in two ways.
     """
     runs: dict[Path, dict[float, Path]] = {}
     for path in files:
@@ -59,19 +61,32 @@ def list_latest(files: list[Path]) -> list[Path]:
         number = inner.name.removeprefix("checkpoint-")
         runs.setdefault(run, {})[float(number) if run != inner else math.inf] = path
     for states in runs.values():
-        if math.inf in states and len(states) > 1:
-            _check_last(states)
+        _check_one_run([states[one] for one in sorted(states)])
     return [states[max(states)] for states in runs.values()]
 
 
-def _check_last(states: Mapping[float, Path]) -> None:
-    final, checkpoint = (states[one] for one in sorted(states, reverse=True)[:2])
-    last, further = (_find_last(_read_history(one)) for one in (final, checkpoint))
-    if last < further:
-        raise UserError(
-            f"{final} ends at step {last:g}, and {checkpoint.parent.name} beside it at step "
-            f"{further:g}: two runs, or one that went on; delete the state that is not of the run"
-        )
+def _check_one_run(states: Sequence[Path]) -> None:
+    """Refuse states that do not go on with what those before them know; the last is named."""
+    if len(states) < 2:
+        return
+    final = states[-1]
+    whole = _read_history(final)
+    for state in states[-2::-1]:
+        known = _read_history(state)
+        if (further := _find_last(known)) > (last := _find_last(whole)):
+            raise UserError(
+                f"{final} ends at step {last:g}, and {state.parent.name} beside it at step "
+                f"{further:g}: two runs, or one that went on; delete the state that is not of the "
+                "run"
+            )
+        pairs = zip_longest(known, whole[: len(known)])
+        # As text: no NaN is equal to another.
+        if differ := next((one for one, other in pairs if repr(one) != repr(other)), None):
+            raise UserError(
+                f"{state} tells of step {differ.get('step')} otherwise than {final}, whose history "
+                "goes on with its own: two runs in one folder; delete the checkpoints that are "
+                "not of the run"
+            )
 
 
 def _find_last(history: list[dict[str, Any]]) -> float:

@@ -9,7 +9,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.logs.directions import is_higher_better
-from tests.evaluation.paired.written_samples import DATE, write_scores
+from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
 from tests.refused import refuses
 
 pytest.importorskip("lm_eval")
@@ -155,3 +155,45 @@ def test_answers_that_may_well_be_those_of_the_results_are_judged(
         write_scores(tmp_path / name, [1, 0, 0, 0])
     beside(tmp_path / "b", **told)
     assert judged(tmp_path / "a", tmp_path / "b").rows
+
+
+def dated(folder: Path, settings: list[Any]) -> Path:
+    """Write a task for each date, with results that say what the model was loaded with."""
+    for at, one in enumerate(settings):
+        date = f"2026-01-0{at + 1}T03-04-05.678901"
+        write(folder, [sample(n, (n + at) % 3 == 0) for n in range(12)], f"task{at}", date)
+        told = {"config": {"model": "hf", "model_args": one, "model_sha": ""}}
+        (folder / f"results_{date}.json").write_text(json.dumps(told))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"pretrained": "m", "revision": "step2"}, "revision is 'step1' in .* and 'step2' in"),
+        ("pretrained=m,revision=step1,peft=ada", "peft is '' in .* and 'ada' in"),
+        ({"pretrained": "n", "revision": "step1"}, "pretrained is 'm' in .* and 'n' in"),
+        (
+            {"pretrained": "m", "revision": "step1", "dtype": "float16"},
+            "dtype is '' in .*'fl",
+        ),
+    ],
+)
+def test_answers_of_two_models_in_one_folder_are_refused(
+    other: Any, name: str, tmp_path: Path
+) -> None:
+    """lm-eval calls it by `pretrained`, whatever the revision is, and tasks would be mixed."""
+    one = {"pretrained": "m", "revision": "step1"}
+    base = dated(tmp_path / "base", [one, one])
+    mixed = dated(tmp_path / "mixed", [one, other])
+    refuses(rf"mixed holds answers of two models: {name}", judged, base, mixed)
+
+
+def test_where_and_how_it_was_asked_is_no_other_model(tmp_path: Path) -> None:
+    one = {"pretrained": "m", "device": "cpu"}
+    base = dated(tmp_path / "base", [one, "pretrained=m,device=cuda,batch_size=8"])
+    again = dated(tmp_path / "again", [one, {**one, "max_length": 99}])
+    found = judged(base, again)
+    told = found.content["remarks"]
+    assert "again was asked its tasks with other settings of max_length" in told
+    assert not any(one.startswith("base was asked") for one in told)

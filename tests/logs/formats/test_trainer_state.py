@@ -1,8 +1,10 @@
 """States of Trainer: the last of each run, which checkpoints and the run keep."""
 
 import json
+import math
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.logs.written import ROWS, check, put, read
@@ -51,3 +53,24 @@ def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path: Path) 
     put(state, json.dumps({"log_history": ROWS[:3]}))
     (found,) = read(tmp_path)
     check(found, "plain", None)
+
+
+@pytest.mark.parametrize("top", [False, True])
+def test_checkpoints_of_an_earlier_run_in_the_same_folder_are_refused(
+    top: bool, tmp_path: Path
+) -> None:
+    """Trainer does not empty its folder, and the highest number may be of the run before."""
+    history = [{"step": 100 * one, "eval_loss": 4 - 0.1 * one, "grad": math.nan} for one in (1, 2)]
+    former = [{**one, "eval_loss": 5.0} for one in [*history, {"step": 300}]]
+    kept = {"checkpoint-100": history[:1], "checkpoint-200": history, "checkpoint-300": former}
+    if top:
+        kept = {
+            "checkpoint-100": former[:1],
+            "checkpoint-200": history,
+            "": [*history, {"step": 9}],
+        }
+    for name, rows in kept.items():
+        (tmp_path / "plain" / name).mkdir(parents=True, exist_ok=True)
+        state = tmp_path / "plain" / name / "trainer_state.json"
+        put(state, json.dumps({"log_history": rows}))
+    refuses("tells of step 100 otherwise than .* two runs in one folder; delete", read, tmp_path)

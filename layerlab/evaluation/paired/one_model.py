@@ -1,0 +1,68 @@
+"""Whether the results that lm-eval wrote into one folder, date after date, are of one model.
+
+It calls the folder by `pretrained` alone, so that other revisions, adapters and precisions of a
+model come to lie beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from layerlab.errors import UserError
+from layerlab.records.json_values import Record
+from layerlab.validation import short_repr
+
+# What says which numbers a model computes with, among its arguments and in the configuration.
+_MODEL = (
+    *("pretrained", "model", "path", "base_url", "revision", "subfolder", "gguf_file"),
+    *("peft", "delta", "lora_local_path", "dtype", "quantization", "load_in_8bit", "load_in_4bit"),
+    *("autogptq", "gptqmodel", "model_dtype", "model_revision", "model_sha"),
+)
+# What says where it computes, and how fast.
+_PLACE = (
+    *("device", "device_map", "device_map_option", "parallelize", "max_memory_per_gpu"),
+    *("max_cpu_memory", "offload_folder", "batch_size", "max_batch_size", "trust_remote_code"),
+    *("tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "swap_space"),
+    *("num_concurrent", "max_retries", "timeout", "token", "cache_dir", "use_fast_tokenizer"),
+)
+# How questions were asked, beside the arguments of the model.
+_ASKED = ("system_instruction", "chat_template", "fewshot_as_multiturn")
+
+
+def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
+    """Return how else answers that lie beside each other were asked for, by the names of settings.
+
+    Args:
+        results: of lm-eval, with the files that they are from; empty where a file is not there.
+
+    Raises:
+        UserError: they are of two models.
+    """
+    told = [(path, dict(_list_settings(one))) for path, one in results if one.get("config")]
+    unlike: set[str] = set()
+    for (first, here), (second, there) in pairwise(told):
+        differ = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+        if name := next((one for one in _MODEL if one in differ), None):
+            one, other = (short_repr(each.get(name, "")) for each in (here, there))
+            raise UserError(
+                f"{second.parent} holds answers of two models: {name} is {one} in {first.name} and "
+                f"{other} in {second.name}; move the results and samples of one into a folder of "
+                "its own"
+            )
+        unlike.update(differ)
+    return sorted(unlike)
+
+
+def _list_settings(results: Record) -> Iterator[tuple[str, str]]:
+    """Yield what a model was loaded and asked with, by name; what is not told is left out."""
+    config = results["config"] if isinstance(results["config"], Mapping) else {}
+    given = config.get("model_args")
+    if isinstance(given, str):
+        pairs = (one.partition("=") for one in given.split(","))
+        given = {name.strip(): value.strip() for name, _, value in pairs}
+    asked = {name: results.get(name) for name in _ASKED}
+    numbers = {name: config.get(name) for name in _MODEL}
+    given = given if isinstance(given, Mapping) else {}
+    for name, value in {**asked, **numbers, **given}.items():
+        if name not in _PLACE and value not in (None, ""):
+            yield str(name), str(value)
