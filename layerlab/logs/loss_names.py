@@ -54,14 +54,19 @@ def find_loss(names: Sequence[str], path: Path) -> str | None:
 
 
 def find_beside(judged: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what else may be a loss beside one that is judged and is not of held-out text.
+    """Return what else may be a loss beside one that is judged; of held-out text only the like.
+
+    Its perplexity is no other.
 
     Example:
         >>> find_beside("loss", ["step", "loss", "wikitext_ppl", "eval_c4"])
         ('wikitext_ppl', 'eval_c4')
+        >>> find_beside("val_loss", ["val_loss", "val_ppl", "test_loss", "loss", "eval_runtime"])
+        ('test_loss',)
     """
     if judged.lower() in HELD_OUT:
-        return ()
+        others = (one for one in names if one != judged and may_be_held_out(one))
+        return tuple(one for one in others if not re.search("ppl|perplexity", one.lower()))
     spelled = {one: _spell(one) for one in names if one != judged}
     return tuple(
         one for one, words in spelled.items() if _KIND.search(words) or _TEXT.search(words)
