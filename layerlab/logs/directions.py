@@ -34,7 +34,7 @@ throughput per-second steps-per-second mfu
 _NEITHER = """
 std stderr variance var rejected weight coef scale threshold drop drops dropped decrease decreases
 decreased reduction reductions reduced degradation forgetting gain gains improvement improvements
-improved saved gap delta diff difference change free miss misses missed fail fails failed failure
+improved saved skill gap delta diff difference change free miss misses missed fail fails failed failure
 failures penalty penalties time times steps
 """
 _WORDS: dict[str, bool | None] = {
@@ -47,6 +47,8 @@ _HEADS = {"loss", "losses", "error", "errors", "err"}
 # More is better of a score of which nothing else is said.
 _SCORES = {"score", "scores"}
 _NEGATIONS = {"neg", "negative", "minus", "not", "non", "no", "inverse", "inv"}
+_BEHIND = {"neg", "negative", "minus", "inverse", "inv"}  # of these, which turn what is before them
+_ENDS = ("loss", "perplexity", "error")  # also of longer words: evalloss
 # Before a score: what it took to come to it.
 _UNTIL = {"to", "until"}
 _LONGEST = 3  # words of the longest entry
@@ -71,8 +73,10 @@ def is_higher_better(name: str) -> bool | None:
     if len(values) > 1:
         return False if None not in values and found[-1][1] in _HEADS else None
     before = words[: found[0][0]]
+    after = words[found[-1][0] + 1 + found[-1][1].count("-") :]
     # Of a negative accuracy less may be better, or it may be that of a class.
-    return None if before == ["1"] or _NEGATIONS.intersection(before) else values.pop()
+    turned = _NEGATIONS.intersection(before) or _BEHIND.intersection(after)
+    return None if before == ["1"] or turned else values.pop()
 
 
 def split_direction(given: str, option: str) -> tuple[str, bool | None]:
@@ -104,10 +108,13 @@ def _split(name: str) -> Iterator[str]:
     """Yield the words of a name, in lower case."""
     for chunk in _CHUNK.findall(name):
         lowered = chunk.lower()
-        if _look_up(lowered) is None and len(parts := _CAMEL.findall(chunk)) > 1:
+        whole = {lowered, lowered.rstrip("0123456789")} & _WORDS.keys()
+        if not whole and len(parts := _CAMEL.findall(chunk)) > 1:
             yield from (one.lower() for one in parts)
-        else:
-            yield lowered
+            continue
+        end = next((one for one in _ENDS if lowered.endswith(one)), "")
+        negated = end and lowered.removesuffix(end) in _NEGATIONS
+        yield from (lowered.removesuffix(end), end) if negated else (lowered,)
 
 
 def _find(words: list[str]) -> Iterator[tuple[int, str]]:
@@ -129,4 +136,4 @@ def _look_up(word: str) -> str | None:
             return one
     if "-" in word:  # several: each is looked up by itself, too
         return None
-    return next((one for one in ("loss", "perplexity", "error") if word.endswith(one)), None)
+    return next((one for one in _ENDS if word.endswith(one)), None)

@@ -20,7 +20,7 @@ LOWER = (
     "loss eval_loss val/loss trainLoss MSELoss evalloss nats bits_per_byte eval_brier_score ece "
     "brier wer CER word_perplexity eval_ppl nll neg_log_likelihood negative-log-likelihood "
     "mean_squared_error rmse mae false_positive_rate top_1_error accuracy_loss error_score "
-    "kl_divergence latency seq_to_seq_loss"
+    "kl_divergence latency seq_to_seq_loss loss_no_pad false_negative_rate validLoss2"
 ).split()
 UNTOLD = (
     "own grad_norm acc_stderr reward_std rewards/rejected neg_mean_squared_error negative_f1 "
@@ -28,7 +28,8 @@ UNTOLD = (
     "steps_to_success success_time time_to_success success_steps tokens_to_accuracy accuracy_drop "
     "f1_decrease bleu_drop not_solved pass_failures reward_penalty accuracy_degradation no_error "
     "loss_improvement error_reduction nll_gain toxicity_free non_toxicity inverse_accuracy "
-    "neg_loss acc_forgetting accuracy_gap epochs_until_success"
+    "neg_loss acc_forgetting accuracy_gap epochs_until_success NegLoss negloss val_loss_inverse "
+    "perplexity_inv logloss_skill acc_negative"
 ).split()
 SIDES = {True: HIGHER, False: LOWER, None: UNTOLD}
 
