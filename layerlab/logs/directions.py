@@ -34,8 +34,8 @@ throughput per-second steps-per-second mfu
 _NEITHER = """
 std stderr variance var rejected weight coef scale threshold drop drops dropped decrease decreases
 decreased reduction reductions reduced degradation forgetting gain gains improvement improvements
-improved saved skill gap delta diff difference change free miss misses missed fail fails failed failure
-failures penalty penalties time times steps
+improved saved skill gap delta diff difference change free miss misses missed fail fails failed
+failure failures penalty penalties time times steps
 """
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(_LOWER.split(), False),
