@@ -45,6 +45,7 @@ class Step0:
         dropped: weights of the original that have no place in the variant.
         remark: what was carried over of a variant that is not one of the model's kind.
         counted: whether positions are learned, which the original counts from the padding on.
+        attention: implementation of both, as it was compared.
     """
 
     difference: float
@@ -53,6 +54,7 @@ class Step0:
     dropped: tuple[str, ...]
     remark: str = ""
     counted: bool = False
+    attention: str | None = None
 
     @property
     def identical(self) -> bool:
@@ -72,6 +74,11 @@ class Step0:
             lines.append(f"weights without a place in {variant}: {shown}{also}")
         if self.identical:
             lines.append("logits before training: the same, bit for bit")
+            if self.attention == "eager":  # as families have it that know no other
+                lines.append(
+                    "that is with attn_implementation='eager', as of the original; without it, "
+                    "the saved model is loaded with fused attention, which sums in another order"
+                )
         else:
             share = self.difference / self.scale if self.scale else self.difference
             lines.append(
@@ -142,6 +149,7 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
         dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
         remark=describe_carried(new.config.variant, found.variant),
         counted=new.config.parse_spec().stack.position == "learned",
+        attention=new.config._attn_implementation,
     )
 
 

@@ -299,6 +299,10 @@ def test_that_padding_is_counted_is_said_where_it_is(kind: str) -> None:
     counted = not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3)
     said = step0(model, new).summary("it", "x", "there")
     assert ("padding on the left: it counts it" in said) == counted
+    # The first GPT of transformers knows no other attention; ours does.
+    assert ("with attn_implementation='eager', as of the original" in said) == (
+        kind == "openai-gpt"
+    )
 
 
 def test_many_weights_without_a_place_are_named_in_short() -> None:
