@@ -53,7 +53,7 @@ from layerlab.observe.architecture.structure import (
 from layerlab.records.json_values import json_values
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.offload import is_offloaded, running_device
+from layerlab.system.offload import check_held, is_offloaded, running_device
 from layerlab.tokenization.load import stop_dropout
 
 # What folders of models are called that by itself tells none from another.
@@ -322,6 +322,7 @@ def _load(
         raise UserError(
             "device= and dtype= load a model; this one is loaded: call model.to(...) before"
         )
+    check_held(model)
     _check_bias(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(

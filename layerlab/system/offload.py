@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerlab.errors import UserError
+
 
 def parameter(module: nn.Module, name: str) -> Tensor | None:
     """Return a parameter of `module` itself, from the offload store if it is not in memory."""
@@ -35,14 +37,20 @@ def is_offloaded(model: nn.Module) -> bool:
     return any(weight.is_meta for weight in model.parameters())
 
 
-def lacks_weights(model: nn.Module) -> bool:
-    """Return whether some weights have no numbers anywhere: neither in memory nor in a store."""
-    for module in model.modules():
+def check_held(model: nn.Module) -> None:
+    """Refuse weights that have no numbers anywhere: neither in memory nor in a store.
+
+    Raises:
+        UserError: there are some.
+    """
+    for place, module in model.named_modules():
         store = _store(module) or {}
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.is_meta and name not in store:
-                return True
-    return False
+        for name, weight in module.named_parameters(prefix=place, recurse=False):
+            if weight.is_meta and name.rpartition(".")[2] not in store:
+                raise UserError(
+                    f"{name} of {type(model).__name__} is on the meta device, which holds no "
+                    "numbers; load the model on a device that does"
+                )
 
 
 def execution_device(module: nn.Module) -> torch.device | None:

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 import layerlab
 from layerlab import UserError, load_report
-from layerlab.loading.weights import saved as weights
+from layerlab.loading.weights import precision as weights
 from layerlab.plugins import resolve
 from layerlab.report.results.terminal_summary import lines
 from tests.families import recipe

@@ -87,6 +87,14 @@ def test_a_model_of_a_folders_own_that_is_not_run_is_remarked_on(tiny, tmp_path,
     )
 
 
+def test_a_model_of_which_a_part_has_no_numbers_is_refused(tiny):
+    model = tiny("gpt2")
+    model.transformer.h[1].mlp.to("meta")
+    refuses(
+        r"transformer\.h\.1\.mlp\..* of GPT2LMHeadModel is on the meta device", load_model, model
+    )
+
+
 def test_a_loaded_model_is_taken_as_it_is(tiny):
     model = tiny("gpt2")
     found = load_model(model)

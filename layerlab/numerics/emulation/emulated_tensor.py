@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
-from layerlab.system.offload import lacks_weights
+from layerlab.system.offload import check_held
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
@@ -156,11 +156,7 @@ def check_runnable(model: nn.Module) -> None:
         UserError: no weights, or a kernel that is one with the model.
     """
     name = type(model).__name__
-    if lacks_weights(model):
-        raise UserError(
-            f"{name} is on the meta device and has no weights: there is nothing to round; load it"
-            " on a device that holds numbers"
-        )
+    check_held(model)
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if kind == "flex_attention":
         raise UserError(

@@ -68,5 +68,5 @@ def test_a_model_whose_weights_wait_elsewhere_gives_the_same_bits(tiny, family, 
 
 def test_a_model_without_weights_anywhere_is_refused(tiny):
     model = tiny("llama").to("meta")
-    with pytest.raises(UserError, match="has no weights: there is nothing to round"):
+    with pytest.raises(UserError, match="is on the meta device, which holds no numbers; load"):
         logits(model, Emulation(model, make_arithmetic("bf16")))
