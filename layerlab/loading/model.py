@@ -37,6 +37,7 @@ from layerlab.loading.weights.saved import (
     weights,
 )
 from layerlab.loading.weights.weightless import (
+    check_blocks,
     check_causal,
     check_kinds,
     check_unpacked,
@@ -368,8 +369,7 @@ def _load_by_name(
         kind = precision(config, dtype, outlines)
         bare = empty(config, source, outlines)
         quantised = is_quantised(config)
-        if not quantised:
-            check_kinds(bare, source, outlines)
+        (check_blocks if quantised else check_kinds)(bare, source, outlines)
         check_stored_once(bare, folder, outlines)
         room = fits(bare, kind)
         # On the disk a quantised weight is not the number that the model computes with.

@@ -167,7 +167,7 @@ class StepSection(Section):
         micro_batch_size: rows of a forward pass; all of a batch where it is left out.
         block_size: tokens of a row; the model's context, at most 1024, where it is left out.
         learning_rate: the largest learning rate.
-        warmup_ratio: share of the updates in which it rises.
+        warmup_ratio: share of the updates in which it rises; a single update has all of it.
         lr_scheduler_type: as transformers calls it.
         weight_decay: weight decay.
         adam_beta2: decay of AdamW's mean of the squared gradient.

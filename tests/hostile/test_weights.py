@@ -247,6 +247,21 @@ def quantise(folder: Path) -> None:
     store(folder, SINGLE, {**weights, FIRST: packed, f"{FIRST}_scale_inv": scale[None, None]})
 
 
+def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder: Path) -> None:
+    """Of 64 = 48 + 16 numbers transformers would take two blocks of 32, and say nothing."""
+    quantise(folder)
+    file = folder / "config.json"
+    told = json.loads(file.read_text())
+    told["quantization_config"]["weight_block_size"] = [48, 48]
+    file.write_text(json.dumps(told))
+    weights = load_file(folder / SINGLE)
+    store(folder, SINGLE, {**weights, f"{FIRST}_scale_inv": torch.ones(2, 2)})
+    refuses(r"of 48, and 2 of them are not a side of 64: .* of 32, to o", load_model, str(folder))
+    told["quantization_config"]["weight_block_size"] = [32, 32]
+    file.write_text(json.dumps(told))
+    assert load_model(str(folder)).model.dtype == torch.float32
+
+
 @pytest.mark.full
 def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder: Path) -> None:
     exact = layerlab.inspect("llama", weights=True, progress=False).frame("querykey")

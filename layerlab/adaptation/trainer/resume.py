@@ -184,6 +184,8 @@ def build_trainer(
         loss: of the outputs, the labels and the number of labels in the update.
         sharding: whether processes copy the model or share it out.
     """
+    if settings.max_steps == 1:  # the first update of a rising rate has one of 0
+        settings.warmup_steps = 0
     kind = ShardedTrainer if sharding == "fsdp" else StageTrainer
     with _disable_cache(model):  # Trainer turns the cache off, and leaves it so
         found = kind(

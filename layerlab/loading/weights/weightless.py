@@ -262,6 +262,36 @@ def check_unpacked(model: PreTrainedModel, source: str, stored: Mapping[str, Out
             )
 
 
+def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
+    """Refuse weights that transformers would unpack in other blocks than they were packed in.
+
+    Without a GPU it takes as large a block as divides a side by its scales: 86 of 172 = 128 + 44.
+
+    Args:
+        bare: the model without weights, whose configuration says how they are quantised.
+
+    Raises:
+        UserError: names the first.
+    """
+    given = getattr(bare.config, "quantization_config", None) or {}
+    told = given if isinstance(given, Mapping) else vars(given)
+    blocks = told.get("weight_block_size")
+    if torch.cuda.is_available() or not isinstance(blocks, list | tuple) or len(blocks) != 2:
+        return
+    for name, one in stored.items():
+        scales = stored.get(f"{name}_scale_inv")
+        if scales is None or len(scales.shape) < 2 or len(one.shape) < 2:
+            continue
+        for side, count, block in zip(one.shape[-2:], scales.shape[-2:], blocks, strict=True):
+            if 1 < count == -(-side // block) and side != count * block:
+                raise UserError(
+                    f"{short_repr(name)} in the weights of {source!r} is quantised in blocks of "
+                    f"{block}, and {count} of them are not a side of {side}: without a GPU "
+                    f"transformers would unpack it in blocks of {side / count:g}, to other weights;"
+                    " inspect it on a GPU, or save it unpacked"
+                )
+
+
 def check_number(path: Sequence[str], value: float, source: str) -> None:
     """Refuse a number of a configuration that no model computes with: its outputs would be NaN.
 

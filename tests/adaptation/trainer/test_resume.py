@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from layerlab import UserError
 from layerlab.adaptation.pretraining.result import PretrainingResult
@@ -159,3 +160,14 @@ def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     whole = on(texts, tmp_path / "other")
     assert on(texts, tmp_path / "out").after == whole.after
+
+
+def test_a_single_update_learns_although_its_rate_is_to_rise(texts: Path, tmp_path: Path) -> None:
+    """The first of several has a rate of 0; of one, nothing would have been learned."""
+    model = llama()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    told = {"tokens": 64, "warmup_ratio": 0.05, "lr_scheduler_type": "cosine"}
+    done = run(texts, tmp_path / "out", model=model, section=told)
+    assert done.updates == 1
+    after = model.state_dict()
+    assert any(not torch.equal(one, after[name]) for name, one in before.items())
