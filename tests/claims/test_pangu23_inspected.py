@@ -215,6 +215,7 @@ def test_theorem_7_is_reported_with_its_scales(name):
         check(row, d(layer.feedforward(f)) / d(f), layer.constant(f))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", sorted({*WITH_SHORTCUTS, *WITH_SERIES}))
 @pytest.mark.parametrize("augmented", [False, True])
 def test_theorems_8_and_9_are_reported_of_the_stack_without_norms(name, augmented):

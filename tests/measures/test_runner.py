@@ -178,10 +178,8 @@ def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
         pd.testing.assert_frame_equal(mine_frame, theirs_frame, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("rounding", marks=pytest.mark.full), "logits", "condition", "ablation", "lens"],
-)
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ["rounding", "logits", "condition", "ablation", "lens"])
 def test_a_model_that_is_run_again_may_have_its_weights_elsewhere(tiny, name):
     whole, away = tiny("llama"), tiny("llama")
     away.load_state_dict(whole.state_dict())

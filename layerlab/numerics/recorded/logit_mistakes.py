@@ -1,7 +1,7 @@
 """What may have been made of logits before they were recorded, each tried on some of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, log
 
 import torch
@@ -15,6 +15,7 @@ from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate
 
 KEPT = 2**26  # bytes of logits that are kept of a record
 COLDEST, HOTTEST = 0.05, 20.0
+LOWEST, HIGHEST = 2.0, 1000.0  # caps of logits: models have 15 to 50
 PRECISE = 1e-6  # of the logarithm of a temperature
 NONE = 1e-3  # what is nearer to a temperature of 1 is none
 # Temperatures beside which samplers cut off, and tokens that these are tried on.
@@ -107,7 +108,7 @@ def try_logits(sample: RecordedLogits) -> list[Cause]:
         return []
     warm = try_temperature(sample)
     best = sample.rows.amax(-1) - sample.rows.logsumexp(-1)
-    found = [warm, sample.judge("that of the most probable token each time", best)]
+    found = [warm, try_cap(sample), sample.judge("that of the most probable token each time", best)]
     for base in BASES:
         scaled = sample.score() / log(base)
         found.append(sample.judge(f"logarithms to the base of {base}", scaled))
@@ -135,6 +136,22 @@ def try_temperature(sample: RecordedLogits) -> Cause:
         strays = _find_interval(sample, warmth)
         own += f" ({warmth / (1 + strays):.4g} to {warmth / max(1 - strays, PRECISE):.4g})"
     return sample.tell(f"temperature {own} applied", measure(best))
+
+
+def try_cap(sample: RecordedLogits) -> Cause:
+    """Fit the cap that logits were drawn below, as some models have it.
+
+    c = argmin sum (recorded - log softmax(c tanh(logits / c)))^2
+
+    Source: Own.
+    """
+
+    def measure(power: float) -> float:
+        rows = exp(power) * (sample.rows / exp(power)).tanh()
+        return rms(sample.values - replace(sample, rows=rows).score())
+
+    best = _minimize(measure, log(LOWEST), log(HIGHEST))
+    return sample.tell(f"logits capped at {exp(best):.3g}", measure(best))
 
 
 def _find_interval(sample: RecordedLogits, warmth: float) -> float:

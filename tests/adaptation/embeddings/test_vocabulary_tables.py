@@ -95,6 +95,7 @@ def check_kept(family: str, kind: str, folder: Path) -> None:
 QUICK = ["gemma4_text", "deepseek_v4", "prophetnet", "reformer"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["pruned", "extended", "exchanged"])
 @pytest.mark.parametrize("family", QUICK)
 def test_all_tables_by_token_ids_move(family: str, kind: str, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("name", "split"), COUNTS)
 def test_published_files_have_the_published_number_of_rows(
     data: Path, name: str, split: str

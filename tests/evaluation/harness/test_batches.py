@@ -92,7 +92,8 @@ def remarks(shelf: Path, part: str, models: dict[str, Any]) -> dict[str, list[st
     }
 
 
-@pytest.mark.parametrize("format", [pytest.param("int4", marks=pytest.mark.full), "nvfp4"])
+@pytest.mark.full
+@pytest.mark.parametrize("format", ["int4", "nvfp4"])
 def test_an_emulated_scale_is_that_of_one_question(
     shelf: Path, tmp_path: Path, format: str
 ) -> None:

@@ -40,9 +40,8 @@ def test_a_row_is_close_where_two_tokens_are() -> None:
     assert close_rows(logits[:, 1], 1e-4).tolist() == [True, False]
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.bfloat16]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_score_depends_on_the_batch(folder: Path, dtype: torch.dtype) -> None:
     model = candidate(512).model.to(dtype)
     tasks = [folder / f"{name}.yaml" for name in KINDS]

@@ -50,10 +50,8 @@ def test_shares_add_up(family: str, b: str) -> None:
     assert found.echo + causes + experts == pytest.approx(found.closure)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*(pytest.param(one, marks=pytest.mark.full) for one in ("pre-norm", "post-norm")), "llama"],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
 def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> None:
     model = load_model(name).model
     for b in ("torch-compile", "autocast-bf16"):

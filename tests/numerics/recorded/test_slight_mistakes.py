@@ -121,6 +121,20 @@ def test_a_slight_temperature_is_a_bug(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("engine", ["float32", "sdpa"])
+def test_a_cap_of_logits_is_no_temperature(
+    model: nn.Module, pieces: list[Tensor], engine: str
+) -> None:
+    """It draws large logits together as a temperature does, and no more than rounding might."""
+    run = model if engine == "float32" else load(engine)
+    read = record(pieces, lambda ids: 20 * (run(input_ids=ids[None]).logits[0].float() / 20).tanh())
+    found = find(model, read, CANDIDATES[:2])
+    assert found.temperature is None and found.is_bug and found.cause is not None
+    assert found.cause.name.startswith("logits capped at ")
+    assert float(found.cause.name.rpartition(" ")[2]) == pytest.approx(20, rel=0.05)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
 def test_no_temperature_is_none(model: nn.Module, pieces: list[Tensor], name: str) -> None:
     """Also where the profile of the run is not among the candidates."""

@@ -27,6 +27,7 @@ RELATIVE = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", sorted({*SICK} - LISTED))
 def test_a_finding_names_the_quantity_that_it_speaks_of(name: str):
     finding = sick(name)

@@ -126,6 +126,7 @@ def test_a_template_is_taken_from_every_kind_of_text():
     assert TOOL["Phrases"].of(coded, words=True) == []
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", SICK)
 def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
     finding, chinese = sick(name), language("zh")
