@@ -256,7 +256,9 @@ def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder: P
     file.write_text(json.dumps(told))
     weights = load_file(folder / SINGLE)
     store(folder, SINGLE, {**weights, f"{FIRST}_scale_inv": torch.ones(2, 2)})
-    refuses(r"of 48, and 2 of them are not a side of 64: .* of 32, to o", load_model, str(folder))
+    refuses(
+        r"of 48, and 2 of them are not a side of 64: .* of 32, to other", load_model, str(folder)
+    )
     told["quantization_config"]["weight_block_size"] = [32, 32]
     file.write_text(json.dumps(told))
     assert load_model(str(folder)).model.dtype == torch.float32

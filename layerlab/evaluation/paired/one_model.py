@@ -16,14 +16,18 @@ from layerlab.validation import short_repr
 _MODEL = (
     *("pretrained", "model", "path", "base_url", "revision", "subfolder", "gguf_file"),
     *("peft", "delta", "lora_local_path", "dtype", "quantization", "load_in_8bit", "load_in_4bit"),
-    *("autogptq", "gptqmodel", "model_dtype", "model_revision", "model_sha"),
+    *("autogptq", "gptqmodel"),
 )
+# What lm-eval itself finds out of a model, where it can: without a network it knows no commit.
+_FOUND = ("model_dtype", "model_revision", "model_sha")
+# What that tells better than the arguments do: one that is left out may be the usual one.
+_TOLD = {"dtype": "model_dtype", "revision": "model_revision"}
 # What says where it computes, and how fast.
 _PLACE = (
     *("device", "device_map", "device_map_option", "parallelize", "max_memory_per_gpu"),
-    *("max_cpu_memory", "offload_folder", "batch_size", "max_batch_size", "trust_remote_code"),
+    *("max_cpu_memory", "offload_folder", "batch_size", "max_batch_size"),
     *("tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "swap_space"),
-    *("num_concurrent", "max_retries", "timeout", "token", "cache_dir", "use_fast_tokenizer"),
+    *("num_concurrent", "max_retries", "timeout", "token", "cache_dir"),
 )
 # How questions were asked, beside the arguments of the model.
 _ASKED = ("system_instruction", "chat_template", "fewshot_as_multiturn")
@@ -41,8 +45,8 @@ def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
     told = [(path, dict(_list_settings(one))) for path, one in results if one.get("config")]
     unlike: set[str] = set()
     for (first, here), (second, there) in pairwise(told):
-        differ = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
-        if name := next((one for one in _MODEL if one in differ), None):
+        differ = sorted(_list_unlike(here, there))
+        if name := next((one for one in (*_MODEL, *_FOUND) if one in differ), None):
             one, other = (short_repr(each.get(name, "")) for each in (here, there))
             raise UserError(
                 f"{second.parent} holds answers of two models: {name} is {one} in {first.name} and "
@@ -53,6 +57,14 @@ def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
     return sorted(unlike)
 
 
+def _list_unlike(here: Mapping[str, str], there: Mapping[str, str]) -> Iterator[str]:
+    both = here.keys() & there.keys()
+    for name in here.keys() | there.keys():
+        unknown = name in _FOUND and name not in both
+        if here.get(name) != there.get(name) and not unknown and _TOLD.get(name) not in both:
+            yield name
+
+
 def _list_settings(results: Record) -> Iterator[tuple[str, str]]:
     """Yield what a model was loaded and asked with, by name; what is not told is left out."""
     config = results["config"] if isinstance(results["config"], Mapping) else {}
@@ -61,7 +73,7 @@ def _list_settings(results: Record) -> Iterator[tuple[str, str]]:
         pairs = (one.partition("=") for one in given.split(","))
         given = {name.strip(): value.strip() for name, _, value in pairs}
     asked = {name: results.get(name) for name in _ASKED}
-    numbers = {name: config.get(name) for name in _MODEL}
+    numbers = {name: config.get(name) for name in ("model", *_FOUND)}
     given = given if isinstance(given, Mapping) else {}
     for name, value in {**asked, **numbers, **given}.items():
         if name not in _PLACE and value not in (None, ""):

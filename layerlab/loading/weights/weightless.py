@@ -265,7 +265,8 @@ def check_unpacked(model: PreTrainedModel, source: str, stored: Mapping[str, Out
 def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outline]) -> None:
     """Refuse weights that transformers would unpack in other blocks than they were packed in.
 
-    Without a GPU it takes as large a block as divides a side by its scales: 86 of 172 = 128 + 44.
+    Without a GPU that knows fp8 (compute capability 8.9) it takes blocks that divide a side by its
+    scales: 86 of 172 = 128 + 44.
 
     Args:
         bare: the model without weights, whose configuration says how they are quantised.
@@ -276,7 +277,10 @@ def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outlin
     given = getattr(bare.config, "quantization_config", None) or {}
     told = given if isinstance(given, Mapping) else vars(given)
     blocks = told.get("weight_block_size")
-    if torch.cuda.is_available() or not isinstance(blocks, list | tuple) or len(blocks) != 2:
+    packed = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+    if packed and not told.get("dequantize"):
+        return
+    if not isinstance(blocks, list | tuple) or len(blocks) != 2:
         return
     for name, one in stored.items():
         scales = stored.get(f"{name}_scale_inv")
@@ -286,9 +290,9 @@ def check_blocks(bare: PreTrainedModel, source: str, stored: Mapping[str, Outlin
             if 1 < count == -(-side // block) and side != count * block:
                 raise UserError(
                     f"{short_repr(name)} in the weights of {source!r} is quantised in blocks of "
-                    f"{block}, and {count} of them are not a side of {side}: without a GPU "
-                    f"transformers would unpack it in blocks of {side / count:g}, to other weights;"
-                    " inspect it on a GPU, or save it unpacked"
+                    f"{block}, and {count} of them are not a side of {side}: transformers would "
+                    f"unpack it here in blocks of {side / count:g}, to other weights; use a GPU of "
+                    "compute capability 8.9 or more, or save it unpacked"
                 )
 
 

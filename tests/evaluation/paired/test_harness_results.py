@@ -197,3 +197,21 @@ def test_where_and_how_it_was_asked_is_no_other_model(tmp_path: Path) -> None:
     told = found.content["remarks"]
     assert "again was asked its tasks with other settings of max_length" in told
     assert not any(one.startswith("base was asked") for one in told)
+
+
+def test_what_lm_eval_could_not_find_out_is_no_other_model(tmp_path: Path) -> None:
+    """Without a network it knows no commit; a dtype that is left out may be the same."""
+    places = [dated(tmp_path / name, [{"pretrained": "m"}] * 2) for name in ("base", "again")]
+    first, second = sorted(places[1].glob("results_*.json"))
+
+    def tell(file: Path, given: str, **found: str) -> None:
+        told = {"model_args": f"pretrained=m{given}", "model_revision": "main", **found}
+        file.write_text(json.dumps({"config": told}))
+
+    tell(first, "", model_dtype="torch.bfloat16", model_sha="abc")
+    tell(second, ",dtype=bfloat16,revision=main", model_dtype="torch.bfloat16", model_sha="")
+    assert judged(*places).rows
+    tell(second, "", model_dtype="torch.bfloat16", model_sha="abd")
+    refuses("model_sha is 'abc' in .* and 'abd' in", judged, *places)
+    tell(second, "", model_dtype="torch.float16", model_sha="abc")
+    refuses("model_dtype is 'torch.bfloat16' in .* and 'torch.float16' in", judged, *places)

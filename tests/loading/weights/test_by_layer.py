@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,8 @@ def test_numbers_of_eight_bits_without_a_method_are_those_that_transformers_load
     assert stored.stored
     there, here = ([*read_matrices(subject)] for subject in (stored, loaded))
     assert [(one.layer, one.name) for one in there] == [(one.layer, one.name) for one in here]
-    assert all(torch.equal(*pair) for pair in zip_weights(there, here))
-
-
-def zip_weights(there: list[Any], here: list[Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    return ((one.weight, other.weight) for one, other in zip(there, here, strict=True))
+    for one, other in zip(there, here, strict=True):
+        assert torch.equal(one.weight, other.weight)
 
 
 def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(
