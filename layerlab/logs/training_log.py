@@ -83,7 +83,7 @@ class TrainingLog:
         blank: step of a row behind its last reading that has no loss; None where there is none.
         cut: whether its file ends within a line or a record, as where it is still being written.
         planned: steps that its trainer was to make; None where nothing tells.
-        beside: what else may be a loss, where one is judged that is not of held-out text.
+        beside: what else may be a loss; beside one on held-out text, what may be another.
         resumed: step of the last row where others before it are further on, as of a run that went
             back and did not come as far again, or of steps that begin anew with each epoch.
         words: columns of its readings that hold several words, as of several texts.

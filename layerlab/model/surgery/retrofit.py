@@ -76,8 +76,8 @@ class Step0:
             lines.append("logits before training: the same, bit for bit")
             if self.attention == "eager":  # as families have it that know no other
                 lines.append(
-                    "that is with attn_implementation='eager', as of the original; without it, "
-                    "the saved model is loaded with fused attention, which sums in another order"
+                    "this holds with attn_implementation='eager', which the original uses; "
+                    "without it the saved model takes fused attention, which sums in another order"
                 )
         else:
             share = self.difference / self.scale if self.scale else self.difference

@@ -13,7 +13,7 @@ from layerlab.numerics.profiles.profile import NumericsProfile, list_profiles, l
 from layerlab.numerics.profiles.token_differences import compare_tokens, rms
 from layerlab.numerics.profiles.token_scores import NoteRun, RunModel, TokenScores, ignore
 from layerlab.numerics.recorded.held_record import EXACT, SAME, HeldRecord
-from layerlab.numerics.recorded.logit_mistakes import LogitSample, try_cap, try_logits
+from layerlab.numerics.recorded.logit_mistakes import LogitSample, find_cap, try_logits
 from layerlab.numerics.recorded.mistakes import (
     RecordedTexts,
     try_beginning,
@@ -116,10 +116,8 @@ def explain_record(
         temperature = None
     causes = _tell_temperature(temperature)
     if temperature is not None and causes:
-        logits = sample.select(values)
-        warm = logits.judge(causes[0].name, logits.score(temperature.value))
-        if (cap := try_cap(logits)).left < warm.left:  # both draw large logits together
-            temperature, causes = None, [replace(cap, sure=True)]
+        if cap := find_cap(sample.select(values), temperature.value):
+            temperature, causes = None, [cap]
     if is_beyond and not causes:
         causes += try_logits(sample.select(values))
         causes += _try_mistakes(scores, recorded, exact)

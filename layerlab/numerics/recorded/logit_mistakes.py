@@ -10,13 +10,13 @@ from torch import Tensor
 
 from layerlab.numerics.profiles.token_differences import rms
 from layerlab.numerics.recorded.recorded_gap import Cause
-from layerlab.numerics.recorded.rounding_limits import LEAST
+from layerlab.numerics.recorded.rounding_limits import LEAST, STRAYING
 from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate
 
 KEPT = 2**26  # bytes of logits that are kept of a record
 COLDEST, HOTTEST = 0.05, 20.0
 LOWEST, HIGHEST = 2.0, 1000.0  # caps of logits: models have 15 to 50
-PRECISE = 1e-6  # of the logarithm of a temperature
+PRECISE = 1e-6  # of the logarithm of a temperature; nats that are as good as none
 NONE = 1e-3  # what is nearer to a temperature of 1 is none
 # Temperatures beside which samplers cut off, and tokens that these are tried on.
 WARMTHS = tuple(exp(0.08 * step) for step in range(-15, 9))
@@ -152,6 +152,19 @@ def try_cap(sample: RecordedLogits) -> Cause:
 
     best = _minimize(measure, log(LOWEST), log(HIGHEST))
     return sample.tell(f"logits capped at {exp(best):.3g}", measure(best))
+
+
+def find_cap(sample: RecordedLogits, warmth: float) -> Cause | None:
+    """Return a cap that surely leaves less than a temperature: both draw large logits together.
+
+    n ln(left_T^2 / left_c^2) > STRAYING^2, as the likelihoods of normal errors have it.
+
+    Source: Own.
+    """
+    cap = try_cap(sample)
+    warm, left = rms(sample.values - sample.score(warmth)), max(cap.left, PRECISE)
+    surely = len(sample.values) * 2 * log(max(warm, PRECISE) / left) > STRAYING**2
+    return replace(cap, sure=True) if surely else None
 
 
 def _find_interval(sample: RecordedLogits, warmth: float) -> float:

@@ -300,7 +300,7 @@ def test_that_padding_is_counted_is_said_where_it_is(kind: str) -> None:
     said = step0(model, new).summary("it", "x", "there")
     assert ("padding on the left: it counts it" in said) == counted
     # The first GPT of transformers knows no other attention; ours does.
-    assert ("with attn_implementation='eager', as of the original" in said) == (
+    assert ("with attn_implementation='eager', which the original" in said) == (
         kind == "openai-gpt"
     )
 

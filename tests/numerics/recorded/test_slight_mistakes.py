@@ -15,6 +15,7 @@ from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.numerics.profiles.token_scores import TokenScores
+from layerlab.numerics.recorded.logit_mistakes import RecordedLogits, find_cap
 from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
 from layerlab.numerics.recorded.record import TokenRecord
 from layerlab.numerics.recorded.rounding_limits import LEAST, find_limits
@@ -132,6 +133,20 @@ def test_a_cap_of_logits_is_no_temperature(
     assert found.temperature is None and found.is_bug and found.cause is not None
     assert found.cause.name.startswith("logits capped at ")
     assert float(found.cause.name.rpartition(" ")[2]) == pytest.approx(20, rel=0.05)
+
+
+def test_a_slight_temperature_is_hardly_ever_a_cap() -> None:
+    """Beside noise the two differ by little: in a third of these draws a cap leaves less by chance."""
+    taken = 0
+    for seed in range(TRIALS):
+        logits, targets, _ = draw(seed)
+        noise = torch.randn(len(targets), generator=torch.Generator().manual_seed(seed))
+        values = score(logits, targets, 1.01) + 0.2 * noise
+        taken += find_cap(RecordedLogits(logits, targets, values), 1.01) is not None
+    assert taken == 0
+    capped = score(20 * (logits / 20).tanh(), targets)
+    found = find_cap(RecordedLogits(logits, targets, capped), 1.01)
+    assert found is not None and found.name == "logits capped at 20" and found.sure
 
 
 @pytest.mark.full
