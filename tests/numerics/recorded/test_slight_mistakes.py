@@ -135,8 +135,9 @@ def test_a_cap_of_logits_is_no_temperature(
     assert float(found.cause.name.rpartition(" ")[2]) == pytest.approx(20, rel=0.05)
 
 
+@pytest.mark.full
 def test_a_slight_temperature_is_hardly_ever_a_cap() -> None:
-    """Beside noise the two differ by little: in a third of these draws a cap leaves less by chance."""
+    """Beside noise the two differ by little: in a third of these draws a cap leaves less."""
     taken = 0
     for seed in range(TRIALS):
         logits, targets, _ = draw(seed)
