@@ -5,15 +5,18 @@ computes for itself, and no list of fields names it for all families.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from layerlab.errors import UserError
+from layerlab.observe.architecture.structure import text_config
 from layerlab.records.parse import one_line
+from layerlab.system.hooks import temporary_hooks
 from layerlab.system.offload import running_device
 
 # Of an input; as many copies of its weights a mixture of experts may gather.
@@ -122,6 +125,47 @@ def check_real_call(model: PreTrainedModel, source: str) -> None:
     Raises:
         UserError: what went wrong.
     """
+    if fault := _try_call(model):
+        raise UserError(
+            f"the model of config.json in {source!r} cannot be called: {fault}; mend its numbers, "
+            "or put the config.json there that the weights were saved with"
+        )
+
+
+def check_loaded(model: PreTrainedModel, blocks: Sequence[nn.Module]) -> None:
+    """Refuse a model in memory that was changed since: in dtypes, or in the layers that it runs.
+
+    It is called only where its weights have several dtypes, or its configuration counts other
+    layers than it has.
+
+    Raises:
+        UserError: it cannot be called, or not all of its layers run.
+    """
+    name, layers = type(model).__name__, getattr(text_config(model), "num_hidden_layers", None)
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
+    if len(dtypes) < 2 and layers == len(blocks):
+        return
+    ran: set[int] = set()
+    with temporary_hooks(
+        block.register_forward_pre_hook(lambda *_, index=index: ran.add(index))
+        for index, block in enumerate(blocks)
+    ):
+        fault = _try_call(model)
+    if fault and len(dtypes) > 1:
+        raise UserError(
+            f"{name} cannot be called: {fault}; its weights are of {' and '.join(sorted(dtypes))}: "
+            "type model.to(...) with one of them"
+        )
+    if not fault and len(ran) < len(blocks):
+        raise UserError(
+            f"{name} holds {len(blocks)} layers and runs {len(ran)}: its configuration counts "
+            f"{layers}; cut its list of layers to those that run, or set "
+            f"num_hidden_layers={len(blocks)}"
+        )
+
+
+def _try_call(model: PreTrainedModel) -> str:
+    """Call a model on a few tokens, and return what went wrong in one line; nothing if it ran."""
     tokens = torch.ones(1, TOKENS, dtype=torch.long, device=running_device(model))
     message = ""
     # Some families fail with a cache alone, and some code of a model's own knows none.
@@ -129,10 +173,7 @@ def check_real_call(model: PreTrainedModel, source: str) -> None:
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 model(tokens, **options)
-            return
+            return ""
         except Exception as error:  # whatever a family does with what stands in its configuration
             message = message or one_line(error)
-    raise UserError(
-        f"the model of config.json in {source!r} cannot be called: {message}; mend its numbers, or "
-        "put the config.json there that the weights were saved with"
-    )
+    return message

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
-from layerlab.loading.dry_run import check_call, check_real_call
+from layerlab.loading.dry_run import check_call, check_loaded, check_real_call
 from layerlab.loading.folders import find_folder
 from layerlab.loading.options import check_dtype
 from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied, read_outlines
@@ -330,7 +327,10 @@ def _load(
             f"{type(model).__name__} is an encoder-decoder, which needs two texts; give "
             "its decoder as a causal language model, or another decoder"
         )
-    return LoadedModel(name=label(model), source="memory", model=model, tokenizer=tokenizer)
+    found = LoadedModel(name=label(model), source="memory", model=model, tokenizer=tokenizer)
+    if not isinstance(found.stack, str):
+        check_loaded(model, found.stack.blocks)
+    return found
 
 
 def _check_bias(model: PreTrainedModel) -> None:

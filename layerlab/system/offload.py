@@ -38,7 +38,7 @@ def is_offloaded(model: nn.Module) -> bool:
 
 
 def check_held(model: nn.Module) -> None:
-    """Refuse weights that have no numbers anywhere: neither in memory nor in a store.
+    """Refuse weights without numbers: in no memory and no store, or packed away from any tensor.
 
     Raises:
         UserError: there are some.
@@ -51,6 +51,12 @@ def check_held(model: nn.Module) -> None:
                     f"{name} of {type(model).__name__} is on the meta device, which holds no "
                     "numbers; load the model on a device that does"
                 )
+    for name, held in model.state_dict().items():
+        if not isinstance(held, Tensor):
+            raise UserError(
+                f"{name} of {type(model).__name__} is no tensor but a {type(held).__name__}, as "
+                "quantize_dynamic packs weights; give the model as it was before"
+            )
 
 
 def execution_device(module: nn.Module) -> torch.device | None:

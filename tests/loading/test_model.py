@@ -95,6 +95,30 @@ def test_a_model_of_which_a_part_has_no_numbers_is_refused(tiny):
     )
 
 
+def test_a_model_whose_layers_do_not_all_run_is_refused(tiny):
+    model = tiny("llama")
+    count = model.config.num_hidden_layers
+    model.config.num_hidden_layers = count + 1  # all that there are run
+    assert load_model(model).model is model
+    model.config.num_hidden_layers = count - 1
+    refuses(f"holds {count} layers and runs {count - 1}", load_model, model)
+    assert not any(block._forward_pre_hooks for block in model.model.layers)
+
+
+def test_a_model_whose_dtypes_do_not_go_together_is_refused(tiny):
+    model = tiny("llama")
+    model.model.norm.to(torch.float64)  # the last of the stack: what comes of it meets the head
+    refuses("its weights are of float32 and float64", load_model, model)
+    model.lm_head.to(torch.float64)
+    assert load_model(model).model is model
+
+
+@pytest.mark.filterwarnings("ignore")  # torch gives its quantised tensors up
+def test_a_model_whose_weights_are_packed_is_refused(tiny):
+    packed = torch.ao.quantization.quantize_dynamic(tiny("llama"), {torch.nn.Linear})
+    refuses("is no tensor but a dtype, as quantize_dynamic packs", load_model, packed)
+
+
 def test_a_loaded_model_is_taken_as_it_is(tiny):
     model = tiny("gpt2")
     found = load_model(model)
