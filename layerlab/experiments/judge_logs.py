@@ -96,7 +96,7 @@ def judge_logs(logs: Sequence[TrainingLog], asked: JudgeRequest) -> Comparison:
         stages,
         family,
         baselines,
-        declared={**dict.fromkeys(names, ()), **unlike},
+        declared=unlike.by_arm,
         unit=unit,
         more_seeds="run two or more of each arm",
     )

@@ -1,6 +1,7 @@
-"""Settings in which the arms of somebody's logs differ, read off the files beside the logs."""
+"""Settings in which the arms of somebody's logs differ, read off them and the files beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,10 +23,23 @@ VARIANT, FOLLOWING = "model.variant", "model.inner"
 MOST = 6  # settings that a verdict names
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnlikeSettings:
+    """Settings in which arms differ from the first.
+
+    Attributes:
+        by_arm: those that are known of, for each arm.
+        unknown: arms beside whose logs no configuration lies, so that there may be others.
+    """
+
+    by_arm: Mapping[str, Sequence[str]]
+    unknown: Sequence[str]
+
+
 def find_unlike(
     logs: Sequence[TrainingLog], names: Sequence[str], allowed: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return, by arm, the settings in which it differs from the first, beside those allowed.
+) -> UnlikeSettings:
+    """Return the settings in which each arm differs from the first, beside those allowed.
 
     A setting that takes the same values in the runs of both is equal; one that each seed has its
     own value of, the same in all arms, belongs to the seed.
@@ -33,72 +47,85 @@ def find_unlike(
     by_arm: dict[str, list[TrainingLog]] = {name: [] for name in names}
     for one in logs:
         by_arm[one.arm].append(one)
-    values = {name: _values(own) for name, own in by_arm.items()}
-    configured = {name: all(one.config for one in own) for name, own in by_arm.items()}
-    base = values[names[0]]
-    ours = all(one.finished is not None for one in logs)
+    bare = [name for name in names if not all(one.config for one in by_arm[name])]
+    unknown = list(names) if names[0] in bare else bare
+    ours = all(one.finished is not None and one.config for one in logs)
+    columns = _list_columns(logs)
 
     @cache
     def follows_seed(path: str) -> bool:
         return _follows_seed(logs, path)
 
-    def differs(path: str, own: Mapping[str, frozenset[str]]) -> bool:
-        if own.get(path) == base.get(path):
-            return False
+    def list_paths(name: str) -> list[str]:
+        whole = name not in unknown
+        base, own = (_values(by_arm[one], columns, whole=whole) for one in (names[0], name))
         # Of runs of layerlab: settings in which an arm differs as it is another variant.
         variant = ours and own.get(VARIANT) != base.get(VARIANT)
-        following = (VARIANT, FOLLOWING) if variant else ()
-        return not matches(path, [*NAMES, *allowed, *following]) and not follows_seed(path)
+        passed = [*NAMES, *allowed, *((VARIANT, FOLLOWING) if variant else ())]
+        unlike = (path for path in {**base, **own} if own.get(path) != base.get(path))
+        return [one for one in unlike if not matches(one, passed) and not follows_seed(one)]
 
-    return {
-        name: [path for path in {**base, **values[name]} if differs(path, values[name])]
-        for name in names
-        if configured[names[0]] and configured[name]
-    }
+    return UnlikeSettings(by_arm={name: list_paths(name) for name in names}, unknown=unknown)
 
 
-def describe_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    """Return remarks on arms that differ in settings, and on those nothing is known of."""
+def describe_unlike(unlike: UnlikeSettings, names: Sequence[str]) -> list[str]:
+    """Return remarks on arms that differ in settings, and on those of which not all are known."""
     told = [
         f"{name} differs from {names[0]} in {_several(paths)}"
-        for name, paths in unlike.items()
+        for name, paths in unlike.by_arm.items()
         if paths
     ]
-    unknown = [name for name in names if name not in unlike]
-    if unknown:
+    if unlike.unknown:
         told.append(
             "no configuration of their own lies beside the logs of all arms, so that what else "
-            f"differs is not known: {', '.join(unknown)}"
+            f"differs is not known: {', '.join(unlike.unknown)}"
         )
     return told
 
 
-def refuse_unlike(unlike: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+def refuse_unlike(unlike: UnlikeSettings, names: Sequence[str]) -> None:
     """Refuse arms that differ in what is not allowed.
 
     Raises:
         UserError: some do.
     """
-    for name, paths in unlike.items():
+    for name, paths in unlike.by_arm.items():
         if paths:
             raise UserError(
                 f"{name} differs from {names[0]} in {_several(paths)}; type --allow "
                 f"{paths[0]} for each that is compared on purpose, or leave out --strict"
             )
-    lacking = [name for name in names if name not in unlike]
-    if lacking:
+    if unlike.unknown:
         raise UserError(
-            f"no configuration of their own lies beside the logs of {', '.join(lacking)}, so that "
-            "--strict cannot be kept; put each log with its config.json or args.json into a folder "
-            "of its own, or leave --strict out"
+            f"no configuration of their own lies beside the logs of {', '.join(unlike.unknown)}, "
+            "so that --strict cannot be kept; put each log with its config.json or args.json into "
+            "a folder of its own, or leave --strict out"
         )
 
 
-def _values(logs: Sequence[TrainingLog]) -> dict[str, frozenset[str]]:
-    """Return the values that each setting takes in the runs of an arm."""
+def _list_columns(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return the settings that the tables of all runs have, but for what an arm is called by."""
+    return [
+        path
+        for path in logs[0].settings
+        if all(path in one.settings for one in logs)
+        and any(str(one.settings[path]) != one.arm for one in logs)
+    ]
+
+
+def _values(
+    logs: Sequence[TrainingLog], columns: Collection[str], *, whole: bool
+) -> dict[str, frozenset[str]]:
+    """Return the values that each setting takes in the runs of an arm.
+
+    Args:
+        columns: settings that stand in their tables.
+        whole: their configurations are known, and count.
+    """
     found: dict[str, set[str]] = {}
     for one in logs:
-        for path, value in one.config.items():
+        told = {path: one.settings[path] for path in columns}
+        for path, value in {**told, **(one.config if whole else {})}.items():
             found.setdefault(path, set()).add(repr(value))
     return {path: frozenset(values) for path, values in found.items()}
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.cells import list_numeric, read_numbers, read_words
+from layerlab.logs.column_settings import read_settings
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.filtered_losses import find_filtered
 from layerlab.logs.formats.exports import LEFT_OUT
@@ -134,6 +135,7 @@ def _read_run(
     """
     arm, seed = run
     read, timed, steps = readings.read, readings.timed, readings.steps
+    used = [*readings.runs, readings.loss, readings.step]
     rows = _take_rows(readings, run, every)
     own = np.arange(1.0, len(rows) + 1) if steps is None else steps[rows]
     order, again = _order(own)
@@ -148,7 +150,7 @@ def _read_run(
     own, losses = own[order], losses[order]
     if filtered is not None:
         losses[own >= filtered] = math.nan
-    bare = every[timed[every] & ~read[every]]
+    bare, whole = every[timed[every] & ~read[every]], readings.table.take(every)
     later = -math.inf if steps is None else float(steps[bare].max(initial=-math.inf))
     return TrainingLog(
         place=str(readings.path),
@@ -163,12 +165,13 @@ def _read_run(
         blank=later if later > own.max() else None,
         beside=beside,
         resumed=resumed,
-        words=tuple(find_words(table, [*readings.runs, readings.loss, readings.step])),
+        words=tuple(find_words(table, used)),
         empty=not read[rows[0]],
         tokens=_count_tokens(readings, every),
         filtered=filtered,
         updates=_count_updates(readings, rows),
-        finished=is_finished(readings.table.take(every)),
+        finished=is_finished(whole),
+        settings=read_settings(whole, used),
     )
 
 

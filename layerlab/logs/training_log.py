@@ -77,6 +77,7 @@ class TrainingLog:
         step_name: column that the steps are of; where there is none, rows are counted.
         mean: whether the loss is the mean over the whole run, as the train_loss of Trainer is.
         config: what the run was started with, where that lies beside; empty where it does not.
+        settings: as much of that as columns of its table tell.
         diverged: why the run itself says that it diverged; None where it does not.
         finished: whether the run has come to its end; None where nothing tells.
         again: readings of steps that were logged again, as a resumed run does; the last counts.
@@ -105,6 +106,7 @@ class TrainingLog:
     step_name: str = UPDATES[0]
     mean: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     diverged: str | None = None
     finished: bool | None = None
     again: int = 0

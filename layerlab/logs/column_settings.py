@@ -1,0 +1,42 @@
+"""Settings that stand in the rows of a table, beside what was measured."""
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# How trackers call a column of a setting, and how those who write a table themselves do.
+SECTION = re.compile(r"(params|config|hparams|hyperparameters|args)[./]", re.IGNORECASE)
+USUAL = re.compile(
+    r"(base_|max_|peak_|initial_)?(lr|learning_rate)|(\w+_)?batch_size|bsz?|weight_decay|wd"
+    r"|warmup(_\w+)?|optim(izer)?|(lr_)?scheduler(_type)?|\w*dropout|beta_?[12]|adam_\w+"
+    r"|(max|total|num)_steps|(num_)?(train_)?epochs|grad(ient)?_accumulation(_steps)?|grad_clip"
+    r"|max_grad_norm|context(_length)?|seq(uence)?_len(gth)?|block_size|width|depth|d_model"
+    r"|hidden_(size|dim)|(n|num)_(hidden_)?(layers?|heads?|params|parameters)|params|parameters"
+    r"|model_size|vocab_size|precision|dtype|git_(sha|commit)|commit",
+    re.IGNORECASE,
+)
+
+
+def read_settings(table: "pa.Table", used: Collection[str | None]) -> dict[str, Any]:
+    """Return the columns that say what a run was started with: of one value in all its rows.
+
+    Args:
+        table: rows of one run.
+        used: columns that say something else.
+    """
+    named = [one for one in table.column_names if one not in used and is_setting(one)]
+    values = {name: table[name].drop_null().unique().to_pylist() for name in named}
+    return {name: one[0] for name, one in values.items() if len(one) == 1}
+
+
+def is_setting(name: str) -> bool:
+    """Tell by its name whether a column may be of a setting.
+
+    Example:
+        >>> [is_setting(one) for one in ("lr", "params.seq_len", "train/batch_size", "val_loss")]
+        [True, True, True, False]
+    """
+    return bool(SECTION.match(name) or USUAL.fullmatch(name.rpartition("/")[2].strip()))
