@@ -102,8 +102,9 @@ def measure_amount(
     updates = max(1, round(tokens / (section.batch_size * block)))
     readings = _count_readings(updates, section.eval_steps)
     usual = StageAmount(tokens=tokens, updates=updates, row=block, readings=readings)
-    if isinstance(section, PretrainSection):
-        return _measure_texts(recipe, section, usual)
+    if isinstance(section, PretrainSection):  # which makes whole updates
+        whole = replace(usual, tokens=updates * section.batch_size * block)
+        return _measure_texts(recipe, section, whole)
     passed = 1.0 if section.tokens is not None else section.num_train_epochs
     part = section.validation_fraction
     held = tokens / passed * part / (1 - part)
