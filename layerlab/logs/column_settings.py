@@ -27,8 +27,11 @@ def read_settings(table: "pa.Table", used: Collection[str | None]) -> dict[str, 
         table: rows of one run.
         used: columns that say something else.
     """
-    named = [one for one in table.column_names if one not in used and is_setting(one)]
-    values = {name: table[name].drop_null().unique().to_pylist() for name in named}
+    from pyarrow import types
+
+    named = [one.name for one in table.schema if is_setting(one.name) and one.name not in used]
+    plain = [name for name in named if not types.is_nested(table.schema.field(name).type)]
+    values = {name: table[name].drop_null().unique().to_pylist() for name in plain}
     return {name: one[0] for name, one in values.items() if len(one) == 1}
 
 

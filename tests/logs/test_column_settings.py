@@ -1,10 +1,12 @@
 """Settings that stand in the rows of a table: what a run keeps to, and no measurement."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from layerlab.logs.column_settings import is_setting
+from layerlab.logs.column_settings import is_setting, read_settings
 from tests.logs.written import ROWS, read, write_csv
 
 
@@ -41,3 +43,18 @@ def test_a_column_that_says_something_else_is_none(tmp_path: Path) -> None:
     rows = [{**row, "optimizer": "lion", "lr": 0.5} for row in ROWS]
     (run,) = read(write_csv(tmp_path / "runs.csv", rows), arm="optimizer")
     assert run.arm == "lion" and run.settings == {"lr": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([[1], [1]], {}),
+        ([{"a": 1}, {"a": 1}], {}),
+        ([b"x", b"x"], {"lr": b"x"}),
+        ([True, True], {"lr": True}),
+        ([None, None], {}),
+        ([1.0, 2.0], {}),
+    ],
+)
+def test_cells_of_any_kind_are_looked_at(cells: list[Any], expected: dict[str, Any]) -> None:
+    assert read_settings(pa.table({"lr": cells}), []) == expected
