@@ -41,7 +41,7 @@ TEXTS = runpy.run_path(str(Path(__file__).with_name("page_texts.py")))["TEXTS"]
 # Files of sentences that stand on the pages of training, evaluation and adaptation.
 TOLD = (
     *("report/pages/adaptation_tables", "report/pages/evaluation", "report/pages/adaptation"),
-    *("report/pages/vocabulary", "report/views/equal_terms"),
+    *("report/pages/vocabulary", "report/views/equal_terms", "report/results/text_remarks"),
     *("experiments/analysis/verdict", "experiments/analysis/compare", "experiments/analysis/rows"),
     *(
         "training/monitor/rules",

@@ -20,7 +20,7 @@ from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequen
 from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, load_model
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
-from layerlab.loading.weights.hash import hashing
+from layerlab.loading.weights.hash import hash_tensors, hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
@@ -39,6 +39,7 @@ from layerlab.plugins import (
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
+from layerlab.report.results.text_remarks import describe_text
 from layerlab.system.hardware import explain_memory
 from layerlab.system.torch_settings import threads, usual_arithmetic
 from layerlab.system.untrusted.trust import granted_options, trust
@@ -198,6 +199,7 @@ class _Part:
     card: dict[str, Any]
     found: Readings
     text: list[dict[str, Any]]
+    tokens: str | None  # a hash of what it has read
     details: dict[Wanted, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -229,7 +231,8 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
             "tokens": [len(ids) for ids in pieces],
             "reads_ahead": ahead,
         }
-        part = _Part(card, found, _excerpts(subject, pieces))
+        tokens = hash_tensors((str(index), ids) for index, ids in enumerate(pieces))
+        part = _Part(card, found, _excerpts(subject, pieces), tokens)
         head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
         part.details = details(
@@ -329,6 +332,7 @@ def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, 
 
 def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
     """Return all but the tables and what follows from them: enough to repeat the inspection."""
+    readers = [part for part in parts if part.card["loss_nats"] is not None]
     return {
         "schema": SCHEMA,
         "layerlab": VERSION,
@@ -355,6 +359,11 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
             "hash": job.passage.hash,
             "hashed": job.passage.hash_source,
             "sequences": parts[0].text,
+            "remarks": describe_text(
+                [part.tokens for part in readers],
+                fewest=min((len(part.text) for part in readers), default=0),
+                samples=job.passage.samples,
+            ),
         },
         "measures": _declare(parts, job.measures),
     }

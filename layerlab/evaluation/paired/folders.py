@@ -217,8 +217,7 @@ def _list_own(given: str, folder: Path) -> Iterator[AnsweredModel]:
     content = load_result(folder).content
     records: dict[str, dict[str, Record]] = {}
     for one in (*content["subjects"], *content.get("tasks", ())):
-        if one["scores"]:
-            records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
+        records.setdefault(str(one["arm"]), {})[str(one["task"])] = one
     for arm, own in records.items():
         name = folder.resolve().name if len(records) == 1 else arm
         yield AnsweredModel(

@@ -38,7 +38,10 @@ _CARD: dict[str, Any] = {
     "reads_ahead": False,
     "tokens": [],
 }
-_TEXT: dict[str, Any] = {"source": "", "hash": "", "hashed": "", "sequences": []}
+_TEXT: dict[str, Any] = {
+    **dict.fromkeys(("source", "hash", "hashed"), ""),
+    **{"sequences": [], "remarks": []},
+}
 _MEASURE: dict[str, Any] = {
     **dict.fromkeys(("title", "unit", "source", "about", "equation"), ""),
     "per": [],

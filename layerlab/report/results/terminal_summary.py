@@ -67,6 +67,8 @@ def _lines(
 ) -> Iterator[list[StyledText]]:
     for model in content["models"]:
         yield [(f"{prose(str(model['name']), 80)}  ", "bold"), (_shape(model), "")]
+    for remark in content["text"].get("remarks", ()):
+        yield [(prose(str(remark)), "yellow")]
     for measure in content["measures"]:
         for gap in measure.get("not_applicable", ()):
             sentence = f"{measure['name']}: not applicable to {gap['model']}, because "

@@ -161,6 +161,28 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
         judged(tmp_path / "small", tmp_path / "wide")
 
 
+def test_a_task_of_ours_that_scores_no_question_is_named(tmp_path: Path) -> None:
+    from tests.evaluation.candidate import candidate, tokenizer
+    from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, READ
+    from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
+
+    kinds = {"own_choice": CHOICE, "own_read": READ}
+    tasks = [str(write_task(tmp_path / "tasks", one, body, 6)) for one, body in kinds.items()]
+    for name, width in (("small", 32), ("wide", 64)):
+        for folder, asked in (("both", tasks), ("text", tasks[1:])):
+            layerlab.evaluate(
+                candidate(512, hidden_size=width).model,
+                tasks=",".join(asked),
+                tokenizer=tokenizer(),
+                out=tmp_path / folder / name,
+                progress=False,
+            )
+    found = judged(tmp_path / "both" / "small", tmp_path / "both" / "wide")
+    assert "left out, as no metric scores each question: own_read" in found.content["remarks"]
+    said = r"no task has a score of each question \(own_read\)"
+    refuses(said, judged, tmp_path / "text" / "small", tmp_path / "text" / "wide")
+
+
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

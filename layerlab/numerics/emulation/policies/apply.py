@@ -5,6 +5,7 @@ output of a kept module flows on in float32 until a module in the low format tak
 hooks serve a real model in a low dtype and an emulated one, where dtypes are nominal.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from layerlab.numerics.emulation.policies.policy import (
 from layerlab.numerics.emulation.selection import patterns
 from layerlab.numerics.emulation.snapshot import Snapshot
 
+_LOG = logging.getLogger("layerlab")
 # What attention is given beside the stream, as transformers calls it.
 SUPPLIES = ("attention_mask", "alibi")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -147,9 +149,17 @@ def apply_precision(
     found = find_kept(model, policy)
     _check(model, found)
     followers = find_followers(model, low)
+    rounded = 0
     for owner, name, _, value, dtype in low_precision_weights(model, low, followers):
         kept = found.parameter(f"{owner}.{name}")
+        rounded += kept and value.dtype == low
         value.data = value.data.to(torch.float32 if kept else dtype)
+    if rounded:
+        _LOG.warning(
+            "of the parameters that the policy keeps in float32 %d were in %s already, and what was "
+            "rounded stays so: load a model in float32 that is stored in it",
+            *(rounded, str(low).removeprefix("torch.")),
+        )
     _install(model, found, low)
     setattr(model, APPLIED, policy)
     if (config := getattr(model, "config", None)) is not None:

@@ -122,6 +122,16 @@ def test_kept_parameters_are_untouched_and_others_rounded_once(dtype: torch.dtyp
     assert 0 < single < len(before)
 
 
+def test_kept_parameters_that_were_rounded_before_are_remarked_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = Policy(format="bf16", keep=("lm_head",))
+    apply_precision(copy.deepcopy(model("llama")), policy)
+    assert not caplog.records
+    apply_precision(copy.deepcopy(model("llama")).bfloat16(), policy)
+    assert "keeps in float32 1 were in bfloat16 already" in caplog.text
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_tied_head_takes_its_embedding_along(residual: bool) -> None:
     keep = ("lm_head", "residual") if residual else ("lm_head",)
