@@ -22,6 +22,7 @@ from layerlab.evaluation.results.folder import (
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
+from layerlab.system.csv_text import csv_of
 from layerlab.system.files import check_links, write_file
 from layerlab.validation import short_repr
 
@@ -176,7 +177,7 @@ class EvaluationResult:
         text = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
         write_file(folder / RESULTS, text + "\n")
         for kind in tables:
-            write_file(folder / TABLES / f"{kind}.csv", self.frame(kind).to_csv(index=False))
+            write_file(folder / TABLES / f"{kind}.csv", csv_of(self.frame(kind)))
         return EvaluationResult(self.content, folder)
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
-from layerlab.observe.tracing.attention.probe import HEARD, AttentionCall, implementation, probe
+from layerlab.observe.tracing.attention.probe import KERNELS, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.block_calls import (
     BlockCall,
@@ -95,15 +95,16 @@ def observing(model: PreTrainedModel) -> Iterator[None]:
     """
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
+    replaced = KERNELS.fullmatch(name)
     with evaluation_mode(model), run_uncompiled(model):
         try:
             for parameter in wanted:
                 parameter.requires_grad_(False)
-            if name not in HEARD:
+            if replaced:
                 model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
             yield
         finally:
-            if name not in HEARD:
+            if replaced:
                 model.set_attn_implementation(name)
             for parameter in wanted:
                 parameter.requires_grad_(True)

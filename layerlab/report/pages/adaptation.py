@@ -25,6 +25,7 @@ from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
+from layerlab.system.csv_text import csv_of
 from layerlab.system.own_page import check_own_links, is_own_page, mark_of
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
@@ -133,7 +134,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, indent=1)
     files.write_file(folder / DATA, data + "\n")
     for name in _KEPT:
-        table = pd.DataFrame(checked[name]).to_csv(index=False)
+        table = csv_of(pd.DataFrame(checked[name]))
         files.write_file(folder / TABLES / f"{name}.csv", table)
     for kind in KINDS:
         drawing = comparison_svg.curve_picture(_race(checked, kind))

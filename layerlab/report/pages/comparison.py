@@ -26,6 +26,7 @@ from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scr
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
 from layerlab.system import files
+from layerlab.system.csv_text import csv_of
 from layerlab.system.own_page import is_own_page, mark_of
 
 _SCRIPTS = (
@@ -328,7 +329,7 @@ def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str]
     for name in names:
         rows = [{key: _cell(one) for key, one in row.items()} for row in _rows(content, name)]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_HEADS[name]))
-        written = table.to_csv(index=False).encode("utf-8", "backslashreplace").decode()
+        written = csv_of(table).encode("utf-8", "backslashreplace").decode()
         files.write_file(folder / TABLES / f"{name}.csv", written)
 
 

@@ -16,6 +16,7 @@ from pandas.api import types
 
 from layerlab.errors import UserError
 from layerlab.records.json_values import json_text, json_values
+from layerlab.system.csv_text import csv_of
 
 DTYPES = ("int64", "float64", "bool", "str")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -69,7 +70,7 @@ def write_tables(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
     """Write every table as CSV (numbers with all their digits) and as Parquet."""
     folder.mkdir()
     for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv", index=False, encoding="utf-8")
+        (folder / f"{name}.csv").write_text(csv_of(frame), encoding="utf-8", newline="")
         frame.to_parquet(folder / f"{name}.parquet", index=False)
 
 

@@ -21,6 +21,7 @@ from layerlab.report.pages.study import language_of, render
 from layerlab.report.results import folder as disk
 from layerlab.report.views.tables import decode_table, encode_table, tidy
 from layerlab.report.views.text import prose
+from layerlab.system.csv_text import csv_of
 from layerlab.system.files import from_here, write_file
 from layerlab.validation import suggest
 
@@ -136,7 +137,7 @@ class StudyResult:
             tables = empty / disk.TABLES
             tables.mkdir()
             for name, frame in self._frames.items():
-                frame.to_csv(tables / f"{name}.csv", index=False, encoding="utf-8")
+                (tables / f"{name}.csv").write_text(csv_of(frame), encoding="utf-8", newline="")
             if figures is not None:
                 draw(_figures(self._content["pictures"]), empty, figures)
 

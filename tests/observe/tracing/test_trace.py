@@ -5,7 +5,9 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import AttentionInterface
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy, first_tensor, with_first
@@ -245,6 +247,36 @@ def test_attention_that_is_not_a_softmax_of_qk_is_refused(tiny, monkeypatch, dty
             parameter.mul_(20 if parameter.dim() > 1 else 1)
     _, found = traced(model.to(dtype))
     assert "it is not plain attention" in found.silent[0]
+
+
+def test_an_attention_of_the_users_is_heard_as_it_is(tiny):
+    """In its place sdpa would give the streams of another model."""
+
+    def doubled(module, query, key, value, mask, scaling=None, **_):
+        weights = torch.softmax(2 * query @ key.transpose(-1, -2) * scaling + mask, -1)
+        return (weights @ value).transpose(1, 2), weights
+
+    model = tiny("llama", num_key_value_heads=4)
+    AttentionInterface.register("doubled", doubled)
+    AttentionMaskInterface.register("doubled", eager_mask)
+    try:
+        model.set_attn_implementation("doubled")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(20 if parameter.dim() > 1 else 1)
+            found = model(input_ids=TOKENS[None], output_hidden_states=True)
+        layers, told = traced(model)
+        assert all(torch.equal(layers[n].stream, found.hidden_states[n][0]) for n in (0, 1))
+        assert told.loss_nats == [pytest.approx(float(_loss(found.logits[0])), abs=1e-5)]
+        assert "it is not plain attention" in told.silent[0]
+        assert model.config._attn_implementation == "doubled"
+    finally:
+        AttentionInterface._global_mapping.pop("doubled")
+        AttentionMaskInterface._global_mapping.pop("doubled")
+
+
+def _loss(logits):
+    return functional.cross_entropy(logits[:-1].double(), TOKENS[1:])
 
 
 def test_attention_is_checked_on_every_sequence(tiny):

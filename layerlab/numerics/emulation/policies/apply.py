@@ -156,8 +156,8 @@ def apply_precision(
         value.data = value.data.to(torch.float32 if kept else dtype)
     if rounded:
         _LOG.warning(
-            "of the parameters that the policy keeps in float32 %d were in %s already, and what was "
-            "rounded stays so: load a model in float32 that is stored in it",
+            "of the parameters that the policy keeps in float32 %d were in %s already, and what "
+            "was rounded stays so: load a model in float32 that is stored in it",
             *(rounded, str(low).removeprefix("torch.")),
         )
     _install(model, found, low)

@@ -11,6 +11,7 @@ codegen, ...) are heard through a torch function mode that sees their softmax or
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from torch.overrides import TorchFunctionMode
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, interface_of
 from layerlab.observe.tracing.attention.record import AttentionRecord
 
-HEARD = ("eager", "sdpa")
+# Of transformers and its Hub: kernels that form no scores, and whose mathematics is that of sdpa.
+KERNELS = re.compile(r"flash_attention\w*|flex_attention|paged\|.*|\w+_paged|.*/.*")
 CHECKED_ROWS = 16
 # What attention is given to add to its scores.
 BIASES = ("alibi", "position_bias")
