@@ -59,6 +59,23 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def parameter_gradients(model: nn.Module, *, wanted: bool) -> Iterator[None]:
+    """Have all parameters of a model ask for a gradient, or none of them, until the block ends.
+
+    By name: accelerate puts others in the place of those that it brings and takes away again.
+    """
+    every = model.named_parameters(remove_duplicate=False)
+    before = {path: one.requires_grad for path, one in every if one.is_floating_point()}
+    try:
+        for path in before:
+            model.get_parameter(path).requires_grad_(wanted)
+        yield
+    finally:
+        for path, asked in before.items():
+            model.get_parameter(path).requires_grad_(asked)
+
+
+@contextmanager
 def threads(parameters: int) -> Iterator[int]:
     """Use one thread for a small model, one per physical core for a large one.
 

@@ -58,11 +58,12 @@ def _home(benchmark: Benchmark, folder: Path | None) -> Path:
 
 def _find(home: Path, wanted: str) -> BenchmarkFile | None:
     direct = home / wanted
-    if direct.is_file():
+    if direct.is_file():  # where it is expected
         return BenchmarkFile(str(direct), _read(direct))
     inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
     paths = (path for path in inside if _ends(path.relative_to(home).as_posix(), wanted))
-    found = [BenchmarkFile(str(path), _read(path)) for path in paths] or [
+    found = [BenchmarkFile(str(path), _read(path)) for path in paths]
+    found += [
         BenchmarkFile(f"{path}:{name}", content)
         for path in filter(is_archive, inside)
         for name, content in _members(path, PurePosixPath(wanted).suffix).items()

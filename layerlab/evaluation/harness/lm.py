@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from layerlab.errors import UserError
 from layerlab.evaluation.harness.model_checks import (
     list_appended,
     max_length,
@@ -27,16 +26,15 @@ from layerlab.evaluation.harness.model_checks import (
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward, split_cuts
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, trim_row, unit_roundoff
+from layerlab.evaluation.lm_eval_tasks.chat_prompts import render_chat
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager, utils
 from layerlab.evaluation.metrics.mark import answer_limit, marked_length
 from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
-from layerlab.records.parse import check_text
 from layerlab.system.hardware import CatchOutOfMemory, release_memory
 from layerlab.system.logs import hush
-from layerlab.system.untrusted.limits import check_work
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
@@ -112,23 +110,16 @@ class HarnessModel(HFLM):
         bare = super().tok_encode(string, add_special_tokens=False)
         return found if len(found) == len(bare) else found[:-after]
 
-    def apply_chat_template(self, *args: Any, **options: Any) -> str:
+    def apply_chat_template(self, chat_history: Any, *args: Any, **options: Any) -> str:
         """Write a conversation as the model's template has it, once its cost has been checked.
 
         Raises:
-            UserError: the template refuses it, or takes too much.
+            UserError: the template refuses it, takes too much, or does not write it whole.
         """
-        render = functools.partial(super().apply_chat_template, *args, **options)
-        if not self._rendered:
-            check_work(render, "the chat template", "one question")
+        render = functools.partial(super().apply_chat_template, chat_history, *args, **options)
+        text = render_chat(render, chat_history, first=not self._rendered)
         self._rendered = True
-        try:
-            return str(check_text(render()))
-        except Exception as error:  # whatever a template's own code raises
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"the chat template refuses a question: {message}; use another"
-            ) from None
+        return text
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)

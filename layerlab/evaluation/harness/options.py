@@ -160,6 +160,14 @@ def describe_appended(name: str, tokens: str) -> str:
     )
 
 
+def describe_dropped(name: str) -> str:
+    """Describe a chat template that leaves out what tasks put into the system turn."""
+    return (
+        f"{name}: its chat template does not write the system turn, where tasks have their "
+        "instructions: no prompt holds one"
+    )
+
+
 def describe_alone(name: str) -> str:
     """Describe why prompts are run one at a time in an arithmetic.
 

@@ -31,9 +31,11 @@ from layerlab.evaluation.harness.options import (
     describe_added,
     describe_alone,
     describe_appended,
+    describe_dropped,
 )
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.chat_prompts import date_template, keeps_instruction
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
@@ -96,6 +98,8 @@ class EvaluationRun:
         if tokenizer is not None and appended and not all(leaf.reads for leaf in leaves):
             tokens = " ".join(map(str, tokenizer.convert_ids_to_tokens(appended)))
             self.notes.append(describe_appended(self.subject.name, tokens))
+        if self.options.chat and not keeps_instruction(tokenizer):
+            self.notes.append(describe_dropped(self.subject.name))
         if self.subject.reads_ahead:
             self.notes.append(describe_ahead(self.subject.name))
         if self.subject.lacks_policy:
@@ -159,12 +163,11 @@ class EvaluationRun:
         options = self.options
         record = leaf.record(found, scoring, options) | {"seconds": round(seconds, 3)}
         record.update(scoring=scoring, cot=leaf.cot(options), chat=options.chat)
-        template = getattr(self.subject.tokenizer, "chat_template", None)
         record["asked"] = hash_manner(
             leaf.task,
             shots=found.shots.asked,
             seed=options.seed,
-            template=template if options.chat else None,
+            template=date_template(self.subject.tokenizer) if options.chat else None,
             metric=found.worth,
         )
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.cache.folder is not None else None
@@ -226,13 +229,14 @@ class EvaluationRun:
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options
+        chat = options.chat and date_template(self.subject.tokenizer)
         parts = {
             "model": model,
             "context": str(max_length(self.subject)),
             "arithmetic": self.arithmetic.key + (rounder() if self.arithmetic.format else ""),
             "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,
-            "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
+            "options": f"{options.shots} {options.limit} {options.seed} {chat}",
             "cot": str(leaf.cot(options)),
             "versions": f"{ENGINE} layerlab {VERSION} {scorer()} {versions()}",
         }

@@ -30,7 +30,7 @@ from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.system.hardware import is_out_of_memory
-from layerlab.system.torch_settings import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode, parameter_gradients
 
 
 @dataclass(kw_only=True)
@@ -93,21 +93,16 @@ def observing(model: PreTrainedModel) -> Iterator[None]:
     It is in evaluation mode, without parameter gradients, with an attention that can be heard, and
     uncompiled.
     """
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
     replaced = KERNELS.fullmatch(name)
-    with evaluation_mode(model), run_uncompiled(model):
+    with evaluation_mode(model), run_uncompiled(model), parameter_gradients(model, wanted=False):
         try:
-            for parameter in wanted:
-                parameter.requires_grad_(False)
             if replaced:
                 model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
             yield
         finally:
             if replaced:
                 model.set_attn_implementation(name)
-            for parameter in wanted:
-                parameter.requires_grad_(True)
 
 
 class _Watcher:

@@ -43,8 +43,12 @@ def test_a_file_is_found_in_an_archive(tmp_path: Path, ending: str) -> None:
     (found,) = read_files(CEVAL, PART, "val", tmp_path)
     assert found == (f"{archive}:data/val/law_val.csv", b"in the archive")
     assert is_here(CEVAL, tmp_path) is False  # another subject is the first one
-    put(tmp_path, "ceval/elsewhere/val/law_val.csv", "loose")
-    assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"loose"
+    loose = put(tmp_path, "ceval/elsewhere/val/law_val.csv", "in the archive")
+    assert read_files(CEVAL, PART, "val", tmp_path)[0].name == str(loose)
+    loose.write_text("another")
+    refuses("law_val.csv differ, and nothing says", read_files, CEVAL, PART, "val", tmp_path)
+    put(tmp_path, "ceval/val/law_val.csv", "where it is expected")
+    assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"where it is expected"
 
 
 def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from accelerate import disk_offload
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
@@ -108,6 +109,17 @@ def test_the_model_is_restored_exactly_also_after_an_exception(tiny, family, fai
     else:
         run()
     assert state(model) == before
+
+
+def test_weights_that_are_brought_ask_for_gradients_as_before(tiny, tmp_path):
+    """accelerate puts other parameters in their place."""
+    model = tiny("llama")
+    model.model.norm.requires_grad_(False)
+    disk_offload(model, str(tmp_path), torch.device("cpu"))
+    before = [one.requires_grad for one in model.parameters()]
+    traced(model)
+    assert [one.requires_grad for one in model.parameters()] == before
+    assert before.count(False) == 1
 
 
 def test_a_hook_of_the_users_is_not_lost(tiny):

@@ -15,6 +15,7 @@ from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic, modes
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.parameter_layers import hearing_front, layer_of
 from layerlab.records.layer_names import EMBEDDING
+from layerlab.system.torch_settings import parameter_gradients
 
 Gradients = Mapping[str, Tensor]
 
@@ -52,18 +53,11 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
 def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
     """Return the gradients of the mean next-token loss with respect to all parameters."""
     model: Any = run.model
-    wanted = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-    before = [parameter.requires_grad for parameter in wanted]
     try:
-        for parameter in wanted:
-            parameter.requires_grad_(True)
-        with run.running(backward=True):
+        with parameter_gradients(model, wanted=True), run.running(backward=True):
             model(input_ids=tokens[None], labels=tokens[None], use_cache=False).loss.backward()
     except (UserError, RuntimeError, ValueError, AssertionError) as reason:
         raise NotApplicable(f"its gradients cannot be computed: {reason}") from reason
-    finally:
-        for parameter, asked in zip(wanted, before, strict=True):
-            parameter.requires_grad_(asked)
     return run.gradients
 
 
