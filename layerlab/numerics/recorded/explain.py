@@ -147,7 +147,13 @@ def explain_record(
 def _tell_temperature(found: TemperatureFit | None) -> list[Cause]:
     if found is None or not found.is_applied:
         return []
-    name = f"temperature {found} applied"
+    # Who changes weights, as by an adapter, changes the scale of logits, too.
+    name = (
+        f"temperature {found} applied"
+        if found.is_typed
+        else f"logits of another scale, as weights that differ have them (by the size of a "
+        f"temperature of {found}, which nobody types)"
+    )
     return [Cause(name=name, left=found.left, whole=found.whole, sure=True)]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from layerlab.numerics.profiles.profile import NumericsProfile
@@ -97,6 +97,11 @@ class TemperatureFit:
     def is_applied(self) -> bool:
         """Return whether the interval is apart from 1."""
         return self.high < 1 or self.low > 1
+
+    @property
+    def is_typed(self) -> bool:
+        """Return whether a number of two decimals lies in the interval, as a user types one."""
+        return ceil(100 * self.low) <= 100 * self.high
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,11 @@ from layerlab.loading.model import load_model
 from layerlab.numerics.profiles.lanes import Lane
 from layerlab.numerics.profiles.profile import NumericsProfile, load_profile
 from layerlab.numerics.profiles.token_scores import TokenScores
+from layerlab.numerics.recorded.explain import _tell_temperature
 from layerlab.numerics.recorded.logit_mistakes import RecordedLogits, find_cap
 from layerlab.numerics.recorded.mistakes import ROUNDED, find_rounded
 from layerlab.numerics.recorded.record import TokenRecord
+from layerlab.numerics.recorded.recorded_gap import TemperatureFit
 from layerlab.numerics.recorded.rounding_limits import LEAST, find_limits
 from layerlab.numerics.recorded.slight_mistakes import LogitSlopes, estimate, fit_temperature
 from tests.numerics.recorded.recording import CANDIDATES, EAGER, find, load, record
@@ -119,6 +121,22 @@ def test_a_slight_temperature_is_a_bug(
     assert "a bug, not rounding: temperature" in str(found) and 0 < found.excess < 1
     assert found.to_dict()["is_bug"] is True
     assert f"no rounding         explains {found.excess:.1%} of it" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"),
+    [
+        (0.9856, 0.9947, "temperature 0.9901 (0.9856 to 0.9947) applied"),
+        (0.9933, 0.9984, "logits of another scale, as weights that differ have them"),
+        (1.004, 1.01, "temperature 1.007 (1.004 to 1.01) applied"),
+        (1.001, 1.004, "logits of another scale, as weights that differ have them"),
+    ],
+)
+def test_a_temperature_that_nobody_types_is_a_scale(low: float, high: float, name: str) -> None:
+    value = 0.9901 if high < 0.995 else (low + high) / 2
+    fit = TemperatureFit(value=value, low=low, high=high, left=0.04, bias=0.0, whole=0.1)
+    (cause,) = _tell_temperature(fit)
+    assert cause.sure and cause.name.startswith(name)
 
 
 @pytest.mark.full
