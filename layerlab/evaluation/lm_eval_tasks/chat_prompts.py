@@ -8,12 +8,12 @@ from layerlab.errors import UserError
 from layerlab.records.parse import check_text
 from layerlab.system.untrusted.limits import check_work
 
-Turn = Mapping[str, str]
+ChatTurn = Mapping[str, str]
 # No template writes it by itself.
 _SENTINEL = "what-a-system-turn-says"
 
 
-def render_chat(render: Callable[[], Any], turns: Sequence[Turn], *, first: bool) -> str:
+def render_chat(render: Callable[[], Any], turns: Sequence[ChatTurn], *, first: bool) -> str:
     """Write a conversation that ends with a question.
 
     Args:
@@ -36,7 +36,7 @@ def render_chat(render: Callable[[], Any], turns: Sequence[Turn], *, first: bool
     return text
 
 
-def _check_turns(turns: Sequence[Turn], text: str) -> None:
+def _check_turns(turns: Sequence[ChatTurn], text: str) -> None:
     """Refuse a prompt without its question or one of its examples; blanks do not count.
 
     Raises:
