@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab.loading.weights.hash import hash_tensors
 from layerlab.system.untrusted.python_file import SHARED, hash_imports, read_imported
@@ -49,6 +50,8 @@ def describe_state(model: nn.Module) -> list[str]:
     values = _Values(model)
     for name, module in model.named_modules():
         found += [f"{name} {state}" for state in values.describe_module(module)]
+    name = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    found.append(f"attention {values.describe(ALL_ATTENTION_FUNCTIONS.get(name))}")
     kinds = {type(module) for module in model.modules()} | values.kinds
     return found + sorted(_identify(kind) for kind in kinds if not _is_known(kind.__module__))
 
@@ -77,9 +80,10 @@ class _Values:
             if name == "forward":  # what moves weights to a device hangs itself in here
                 yield "moved" if _moves(own.get("_hf_hook")) else _unknown()
             else:
-                yield f"{name} {self._describe(own[name])}"
+                yield f"{name} {self.describe(own[name])}"
 
-    def _describe(self, value: Any) -> str:
+    def describe(self, value: Any) -> str:
+        """Return what tells a value apart; a word that is never the same where nothing does."""
         if isinstance(value, Enum):
             return f"{type(value).__qualname__} {value!r}"
         if isinstance(value, _PLAIN):
@@ -104,7 +108,7 @@ class _Values:
         if isinstance(value, partial):
             return f"partial {self._list((value.func, value.args, value.keywords))}"
         if isinstance(value, MethodType):
-            return f"{value.__func__.__qualname__} of {self._describe(value.__self__)}"
+            return f"{value.__func__.__qualname__} of {self.describe(value.__self__)}"
         if isinstance(value, nn.Module):  # that is no part of the model
             weights = hash_tensors(value.state_dict(keep_vars=True).items())
             parts = [one for each in value.modules() for one in self.describe_module(each)]
@@ -117,7 +121,7 @@ class _Values:
         if isinstance(value, list | tuple):
             return f"{self._name_kind(kind)} {self._list(value)} {own}"
         if isinstance(value, set | frozenset):
-            return f"{self._name_kind(kind)} {sorted(map(self._describe, value))} {own}"
+            return f"{self._name_kind(kind)} {sorted(map(self.describe, value))} {own}"
         # A part of it that is written in another language is not seen.
         if attributes is None or kind.__basicsize__ > _Bare.__basicsize__:
             return _unknown()
@@ -128,7 +132,7 @@ class _Values:
         return self._list((name, attributes[name]) for name in sorted(names, key=str))
 
     def _list(self, values: Iterable[Any]) -> str:
-        return str([self._describe(one) for one in values])
+        return str([self.describe(one) for one in values])
 
     def _name_function(self, value: FunctionType | BuiltinFunctionType) -> str:
         owner = getattr(value, "__self__", None)  # of torch's functions in another language

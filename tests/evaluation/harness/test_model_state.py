@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import AttentionInterface
 
 from layerlab.evaluation.harness.model_state import describe_state
 
@@ -104,3 +105,15 @@ def test_only_what_accelerate_itself_hangs_in_is_known() -> None:
     assert describe_state(moved) == describe_state(moved)
     accelerate.hooks.add_hook_to_module(moved[0], Doubling(), append=True)
     assert describe_state(moved) != describe_state(moved)
+
+
+def test_attention_of_the_users_own_is_never_known(tiny: Callable[..., Any]) -> None:
+    """Its name says nothing of what it computes."""
+    model = tiny("llama")
+    assert describe_state(model) == describe_state(model)
+    AttentionInterface.register("own", lambda *_, **__: None)
+    try:
+        model.config._attn_implementation = "own"
+        assert describe_state(model) != describe_state(model)
+    finally:
+        AttentionInterface._global_mapping.pop("own")
