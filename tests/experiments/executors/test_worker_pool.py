@@ -63,7 +63,7 @@ def test_a_worker_carries_out_one_run_after_another(
         assert found.result["nats"] == alone["nats"]
         assert (found.folder / LOG).read_text() == ""
     peaks = [one.result["peak_memory_bytes"] for one in (first, second, third) if one.result]
-    assert max(peaks) < 1.1 * min(peaks)
+    assert max(peaks) < 1.3 * min(peaks)  # pages of files come and go with what else runs
 
 
 @pytest.mark.full
