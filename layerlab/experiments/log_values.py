@@ -11,8 +11,9 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.readings.curves import MOST
+from layerlab.experiments.unlike_logs import refuse_unlike_readings
 from layerlab.logs.directions import is_higher_better
-from layerlab.logs.training_log import UPDATES, TrainingLog
+from layerlab.logs.training_log import TrainingLog
 from layerlab.records.run import RunRecord
 from layerlab.validation import short_repr
 
@@ -60,7 +61,7 @@ def make_records(
     """
     numbers = number_seeds(logs)
     _refuse_twice(logs, numbers)
-    _refuse_unlike_steps(logs)
+    refuse_unlike_readings(logs)
     if higher:
         _refuse_unlike_scores(logs, judged)
     else:
@@ -120,20 +121,6 @@ def find_direction(logs: Sequence[TrainingLog], *, higher: bool) -> bool:
 
 def _is_whole(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < 16
-
-
-def _refuse_unlike_steps(logs: Sequence[TrainingLog]) -> None:
-    seen: dict[str, TrainingLog] = {}
-    for one in logs:
-        name = one.step_name.lower()
-        seen.setdefault(UPDATES[0] if name in UPDATES else name, one)
-    if len(seen) > 1:
-        first, other, *_ = seen.values()
-        raise UserError(
-            f"readings of {other.name} are counted in {short_repr(other.step_name)} "
-            f"({other.place}) and those of {first.name} in {short_repr(first.step_name)} "
-            f"({first.place}), which are not comparable; name one that all have with --step COLUMN"
-        )
 
 
 def _refuse_unlike_losses(logs: Sequence[TrainingLog]) -> None:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from layerlab.logs.training_log import PARTS, TEXTS
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -42,4 +44,6 @@ def is_setting(name: str) -> bool:
         >>> [is_setting(one) for one in ("lr", "params.seq_len", "train/batch_size", "val_loss")]
         [True, True, True, False]
     """
+    if name.lower() in PARTS or name.lower().removeprefix("is_") in TEXTS:
+        return True  # which text rows are of
     return bool(SECTION.match(name) or USUAL.fullmatch(name.rpartition("/")[2].strip()))

@@ -171,7 +171,7 @@ def _read_run(
         filtered=filtered,
         updates=_count_updates(readings, rows),
         finished=is_finished(whole),
-        settings=read_settings(whole, used),
+        settings=read_settings(whole, used) | read_settings(table, used),
     )
 
 
