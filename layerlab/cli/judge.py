@@ -73,7 +73,7 @@ def judge(
         typer.Option(
             metavar="SETTING",
             help="Arms may differ in it; may be repeated. Of evaluations: prompts, questions, "
-            "tasks.",
+            "tasks, marks.",
         ),
     ] = None,
     strict: Annotated[

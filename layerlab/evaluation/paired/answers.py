@@ -74,6 +74,7 @@ class TaskAnswers:
         program: that asked.
         limited: tokens that a written answer could have where the context allowed fewer than the
             task.
+        marking: how answers were marked, as far as lm-eval tells it, by the names of settings.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class TaskAnswers:
     fields: Sequence[str] = ()
     program: str = LM_EVAL
     limited: int | None = None
+    marking: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Record]]:
@@ -160,11 +162,15 @@ def read_samples(
                 found[key] = parse_answer(row, documents)
     if not found:
         raise UserError(f"{path} holds no answer; evaluate again")
-    several = len({way for own in marks.values() for _, way in own}) > 1
+    ways = sorted({way for own in marks.values() for _, way in own})
+    several = len(ways) > 1
     for key, own in marks.items():
         named = {(f"{name},{way}" if several else name): one for (name, way), one in own.items()}
         found[key].scores.update(named)
-    return TaskAnswers(path=path, answers=found, higher=higher or {}, fields=fields)
+    marking = {"filter": ", ".join(ways)} if ways else {}
+    return TaskAnswers(
+        path=path, answers=found, higher=higher or {}, fields=fields, marking=marking
+    )
 
 
 def parse_answer(row: Record, documents: Sequence[str], settings: str = "") -> ModelAnswer:

@@ -51,7 +51,7 @@ class PairedRequest:
         documents: fields of a question that say what document it is about.
         margin: within which two models count as alike, in units of the score, which is then
             tested too.
-        allowed: what may differ: prompts, questions, tasks.
+        allowed: what may differ: prompts, questions, tasks, marks.
         confidence: of the intervals.
         name: of the comparison.
     """

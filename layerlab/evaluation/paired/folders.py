@@ -25,11 +25,12 @@ from layerlab.evaluation.paired.answers import (
 )
 from layerlab.evaluation.paired.harness_results import (
     check_answers,
+    describe_marking,
     list_told,
     pick_directions,
     read_results,
 )
-from layerlab.evaluation.paired.one_model import list_unlike_settings
+from layerlab.evaluation.paired.one_model import list_settings, list_unlike_settings
 from layerlab.evaluation.results.folder import PARTS, RESULTS
 from layerlab.evaluation.results.result import load_result
 from layerlab.logs.formats import own_run, tensorboard, trainer_state
@@ -61,6 +62,7 @@ class AnsweredModel:
         results: of lm-eval, what lies beside the answers to each task, and where it would.
         missing: tasks that results tell of, and to which a folder holds no answers.
         unlike: settings in which its tasks were asked in more than one way.
+        settings: of lm-eval, with which it was loaded and asked last.
     """
 
     name: str
@@ -73,6 +75,7 @@ class AnsweredModel:
     results: Mapping[str, tuple[Path, Record]] = field(default_factory=dict)
     missing: Sequence[str] = ()
     unlike: Sequence[str] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -90,7 +93,7 @@ class AnsweredModel:
             beside, results = self.results[task]
             found = read_samples(path, documents, pick_directions(results, task))
             check_answers(task, found, results, beside)
-            return found
+            return replace(found, marking={**found.marking, **describe_marking(task, results)})
         return _read_own(self.folder, self.records[task], documents)
 
 
@@ -160,6 +163,8 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
     results = _read_results(folder, {date for each in dated.values() for date, _ in each})
     told = set[str]().union(*(list_told(one) for _, one in results.values()))
     used = {date: results[date] for date, _ in sorted(latest.values())}
+    if expand_home(given).is_dir():
+        _refuse_newer(folder, {task: date for task, (date, _) in latest.items()})
     return AnsweredModel(
         name=name,
         given=given,
@@ -171,7 +176,30 @@ def _group(given: str, folder: Path, files: Sequence[Path], name: str) -> Answer
         # Whoever names a file does not ask for those beside it.
         missing=sorted(told - latest.keys()) if expand_home(given).is_dir() else (),
         unlike=list_unlike_settings(list(used.values())),
+        settings=list_settings(list(used.values())[-1][1]),
     )
+
+
+def _refuse_newer(folder: Path, dates: Mapping[str, str]) -> None:
+    """Refuse answers of which the results are newer, as those of an evaluation without answers.
+
+    Args:
+        dates: of the latest answers to each task.
+
+    Raises:
+        UserError: there are some.
+    """
+    for path in sorted(folder.glob("results_*.json")):
+        date = path.stem.partition("_")[2]
+        if date <= min(dates.values()):
+            continue
+        told = list_told(read_results(path))
+        if newer := sorted(task for task, own in dates.items() if task in told and own < date):
+            raise UserError(
+                f"{path} is newer than the answers to {short_repr(newer[0])} beside it, which are "
+                "of an earlier evaluation; evaluate again with --log_samples, or move the newer "
+                "results away"
+            )
 
 
 def _read_results(folder: Path, dates: Collection[str]) -> dict[str, tuple[Path, Record]]:

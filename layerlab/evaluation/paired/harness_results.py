@@ -1,6 +1,8 @@
 """The results that lm-eval writes beside answers: what they say of these, and whether it is so."""
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +17,7 @@ from layerlab.records.parse import one_line, read_json
 _TABLES = ("results", "configs", "higher_is_better", "n-samples")
 # Metrics that are means over questions where a task does not say how they come about.
 _MEANS = ("acc", "acc_norm", "exact_match")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def read_results(path: Path) -> Record:
@@ -52,6 +55,19 @@ def pick_directions(results: Record, task: str) -> dict[str, bool]:
         str(name): one or ways.get(str(name)) == "perplexity"
         for name, one in told.items()
         if isinstance(one, bool)
+    }
+
+
+def describe_marking(task: str, results: Record) -> dict[str, str]:
+    """Return how answers to a task are marked, by the names of settings that results tell."""
+    config, versions = results.get("configs", {}).get(task, {}), results.get("versions")
+    found = {name: config.get(name) for name in ("filter_list", "metric_list", "repeats")}
+    found["version"] = versions.get(task) if isinstance(versions, Mapping) else None
+    # Of a function its address in memory is written, too.
+    return {
+        name: _ADDRESS.sub("", json.dumps(one, sort_keys=True))
+        for name, one in found.items()
+        if one is not None
     }
 
 

@@ -31,6 +31,12 @@ _PLACE = (
 )
 # How questions were asked, beside the arguments of the model.
 _ASKED = ("system_instruction", "chat_template", "fewshot_as_multiturn")
+# What also decides answers, and what is each model's own.
+_ASKING = ("max_length", "lm_eval_version")
+_OWN = (
+    *("pretrained", "path", "base_url", "revision", "subfolder", "gguf_file", "peft", "delta"),
+    *("lora_local_path", "tokenizer", "chat_template", "model_revision", "model_sha"),
+)
 
 
 def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
@@ -55,6 +61,37 @@ def list_unlike_settings(results: Sequence[tuple[Path, Record]]) -> list[str]:
             )
         unlike.update(differ)
     return sorted(unlike)
+
+
+def list_settings(results: Record) -> dict[str, str]:
+    """Return what a model was loaded and asked with, by name, as far as results tell it."""
+    if not results.get("config"):
+        return {}
+    asking = {name: results.get(name) for name in _ASKING}
+    known = {name: str(one) for name, one in asking.items() if one is not None}
+    return {**dict(_list_settings(results)), **known}
+
+
+def describe_settings(models: Sequence[Mapping[str, str]]) -> list[str]:
+    """Describe settings in which models were asked or loaded otherwise, but for each one's own.
+
+    Args:
+        models: settings of each; empty where nothing is known.
+    """
+    known = [one for one in models if one]
+    names = sorted({name for one in known for name in one if name not in _OWN})
+    told = []
+    for name in names:
+        values = [one.get(name, "none given") for one in known]
+        everywhere = all(name in one for one in known)
+        better = _TOLD.get(name)
+        if (name in (*_FOUND, *_ASKING) and not everywhere) or (
+            better is not None and all(better in one for one in known)
+        ):
+            continue
+        if len(set(values)) > 1:
+            told.append(f"{name} ({' and '.join(dict.fromkeys(map(short_repr, values)))})")
+    return told
 
 
 def _list_unlike(here: Mapping[str, str], there: Mapping[str, str]) -> Iterator[str]:

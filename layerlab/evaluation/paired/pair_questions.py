@@ -19,7 +19,7 @@ DOCUMENTS = (
     *("paragraph", "context", "document"),
 )
 NO_DOCUMENTS = "none"
-ALLOWED = ("prompts", "questions", "tasks")
+ALLOWED = ("prompts", "questions", "tasks", "marks")
 # Whether more is better of metrics that only our benchmarks have.
 _HIGHER = {ALONE: True, ABSTAINED: False}
 # Of `ASKED`, what nobody may allow: the question, and its right answer.
@@ -51,6 +51,7 @@ class QuestionPairs:
         limited: by name, tokens that answers could have where the context allowed fewer than the
             task; empty where it is the same for both.
         mixed: whether two programs asked, so that settings were not compared.
+        marks: settings by which answers were marked otherwise, which was allowed.
     """
 
     task: str
@@ -70,6 +71,7 @@ class QuestionPairs:
     unsound: Mapping[str, int] = field(default_factory=dict)
     limited: Mapping[str, int | None] = field(default_factory=dict)
     mixed: bool = False
+    marks: Sequence[str] = ()
 
     @property
     def binary(self) -> bool:
@@ -143,6 +145,7 @@ def pair_questions(
     if left and ("questions" not in allowed or not keys):
         _refuse_set(task, ours, theirs)
     unlike = _count_unlike(task, keys, ours, theirs, allowed)
+    marks = _list_marks(task, ours, theirs, allowed)
     unfit = {who: _count(keys, each, "fits") for who, each in (ours, theirs)}
     keys = [key for key in keys if one.answers[key].fits and its.answers[key].fits]
     unsound = {who: _count(keys, each, "sound") for who, each in (ours, theirs)}
@@ -183,6 +186,7 @@ def pair_questions(
         unsound=unsound,
         limited={name: one.limited, other: its.limited} if one.limited != its.limited else {},
         mixed=one.program != its.program,
+        marks=marks,
     )
 
 
@@ -251,6 +255,30 @@ def _count_unlike(
             "in the same way, or type --allow prompts where only prompts and options differ"
         )
     return len(unlike)
+
+
+def _list_marks(
+    task: str,
+    ours: tuple[str, TaskAnswers],
+    theirs: tuple[str, TaskAnswers],
+    allowed: Sequence[str],
+) -> list[str]:
+    """Return the settings by which answers were marked in other ways, where that is allowed.
+
+    Raises:
+        UserError: it is not.
+    """
+    (name, one), (other, its) = ours, theirs
+    both = sorted(one.marking.keys() & its.marking.keys())
+    unlike = [part for part in both if one.marking[part] != its.marking[part]]
+    if unlike and "marks" not in allowed:
+        values = [short_repr(each.marking[unlike[0]]) for each in (one, its)]
+        way = f"is {values[0]} and {values[1]}" if values[0] != values[1] else "is another"
+        raise UserError(
+            f"answers of {name} and {other} to {task} were not marked in the same way: {unlike[0]} "
+            f"{way}; evaluate both with one version of the task, or type --allow marks"
+        )
+    return unlike
 
 
 def _count(keys: Sequence[str], side: TaskAnswers, what: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from layerlab.evaluation.harness.task_result import ALONE
 from layerlab.evaluation.paired.clusters import QUESTION, count_again
 from layerlab.evaluation.paired.folders import AnsweredModel
+from layerlab.evaluation.paired.one_model import describe_settings
 from layerlab.evaluation.paired.pair_questions import QuestionPairs
 from layerlab.evaluation.results.question_remarks import describe_sentences
 from layerlab.experiments.statistics.differences import Level
@@ -147,6 +148,14 @@ def _describe(
             "answers are the same; settings, which each tells in its own way, were not compared: "
             f"{list_names(mixed)}"
         )
+    if told := describe_settings([one.settings for one in models]):
+        yield f"models were loaded or asked with other settings of {', '.join(told)}"
+    if lengths := {one.settings.get("max_length", "") for one in models} - {""}:
+        if len(lengths) > 1:
+            yield "prompts that are longer than a model's max_length were cut by lm-eval"
+    for marks in dict.fromkeys(tuple(one.marks) for one in pairs if one.marks):
+        tasks = list_names([one.task for one in pairs if tuple(one.marks) == marks])
+        yield f"answers that were marked with other {list_names(marks)} were allowed: {tasks}"
     if unlike := {one.task: one.unlike for one in pairs if one.unlike}:
         count, tasks = sum(unlike.values()), list_names(list(unlike))
         yield f"other prompts at {count:,} questions were allowed: {tasks}"

@@ -7,7 +7,7 @@ data and fit are nearest, as the package powerlaw and WeightWatcher do it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ Eigenvalues = Float[Tensor, " value"]
 DEAD = 1e-3
 # Below this ratio of eigenvalues their square roots come from W itself, not from W^T W.
 _SQUARED = 1e-8
+# Entries up to this, and down to one over it, have squares and sums of them in float64.
+_SQUARABLE = 1e140
 # Bounds that are tried at once.
 _ROWS = 256
 BINS = 40
@@ -106,6 +108,9 @@ def singular_values(weight: Matrix) -> Eigenvalues:
     """
     wide = weight.detach().to("cpu", torch.float64)
     wide = wide.T if wide.shape[0] < wide.shape[1] else wide
+    largest = float(wide.abs().max())
+    if isfinite(largest) and largest and not 1 / _SQUARABLE < largest < _SQUARABLE:
+        return largest * singular_values(wide / largest)
     squares = torch.linalg.eigvalsh(wide.T @ wide).flip(0)
     if float(squares[-1]) > _SQUARED * float(squares[0]):
         return squares.sqrt()

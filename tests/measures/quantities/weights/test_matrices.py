@@ -112,6 +112,13 @@ def test_singular_values_are_those_of_numpy(shape: tuple[int, int], smallest: fl
     )
 
 
+@pytest.mark.parametrize("scale", [1e155, 1e300, 1e-170])
+def test_singular_values_of_entries_without_squares_are_found(scale: float) -> None:
+    weight = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = singular_values(scale * weight) / scale
+    torch.testing.assert_close(found, torch.linalg.svdvals(weight), rtol=1e-12, atol=0)
+
+
 def test_rows_and_columns_next_to_nothing_are_counted() -> None:
     weight = torch.ones(6, 4)
     weight[2], weight[:, 1] = 1e-5, 0.0
