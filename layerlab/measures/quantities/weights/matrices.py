@@ -141,6 +141,8 @@ def read(given: WeightMatrix, run: MeasureContext) -> Iterator[Row]:
     weight, name = given.weight, given.name
     if not bool(weight.isfinite().all()):
         raise NotApplicable(f"{name} of layer {given.layer} holds numbers that are not finite")
+    if weight.dtype == torch.float64 and float(weight.abs().max()) > _SQUARABLE:
+        raise NotApplicable(f"squares of {name} of layer {given.layer} are not finite in float64")
     values = singular_values(weight)
     largest = float(values[0])
     floor = max(weight.shape) * torch.finfo(torch.float32).eps * largest

@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ def test_rows_and_columns_next_to_nothing_are_counted() -> None:
     weight[2], weight[:, 1] = 1e-5, 0.0
     assert dead(weight, 0) == 1 and dead(weight, 1) == 1
     assert dead(torch.zeros(3, 2), 0) == 3
+
+
+def test_weights_without_squares_are_named(tiny: Callable[..., PreTrainedModel]) -> None:
+    model = tiny("llama").double()
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1e155)
+    found = inspect(model, weights=True, measures="matrices", progress=False)
+    (notes,) = [one["notes"] for one in found.to_dict()["measures"]]
+    assert notes[0].endswith("squares of mlp.up_proj of layer 1 are not finite in float64")
 
 
 def rows(model: PreTrainedModel | str, **options: Any) -> pd.DataFrame:
