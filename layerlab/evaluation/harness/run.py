@@ -35,7 +35,7 @@ from layerlab.evaluation.harness.options import (
 )
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
-from layerlab.evaluation.lm_eval_tasks.chat_prompts import date_template, keeps_instruction
+from layerlab.evaluation.lm_eval_tasks.chat_prompts import find_day, keeps_instruction
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
@@ -160,14 +160,17 @@ class EvaluationRun:
     def _record(
         self, leaf: Leaf, found: TaskResult, seconds: float, scoring: str, name: str
     ) -> dict[str, Any]:
-        options = self.options
+        options, tokenizer = self.options, self.subject.tokenizer
         record = leaf.record(found, scoring, options) | {"seconds": round(seconds, 3)}
         record.update(scoring=scoring, cot=leaf.cot(options), chat=options.chat)
+        template = getattr(tokenizer, "chat_template", None)
+        if day := find_day(tokenizer):
+            template = f"{day} {template}"
         record["asked"] = hash_manner(
             leaf.task,
             shots=found.shots.asked,
             seed=options.seed,
-            template=date_template(self.subject.tokenizer) if options.chat else None,
+            template=template if options.chat else None,
             metric=found.worth,
         )
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.cache.folder is not None else None
@@ -229,7 +232,7 @@ class EvaluationRun:
 
     def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options
-        chat = options.chat and date_template(self.subject.tokenizer)
+        chat = f"{options.chat}{find_day(self.subject.tokenizer) if options.chat else ''}"
         parts = {
             "model": model,
             "context": str(max_length(self.subject)),

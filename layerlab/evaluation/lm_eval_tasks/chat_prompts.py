@@ -82,7 +82,7 @@ def keeps_instruction(tokenizer: Any) -> bool:
         return False
 
 
-def date_template(tokenizer: Any) -> Any:
-    """Return a chat template, with today's date where it writes that into each prompt."""
-    template = getattr(tokenizer, "chat_template", None)
-    return f"{date.today()} {template}" if "strftime_now" in str(template) else template
+def find_day(tokenizer: Any) -> str:
+    """Return today's date where a chat template writes it into each prompt, else nothing."""
+    dated = "strftime_now" in str(getattr(tokenizer, "chat_template", None))
+    return str(date.today()) if dated else ""

@@ -16,7 +16,7 @@ pytest.importorskip("lm_eval")
 from layerlab.evaluation.harness import run
 from layerlab.evaluation.lm_eval_tasks import chat_prompts
 from layerlab.evaluation.lm_eval_tasks.chat_prompts import (
-    date_template,
+    find_day,
     keeps_instruction,
     render_chat,
 )
@@ -69,11 +69,11 @@ def test_a_template_that_writes_the_date_is_another_each_day(
 
     words = copy.deepcopy(tokenizer())
     words.chat_template = PLAIN
-    assert date_template(words) == PLAIN
+    assert find_day(words) == ""
     words.chat_template = "{{ strftime_now('%d %b %Y') }}" + PLAIN
-    now = date_template(words)
+    now = find_day(words)
     monkeypatch.setattr(chat_prompts, "date", Clock)
-    assert now != date_template(words) == f"2026-11-03 {words.chat_template}"
+    assert now != find_day(words) == "2026-11-03"
 
 
 @pytest.mark.full
@@ -97,7 +97,7 @@ def test_what_a_template_leaves_out_is_told(
 
     dated, out = "{{ strftime_now('%d %b %Y') }}" + PLAIN, tmp_path / "out"
     first = ask(dated, out=out)
-    monkeypatch.setattr(run, "date_template", lambda words: f"another day {words.chat_template}")
+    monkeypatch.setattr(run, "find_day", lambda words: "another day")
     later = ask(dated, against=out / "results.json")
     assert first["tasks"][0]["asked"]["template"] != later["tasks"][0]["asked"]["template"]
     assert any("asked differently: own_choice" in one for one in later["remarks"])
