@@ -161,6 +161,7 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
         judged(tmp_path / "small", tmp_path / "wide")
 
 
+@pytest.mark.full
 def test_a_task_of_ours_that_scores_no_question_is_named(tmp_path: Path) -> None:
     from tests.evaluation.candidate import candidate, tokenizer
     from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, READ

@@ -31,6 +31,7 @@ def test_what_differs_or_lacks_is_said(
     assert len(found) == len(told) and all(map(str.__contains__, found, told))
 
 
+@pytest.mark.full
 def test_two_tokenizers_are_remarked_on_beside_the_losses(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(find_folder("llama", with_weights=True), other)
