@@ -8,6 +8,7 @@ from layerlab.logs.loss_names import HELD_OUT
 from layerlab.logs.training_log import TrainingLog
 from layerlab.validation import short_repr
 
+MOST = 4  # runs that a remark names
 ALIKE = 0.05  # by which tokens of an update may differ, as where padding is not counted
 
 
@@ -22,6 +23,7 @@ def list_remarks(logs: Sequence[TrainingLog]) -> list[str]:
         *_describe_words(logs),
         *_describe_tokens(logs),
         *_describe_updates(logs),
+        *_describe_seeds(logs),
     ]
 
 
@@ -107,6 +109,21 @@ def _describe_tokens(logs: Sequence[TrainingLog]) -> list[str]:
     return [
         f"updates are of unlike numbers of tokens: {least:,.0f} ({first}) to {most:,.0f} ({last}); "
         "at one step runs have learned from unlike amounts of text"
+    ]
+
+
+def _describe_seeds(logs: Sequence[TrainingLog]) -> list[str]:
+    """Return a remark on runs whose configurations have other seeds than they are paired by."""
+    told = []
+    for one in logs:
+        seeds = {str(own) for path, own in one.config.items() if path.split(".")[-1] == "seed"}
+        if one.seed is not None and len(seeds) == 1 and one.seed not in seeds:
+            told.append(f"{one.name} ({seeds.pop()})")
+    if not told:
+        return []
+    return [
+        f"{len(told)} configurations have other seeds than those by which runs are paired, as "
+        f"{', '.join(told[:MOST])}"
     ]
 
 

@@ -1,12 +1,14 @@
 """What is remarked on logs of which nothing else tells that another loss or step is judged."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import layerlab
 from layerlab import UserError
+from layerlab.experiments.log_remarks import list_remarks
 from layerlab.experiments.log_values import JudgedStep
 from tests.experiments.test_judge_logs import judged, log, pair
 from tests.logs.written import put, write_csv
@@ -175,3 +177,15 @@ def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path: Path) -> None:
         )
     ]
     assert len(told) == 1
+
+
+def test_seeds_of_configurations_are_held_against_those_of_pairs() -> None:
+    logs = pair()
+    same = [replace(one, config={"train.seed": int(one.seed or 0)}) for one in logs]
+    assert not any("other seeds" in one for one in list_remarks(same))
+    (told,) = [
+        one
+        for one in list_remarks([replace(one, config={"seed": 42}) for one in logs])
+        if "other seeds" in one
+    ]
+    assert told.startswith("8 configurations have other seeds") and "plain, seed 0 (42)" in told
