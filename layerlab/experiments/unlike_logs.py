@@ -95,5 +95,8 @@ def _find_text(log: TrainingLog) -> str | None:
 
 
 def _kind(word: str) -> str:
+    """Return what words for one text have in common."""
+    if word.startswith("not "):
+        return "held out" if _kind(word[4:]) == "train" else "train"
     word = _SAME.get(word, word)
-    return word if word in _ALONE or word.startswith("not ") else "held out"
+    return word if word in _ALONE else "held out"

@@ -39,6 +39,8 @@ def test_columns_that_name_other_texts_are_refused(
 def test_words_of_one_text_are_no_others() -> None:
     refuse_unlike_readings(told({"split": "val"}, {"split": "validation"}))
     refuse_unlike_readings(told({"mode": "a"}, {"mode": "b"}))
+    refuse_unlike_readings(told({"split": "val"}, {"is_train": 0.0}))
+    refuse_unlike_readings(told({"is_eval": 0}, {"split": "train"}))
 
 
 @pytest.mark.parametrize(
