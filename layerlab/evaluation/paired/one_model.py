@@ -79,18 +79,13 @@ def describe_settings(models: Sequence[Mapping[str, str]]) -> list[str]:
         models: settings of each; empty where nothing is known.
     """
     known = [one for one in models if one]
-    names = sorted({name for one in known for name in one if name not in _OWN})
     told = []
-    for name in names:
-        values = [one.get(name, "none given") for one in known]
-        everywhere = all(name in one for one in known)
-        better = _TOLD.get(name)
-        if (name in (*_FOUND, *_ASKING) and not everywhere) or (
-            better is not None and all(better in one for one in known)
-        ):
-            continue
-        if len(set(values)) > 1:
-            told.append(f"{name} ({' and '.join(dict.fromkeys(map(short_repr, values)))})")
+    for name in sorted({name for one in known for name in one} - set(_OWN)):
+        values = dict.fromkeys(one.get(name, "none given") for one in known)
+        unknown = name in (*_FOUND, *_ASKING) and not all(name in one for one in known)
+        told_better = all(_TOLD.get(name) in one for one in known)
+        if len(values) > 1 and not unknown and not told_better:
+            told.append(f"{name} ({' and '.join(map(short_repr, values))})")
     return told
 
 
