@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layerlab.errors import UserError
+from layerlab.logs.formats.line_words import UNIT
 from layerlab.logs.loss_names import may_be_held_out
 from layerlab.logs.mixtures import FLAGS
 from layerlab.logs.training_log import PARTS, TEXTS, UPDATES, TrainingLog
@@ -63,11 +64,20 @@ def _refuse_unlike_texts(logs: Sequence[TrainingLog]) -> None:
 
 
 def _refuse_unlike_units(logs: Sequence[TrainingLog]) -> None:
-    """Refuse scores of which some are shares and others percentages.
+    """Refuse losses in several units, and scores of which some are shares, others percentages.
 
     Raises:
         UserError: they are.
     """
+    units: dict[str, TrainingLog] = {}
+    for one in logs:
+        units.setdefault(one.settings.get(UNIT, ""), one)
+    if len(units.keys() - {""}) > 1:
+        (its, first), (theirs, other), *_ = ((unit, one) for unit, one in units.items() if unit)
+        raise UserError(
+            f"losses of {other.name} are in {theirs} ({other.place}) and those of {first.name} in "
+            f"{its} ({first.place}), which are not comparable; write them in one unit"
+        )
     named = [one for one in logs if _SHARE.search(one.loss_name.lower())]
     most = {id(one): max((x for x in one.losses.tolist() if x == x), default=0.0) for one in named}
     shares = [one for one in named if 0 < most[id(one)] <= 1]

@@ -1,9 +1,10 @@
-"""Settings that stand in the rows of a table, beside what was measured."""
+"""Settings that stand in the rows of a table, or in its lines, beside what was measured."""
 
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from layerlab.logs.formats.line_words import read_said
 from layerlab.logs.training_log import PARTS, TEXTS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ USUAL = re.compile(
 
 
 def read_settings(table: "pa.Table", used: Collection[str | None]) -> dict[str, Any]:
-    """Return the columns that say what a run was started with: of one value in all its rows.
+    """Return what a table says of a run's start: columns of one value, and what its lines say.
 
     Args:
         table: rows of one run.
@@ -34,7 +35,7 @@ def read_settings(table: "pa.Table", used: Collection[str | None]) -> dict[str, 
     named = [one.name for one in table.schema if is_setting(one.name) and one.name not in used]
     plain = [name for name in named if not types.is_nested(table.schema.field(name).type)]
     values = {name: table[name].drop_null().unique().to_pylist() for name in plain}
-    return {name: one[0] for name, one in values.items() if len(one) == 1}
+    return {name: one[0] for name, one in values.items() if len(one) == 1} | read_said(table)
 
 
 def is_setting(name: str) -> bool:

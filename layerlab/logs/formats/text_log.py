@@ -1,9 +1,7 @@
 """Reads lines of plain text, as nanoGPT-like scripts print them, by a regular expression."""
 
-import logging
 import math
 import re
-from calendar import day_abbr, day_name, month_abbr, month_name
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from layerlab.errors import UserError
 from layerlab.logs.directions import is_higher_better
 from layerlab.logs.formats.held_out_lines import PART, refuse_unread
+from layerlab.logs.formats.line_words import PASSING, describe_line, keep_said
 from layerlab.logs.formats.tables import decode, table_of
-from layerlab.logs.run_names import compile_groups
+from layerlab.logs.run_names import compile_groups, read_name
 from layerlab.logs.training_log import TEXTS, LogColumns
 from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
@@ -49,11 +48,6 @@ ALONE = re.compile(
     rf"\W*(?:(?:on|the|split|phase|mode|stage|set|data)\W+)*(?P<text>{'|'.join(TEXTS)})"
     r"(?:\W+(?:set|split|data|phase))?\W*"
 )
-# Words of a line that change with the time or with what it is about, and not with what is read.
-PASSING = frozenset(
-    one.lower()
-    for one in (*month_name, *month_abbr, *day_name, *day_abbr, *logging.getLevelNamesMapping())
-) | {"am", "pm", "utc", "t", "z", "e", "i", "w", "d"}
 
 
 def read_text(path: Path, columns: LogColumns) -> "pa.Table":
@@ -70,17 +64,21 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     line = columns.line
     every = COLOUR.sub("", decode(read_whole(path))).splitlines()
     lines = [one for one in every if len(one) <= LONGEST]
+    arm, _ = read_name(path, columns.name)
     rows: list[dict[str, Any]]
     if line is None:
         read = [(one, dict(_find_losses(one, path))) for one in lines]
         _refuse_unlike(read, path)
         rows = [row for _, row in read if len(row) > 1]
+        said = [_describe(one, arm) for one, row in read if len(row) > 1]
         if rows and columns.loss is None:
             refuse_unread(read, path)
     else:
-        rows = list(_find_groups(columns, lines, path))
+        found = list(_find_groups(columns, lines, path))
+        rows = [row for _, row in found]
+        said = [_describe_groups(one, arm) for one, _ in found]
     if rows:
-        return table_of(rows, path)
+        return keep_said(table_of(rows, path), said)
     what = "no line that nanoGPT would write" if line is None else "no line that --line fits"
     shown = next((one for one in lines if "loss" in one.lower()), None)
     raise UserError(
@@ -90,8 +88,23 @@ def read_text(path: Path, columns: LogColumns) -> "pa.Table":
     )
 
 
-def _find_groups(columns: LogColumns, lines: Sequence[str], path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the groups of each line that has a loss, at its own step or the last one above it.
+def _describe(line: str, arm: str) -> dict[str, str]:
+    """Return what a line like nanoGPT's says beside its numbers."""
+    before, *_ = STEP.split(line, maxsplit=1)
+    return describe_line(before, [line[one.end() :] for one in LOSS.finditer(line)], arm)
+
+
+def _describe_groups(found: re.Match[str], arm: str) -> dict[str, str]:
+    """Return what a line that an expression fits says beside its groups."""
+    line, spans = found.string, [found.span(name) for name in found.re.groupindex]
+    first = min(start for start, _ in spans if start >= 0)
+    return describe_line(line[:first], [line[found.end("loss") :]], arm)
+
+
+def _find_groups(
+    columns: LogColumns, lines: Sequence[str], path: Path
+) -> Iterator[tuple[re.Match[str], dict[str, Any]]]:
+    """Yield each line that has a loss with its groups, at its own step or the last one above it.
 
     Raises:
         UserError: a group is missing, or holds no number, or losses are of several kinds.
@@ -107,7 +120,7 @@ def _find_groups(columns: LogColumns, lines: Sequence[str], path: Path) -> Itera
         _refuse_other(found, first, columns, path)
         numbers = {"step": _number("step", step, path)}
         numbers[called or "loss"] = _number("loss", found["loss"], path)
-        yield {**found.groupdict(), **numbers}
+        yield found, {**found.groupdict(), **numbers}
 
 
 def _refuse_other(
