@@ -155,7 +155,9 @@ def load_table(
         UserError: there is none, or it is not TOML.
     """
     path = Path(given)
-    if not path.suffix and not path.exists():
+    # A comparison of that name may have been carried out here, in a folder that it is called by.
+    own = path.is_dir() and str(given) in list_packaged(home)
+    if own or not (path.suffix or path.exists()):
         return {"name": str(given), **toml_of(_find_packaged(str(given), home, beside))}, str(given)
     bare = what.removeprefix("a ")
     try:

@@ -134,6 +134,16 @@ def test_a_name_beside_a_file_of_that_name_is_told_so(tmp_path, monkeypatch):
     refuses(r"no recipe 'tiny'; did you mean tiny\.toml\?", load_recipe, "tiny")
 
 
+def test_a_recipe_of_the_package_is_found_beside_the_folder_of_its_comparison(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "smoke").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("smoke").name == "smoke"
+    refuses("cannot read the recipe 'other': Is a directory", load_recipe, "other")
+
+
 def test_a_file_that_is_no_toml_is_told_so(tmp_path):
     file = tmp_path / "mine.toml"
     refuses("cannot read the recipe", load_recipe, file)
