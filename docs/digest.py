@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerlab.experiments.analysis.ladder_table import HEADS, list_cells, list_sentences
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
@@ -161,6 +162,9 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
     if content["inferred"]:
         yield f"Inferred: {content['inferred']}"
     yield " ".join([_extent(content), *_machines(folder / name)])
+    if ladder := content.get("ladder"):
+        yield _table(HEADS, list_cells(content))
+        yield listed(list_sentences(ladder))
     yield _rows(content)
     for title, files in SHOWN.items():
         places = [one.format(name) for one in files]
@@ -191,6 +195,9 @@ def _extent(content: Json) -> str:
         else max(1, len(compare["learning_rates"]))
     )
     planned = len(content["arms"]) * len(content["seeds"]) * tried
+    if ladder := content.get("ladder"):
+        runs = sum(one["runs"] for one in ladder["sizes"])
+        return f"{runs} runs of {len(ladder['sizes'])} sizes."
     done = [run for run in content["runs"] if run["finished"]]
     lengths = sorted({f"{run['updates']:,}" for run in done if run.get("updates")})
     tokens = sorted({f"{run['tokens']:,}" for run in done if run.get("tokens")})

@@ -11,6 +11,7 @@ import pytest
 
 import layerlab
 from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.judging import find_stored, judge
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, fold_runs, unfold_runs
 from layerlab.report.pages.comparison import save_comparison
@@ -162,8 +163,7 @@ def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
         given = beside.relative_to(ROOT) if beside.is_file() else content["name"]
         again = f"type: layerlab compare {given} --out docs/results --judge"
         unfold_runs(file.parent)
-        folders = sorted(one for one in (file.parent / "runs").iterdir() if one.is_dir())
-        found = compare_runs(known[content["name"]], folders).content
+        found = judge(find_stored(known[content["name"]], RESULTS)).content
         for part in ("rows", "claims"):
             assert [told(one) for one in content.get(part, ())] == [
                 told(one) for one in found[part]
@@ -219,6 +219,18 @@ def test_the_runs_at_the_sources_size_say_whose_speed_counts_and_that_their_text
     assert (
         "not published" in content["inferred"] and "sha256 65c72b88bbb9e79e" in content["inferred"]
     )
+
+
+def test_a_ladder_has_its_sizes_and_what_they_say_together() -> None:
+    content = json.loads((RESULTS / "ladder-pangu" / "comparison.json").read_text("utf-8"))
+    part = (RESULTS / "README.md").read_text("utf-8").partition("\n## ladder-pangu\n")[2]
+    part = part.partition("\n## ")[0]
+    assert "96 runs of 3 sizes." in part
+    for size in content["ladder"]["sizes"]:
+        row = size["rows"][1]
+        assert f"| {row['nats']:.4f} | {-row['difference']:+.4f} |" in part
+    assert "not distinguishable at 121 k, 242 k and 529 k parameters" in part
+    assert "llama: the best rate drifts by -0.37" in part
 
 
 def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from layerlab.console.tables import grids, plain
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.verdict import number
 
-_HEADS = ("arm", "parameters", "tokens", "loss", "gain", "interval", "p (Holm)", "rate", "verdict")
+HEADS = ("arm", "parameters", "tokens", "loss", "gain", "interval", "p (Holm)", "rate", "verdict")
 
 
 def ladder_table(content: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
@@ -19,31 +19,41 @@ def ladder_table(content: Mapping[str, Any], width: int) -> Iterator[RenderableT
     if not ladder:
         return
     yield plain("By size", "bold")
-    rows = [
-        _cells(row, size, str(content["metric"]))
-        for name in content["arms"]
-        for size in ladder["sizes"]
-        for row in size["rows"]
-        if row["arm"] == name
-    ]
-    yield grids(_HEADS, rows, {"arm", "verdict"}, width)
+    yield grids(HEADS, list_cells(content), {"arm", "verdict"}, width)
     yield plain(
         f"gain: the baseline's loss less the arm's, in {ladder['unit']}, above 0 where the arm is "
         "better; p (Holm): corrected for all tests of all sizes",
         "dim",
     )
     yield Text()
-    for arm in ladder["arms"]:
-        yield plain(arm["said"])
-    for one in ladder["rates"]:
-        if one["drift"] is not None:
-            yield plain(f"{one['arm']}: the best rate drifts by {_drift(one)}")
+    for sentence in list_sentences(ladder):
+        yield plain(sentence)
     yield Text()
     last = next(
         (size for size in reversed(ladder["sizes"]) if any(row["n"] for row in size["rows"])),
         ladder["sizes"][-1],
     )
     yield plain(f"What follows is of {amount(last['parameters'])} parameters", "bold")
+
+
+def list_cells(content: Mapping[str, Any]) -> list[list[str]]:
+    """Return the cells under `HEADS` of every arm at every size."""
+    return [
+        _cells(row, size, str(content["metric"]))
+        for name in content["arms"]
+        for size in content["ladder"]["sizes"]
+        for row in size["rows"]
+        if row["arm"] == name
+    ]
+
+
+def list_sentences(ladder: Mapping[str, Any]) -> list[str]:
+    """Return what all sizes say of each arm together, and how the best rates drift."""
+    drifting = [one for one in ladder["rates"] if one["drift"] is not None]
+    return [
+        *(arm["said"] for arm in ladder["arms"]),
+        *(f"{one['arm']}: the best rate drifts by {_drift(one)}" for one in drifting),
+    ]
 
 
 def _drift(one: Mapping[str, Any]) -> str:
