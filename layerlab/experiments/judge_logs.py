@@ -249,12 +249,24 @@ def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[s
 def find_shared(
     logs: Sequence[TrainingLog], at: float | None
 ) -> list[tuple[TrainingLog, TrainingLog]]:
-    """Return runs that have the readings of one of another arm and another seed, each with it."""
+    """Return runs that have the readings of one of another arm, each with it.
+
+    Of one seed two arms have the same readings where what they try changes nothing; then they have
+    them at every seed that both have.
+    """
+    digests = [digest_readings(one, at) for one in logs]
+    sure = [(one, digest) for one, digest in zip(logs, digests, strict=True) if digest is not None]
+    by_arm: dict[str, dict[str | None, str]] = {}
+    for one, digest in sure:
+        by_arm.setdefault(one.arm, {})[one.seed] = digest
     seen: dict[str, TrainingLog] = {}
     found = []
-    for one in logs:
-        other = seen.setdefault(digest_readings(one, at) or str(id(one)), one)
-        if other.arm != one.arm and other.seed != one.seed:
+    for one, digest in sure:
+        other = seen.setdefault(digest, one)
+        if other.arm == one.arm:
+            continue
+        own, its = by_arm[one.arm], by_arm[other.arm]
+        if other.seed != one.seed or any(own[seed] != its[seed] for seed in own.keys() & its):
             found.append((one, other))
     return found
 

@@ -93,7 +93,7 @@ def test_other_metrics_of_trackers_are_told(tmp_path: Path) -> None:
 
 
 def test_a_copy_in_another_arm_is_remarked_on() -> None:
-    """At one seed two arms may be the same; at two they are not by chance."""
+    """Two arms may be the same at every seed; at one of several they are not by chance."""
     logs = pair()
     copied = log("wide", 9, 0, losses=logs[0].losses)
     remarks = judged([*logs, copied])["remarks"]
@@ -102,7 +102,12 @@ def test_a_copy_in_another_arm_is_remarked_on() -> None:
     )
     same = log("wide", 0, 0, losses=logs[0].losses)
     others = [one for one in logs if (one.arm, one.seed) != ("wide", "0")]
-    assert not any("has the readings of" in one for one in judged([*others, same])["remarks"])
+    remarks = judged([*others, same])["remarks"]
+    assert any("wide, seed 0 (wide-0.csv) has the readings of plain" in one for one in remarks)
+    plain = [one for one in logs if one.arm == "plain"]
+    nothing = [replace(one, arm="wide") for one in plain]
+    remarks = judged([*plain, *nothing])["remarks"]
+    assert not any("has the readings of" in one for one in remarks)
 
 
 @pytest.mark.parametrize("heading", ["Validation", "Running validation...", "=== eval ==="])
