@@ -30,17 +30,22 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     """
     model, stack = context.subject.model, context.subject.stack
     tokens, names = context.sequences[0][: run.options["tokens"]], formats(run)
+    ahead = context.subject.reads_ahead
+    if ahead:
+        run.notes["loss"] = "the loss is of each token itself, as logits have seen the next one"
     context.begin(1 + sum(len(modes(name)) for name in names))
     context.step("float64 gradients")
     with hearing_front(model, stack) as front:
-        true = _gradients(Emulation(model, exact(model.dtype)), tokens)
+        true = _gradients(Emulation(model, exact(model.dtype)), tokens, ahead=ahead)
     layers = {one: layer_of(one, stack, front) for one in true}
     rows = list[Row]()
     for name in names:
         seen = {}
         for mode in modes(name):
             context.step(f"gradients in {name}, {mode}")
-            seen[mode] = _gradients(Emulation(model, make_arithmetic(name, mode)), tokens)
+            seen[mode] = _gradients(
+                Emulation(model, make_arithmetic(name, mode)), tokens, ahead=ahead
+            )
         for layer in range(EMBEDDING, len(stack.blocks) + 1):
             of = [one for one, own in layers.items() if own == layer]
             if of:
@@ -50,12 +55,23 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     return rows
 
 
-def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
-    """Return the gradients of the mean next-token loss with respect to all parameters."""
+def _gradients(run: Emulation, tokens: Tensor, *, ahead: bool) -> Gradients:
+    """Return the gradients of the mean loss with respect to all parameters.
+
+    A model's own loss may be another: of the token at hand, or with what balances its experts.
+
+    Args:
+        ahead: whether each position is to predict its own token, and not the next one.
+    """
+    # Late: transformers takes a second to load its losses.
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
     model: Any = run.model
     try:
         with parameter_gradients(model, wanted=True), run.running(backward=True):
-            model(input_ids=tokens[None], labels=tokens[None], use_cache=False).loss.backward()
+            logits = model(input_ids=tokens[None], use_cache=False).logits
+            labels, own = tokens[None], tokens[None] if ahead else None
+            ForCausalLMLoss(logits, labels, logits.shape[-1], shift_labels=own).backward()
     except (UserError, RuntimeError, ValueError, AssertionError) as reason:
         raise NotApplicable(f"its gradients cannot be computed: {reason}") from reason
     return run.gradients
