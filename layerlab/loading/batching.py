@@ -17,19 +17,15 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from layerlab.loading.generation import ignore_settings
-from layerlab.observe.architecture.structure import context_length, text_config
+from layerlab.loading.trial import NEW, SLACK, distance, read_texts, trial_ids
+from layerlab.observe.architecture.structure import text_config
 from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import running_device
 from layerlab.system.torch_settings import evaluation_mode
 
 Side = Literal["left", "right"]
-# Tokens of the two texts that are tried, and how many are written behind them.
-LONG, SHORT, NEW = 24, 5, 2
-# How far the logits of a batch may be from those of a text by itself, as a share of their spread:
-# thousands of roundings in wide formats and tens in narrow ones, which sums in another order leave
-# behind many layers; padding that is read leaves 0.1 to 1.
-SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2**-6, torch.bfloat16: 2**-4}
+SHORT = 5  # tokens of the shorter one of the two texts that are tried
 
 
 @dataclass(frozen=True)
@@ -81,12 +77,12 @@ def find_batching(model: Any, side: Side) -> Batching:
         side: where shorter sequences are filled up: "right", behind them and without a mask, where
             likelihoods are read; "left", under a mask, where texts are written.
     """
-    run, ids = _read if side == "right" else _write, _trial(model)
+    run, ids = read_texts if side == "right" else _write, trial_ids(model)
 
     def is_read_alike(text: list[int], beside: list[int]) -> bool:
         try:
             found, alone = run(model, [beside, text])[1], run(model, [text])[0]
-            return _distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
+            return distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
         except Exception as error:  # of a model that takes no mask, or not these tokens
             if is_out_of_memory(error):
                 raise
@@ -105,17 +101,17 @@ def reads_ahead(model: Any) -> bool:
 
     Then they predict no next token: they have seen it.
     """
-    ids = _trial(model)
+    ids = trial_ids(model)
     half = len(ids) // 2
     with quiet_libraries(), evaluation_mode(model):
         try:
             other = [*ids[:half], *[ids[half - 1]] * (len(ids) - half)]
-            one, two = (_read(model, [text])[0][:half] for text in (ids, other))
+            one, two = (read_texts(model, [text])[0][:half] for text in (ids, other))
         except Exception as error:  # of a model that gives no logits, or not of these tokens
             if is_out_of_memory(error):
                 raise
             return False
-    return _distance(two, one) > SLACK.get(model.dtype, 2**-4)
+    return distance(two, one) > SLACK.get(model.dtype, 2**-4)
 
 
 def describe_ahead(name: str) -> str:
@@ -129,24 +125,6 @@ def describe_ahead(name: str) -> str:
         f"{name}: its logits at a token hang on later tokens, so that what they say of the next "
         "one is no prediction"
     )
-
-
-def _trial(model: Any) -> list[int]:
-    """Return the tokens that are tried."""
-    config = text_config(model)
-    entries = getattr(config, "vocab_size", None) or LONG
-    context = context_length(model) or LONG + NEW
-    # What is special, and may be no text, comes first or last in most vocabularies.
-    return [(16 + 7 * index) % entries for index in range(max(2, min(LONG, context - NEW)))]
-
-
-def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the logits of each text, in a batch that zeros fill up behind them."""
-    longest = max(map(len, texts))
-    rows = [[*one, *[0] * (longest - len(one))] for one in texts]
-    ids = torch.tensor(rows, device=running_device(model))
-    logits = model(input_ids=ids, use_cache=False).logits
-    return [row[: len(one)] for row, one in zip(logits, texts, strict=True)]
 
 
 def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -169,13 +147,6 @@ def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
             ),
         )
     return list(torch.stack(found.logits, dim=1))
-
-
-def _distance(found: Tensor, alone: Tensor) -> float:
-    """Return how far logits are from others, as a share of the spread of these."""
-    one, other = (torch.where(x.isfinite(), x, 0).double().cpu() for x in (found, alone))
-    spread = (other - other.mean(-1, keepdim=True)).norm()
-    return float((one - other).norm() / spread) if spread else float(one.ne(other).any())
 
 
 def _same_frequencies(config: Any) -> float:

@@ -38,14 +38,20 @@ def is_offloaded(model: nn.Module) -> bool:
 
 
 def check_held(model: nn.Module) -> None:
-    """Refuse weights without numbers: in no memory and no store, or packed away from any tensor.
+    """Refuse weights without numbers, or with others in their place for now.
 
     Raises:
-        UserError: there are some.
+        UserError: there are some: in no memory and no store, packed away from any tensor, or
+            replaced within a block that emulates.
     """
     for place, module in model.named_modules():
         store = _store(module) or {}
         for name, weight in module.named_parameters(prefix=place, recurse=False):
+            if not isinstance(weight, nn.Parameter):
+                raise UserError(
+                    f"{name} of {type(model).__name__} is no parameter for now but a "
+                    f"{type(weight).__name__}, as in a block of layerlab.emulate; leave it first"
+                )
             if weight.is_meta and name.rpartition(".")[2] not in store:
                 raise UserError(
                     f"{name} of {type(model).__name__} is on the meta device, which holds no "

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,6 +43,7 @@ SETTINGS = (
     *("clean_up_tokenization_spaces", "split_special_tokens", "add_bos_token", "add_eos_token"),
     *("add_prefix_space", "padding_side", "truncation_side"),
 )
+TRIED = "The cat, 12 of 3.5; what then?\nÉté \u4e2d\u6587"  # by which uses are compared
 _BROUGHT = "transformers_modules"
 
 
@@ -134,6 +135,32 @@ def describe_tokenizer(tokenizer: Any) -> str:
     from layerlab.loading.weights.hash import describe_rules  # late: it takes torch
 
     return f"{settings} {tokenizer!r} {json.dumps(describe_rules(tokenizer), sort_keys=True)}"
+
+
+def describe_uses(tokenizer: Any, *, chat: bool) -> str:
+    """Return what a tokenizer makes of a text, since a method of it may be its user's own.
+
+    Args:
+        chat: whether its template puts the questions.
+    """
+    turns = [{"role": "user", "content": TRIED}]
+    uses: dict[str, Callable[[], Any]] = {
+        "ids": lambda: tokenizer(TRIED)["input_ids"],
+        "encode": lambda: tokenizer.encode(TRIED, add_special_tokens=False),
+        "decode": lambda: tokenizer.decode(tokenizer.encode(TRIED)),
+    }
+    if chat:
+        uses["chat"] = lambda: tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        )
+    return str({name: _try(use) for name, use in uses.items()})
+
+
+def _try(use: Callable[[], Any]) -> Any:
+    try:
+        return use()
+    except Exception as error:  # as of a template for other turns; whoever needs it tells
+        return type(error).__name__
 
 
 class ResultCache:

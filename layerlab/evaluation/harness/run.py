@@ -15,6 +15,7 @@ from layerlab.evaluation.harness.cache import (
     ResultCache,
     builder,
     describe_tokenizer,
+    describe_uses,
     hash_code,
     key,
     rebuild_result,
@@ -42,6 +43,7 @@ from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel, describe_lacking
+from layerlab.loading.trial import Trial, is_same_trial, try_model
 from layerlab.system.hardware import is_out_of_memory, versions
 from layerlab.version import VERSION
 
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 Leaf = BenchmarkTask | LmEvalTask
+OTHER = "what was kept is of other code, by what the model makes of a few tokens; it is asked anew"
 # What questions bring about that a task does not fit.
 _OF_TASKS = (ValueError, LookupError, TypeError, SyntaxError, AssertionError, ArithmeticError)
 
@@ -88,6 +91,7 @@ class EvaluationRun:
                 memory is too small.
         """
         model, engines = self._model(), dict[str, HarnessModel]()
+        trial = None if self.cache.folder is None else try_model(self.subject.model)
         unused = list_unused(self.subject.model)
         if unused and any(leaf.generates for leaf in leaves):
             self.notes.append(describe_unused(self.subject.name, unused))
@@ -111,15 +115,17 @@ class EvaluationRun:
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
             self.progress.begin(f"{self.arm}: {leaf.name}", count)
-            kept = self._load_kept(leaf, scoring, name)
+            kept = self._load_kept(leaf, scoring, name, trial)
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
-                kept = self._ask(leaf, engines[scoring], name)
+                kept = self._ask(leaf, engines[scoring], name, trial)
             self.progress.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
-    def _ask(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
+    def _ask(
+        self, leaf: Leaf, engine: HarnessModel, name: str, trial: Trial | None
+    ) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.progress.step(steps=rows)
         if self._batch != 1:  # tried before an emulation begins, which rounds
@@ -136,15 +142,24 @@ class EvaluationRun:
         self.notes.extend(f"{leaf.name}: {one}" for one in engine.notes)
         engine.notes.clear()
         record = self._record(leaf, found, time.monotonic() - start, engine.scoring, name)
-        self.cache.save(name, record, found.samples)
+        self.cache.save(name, record | {"trial": trial}, found.samples)
         return record
 
-    def _load_kept(self, leaf: Leaf, scoring: str, name: str) -> dict[str, Any] | None:
-        """Return the record of a task that was kept, where it follows from its own scores."""
+    def _load_kept(
+        self, leaf: Leaf, scoring: str, name: str, trial: Trial | None
+    ) -> dict[str, Any] | None:
+        """Return the record of a task that was kept, where it follows from its own scores.
+
+        Args:
+            trial: of the model as it is now.
+        """
         kept = self.cache.load(name)
         if kept is None:
             return None
         try:
+            if not is_same_trial(kept["trial"], trial):
+                self.notes.append(f"{leaf.name}: {OTHER}")
+                return None
             found, seconds = rebuild_result(kept, self.cache.samples(name))
             record = self._record(leaf, found, seconds, scoring, name)
             for key, value in json.loads(json.dumps(record)).items():
@@ -221,6 +236,7 @@ class EvaluationRun:
             "code": [hash_code(model), hash_code(tokenizer), *[builder()] * _is_ours(model)],
             "attention": model.config._attn_implementation,
             "device": self.subject.device.type,
+            "uses": describe_uses(tokenizer, chat=self.options.chat),
         }
         if self.subject.folder is None:  # whoever holds it may have changed it
             about["state"] = describe_state(model)

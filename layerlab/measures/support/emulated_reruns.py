@@ -76,8 +76,15 @@ def _relative(spread: Tensor, true: Tensor) -> float:
 
 
 def forward(model: Any, tokens: Tensor) -> Any:
-    """Return one forward pass without a cache."""
-    return model(input_ids=tokens[None], use_cache=False)
+    """Return one forward pass without a cache.
+
+    Raises:
+        NotApplicable: it gives no logits, as a model without a head.
+    """
+    found = model(input_ids=tokens[None], use_cache=False)
+    if getattr(found, "logits", None) is None:
+        raise NotApplicable("it gives no logits")
+    return found
 
 
 def reruns(context: ModelContext, tokens: Tensor) -> Reruns:

@@ -68,7 +68,6 @@ class GivenModel:
         """Return what a study's numbers depend on: weights and all else that tells models apart."""
         # Late: the list of studies needs no torch.
         from layerlab.evaluation.harness.cache import describe_settings, hash_code
-        from layerlab.evaluation.harness.model_state import describe_state
         from layerlab.loading.weights.hash import hash_settings, hash_tokenizer, weights_hash
 
         one = self.subject
@@ -85,8 +84,14 @@ class GivenModel:
             hash_code(one.model),
             hash_code(one.tokenizer),
             # Whoever holds a model may have changed it.
-            *(describe_state(one.model) if one.folder is None else []),
+            *(self._describe_held() if one.folder is None else []),
         ]
+
+    def _describe_held(self) -> list[str]:
+        from layerlab.evaluation.harness.model_state import describe_state
+        from layerlab.loading.trial import try_model
+
+        return [*describe_state(self.subject.model), str(try_model(self.subject.model))]
 
 
 def load_given(

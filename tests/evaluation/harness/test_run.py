@@ -1,6 +1,7 @@
 """What the result of a task is kept under."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.shelf import run, shelf
 
 __all__ = ["shelf"]
+SIZES = {"width": 16, "layers": 1, "heads": 2, "context": 512}
 
 
 @pytest.mark.full
@@ -24,8 +26,8 @@ def test_other_code_of_a_model_of_ours_or_of_a_format_is_another_model(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, whose: str, kept: int
 ) -> None:
     """What is rounded hangs on the code that rounds, and what is not does not."""
-    sizes = {"width": 16, "layers": 1, "heads": 2, "context": 512, "vocab": len(tokenizer())}
-    model = candidate(512).model if whose == "theirs" else layerlab.build("llama", **sizes)
+    ours = layerlab.build("llama", **SIZES, vocab=len(tokenizer()))
+    model = candidate(512).model if whose == "theirs" else ours
 
     def keys() -> int:
         run(shelf, "boolq", model=model, out=tmp_path / "out", limit=1, format="bf16")
@@ -35,3 +37,32 @@ def test_other_code_of_a_model_of_ours_or_of_a_format_is_another_model(
     monkeypatch.setattr(sitting, part, lambda: "another")
     # Each model is asked as it is and under the format.
     assert keys() == 2 + kept * (2 if part == "builder" else 1)
+
+
+def test_a_class_or_a_tokenizer_that_was_changed_in_between_is_asked_anew(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is of the code that computed it, and code in memory has no version."""
+    words = tokenizer()
+    model = layerlab.build("llama", **SIZES, vocab=len(words))
+
+    def told() -> bool:
+        again = run(shelf, "boolq", model=model, tokenizer=words, out=tmp_path / "out", limit=4)
+        return any(sitting.OTHER in one for one in again.content["remarks"])
+
+    assert not told() and not told()
+    kind = type(model)
+    plain = kind.forward
+
+    def turn(self: Any, *args: Any, **options: Any) -> Any:
+        result = plain(self, *args, **options)
+        result.logits = -result.logits
+        return result
+
+    monkeypatch.setattr(kind, "forward", turn)
+    assert told() and not told()
+    files = len(list((tmp_path / "out" / "leaves").iterdir()))
+    read = words.encode
+    monkeypatch.setattr(words, "encode", lambda text, **options: read(text.upper(), **options))
+    told()
+    assert len(list((tmp_path / "out" / "leaves").iterdir())) == files + 1

@@ -10,7 +10,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.questions import check_formats
-from layerlab.measures.support.emulated_reruns import formats
+from layerlab.measures.support.emulated_reruns import formats, forward
 from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic, modes
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.observe.architecture.parameter_layers import hearing_front, layer_of
@@ -26,7 +26,7 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     Source: Own.
 
     Raises:
-        NotApplicable: the model's code has no gradient.
+        NotApplicable: the model's code has no gradient, or it gives no logits.
     """
     model, stack = context.subject.model, context.subject.stack
     tokens, names = context.sequences[0][: run.options["tokens"]], formats(run)
@@ -69,7 +69,7 @@ def _gradients(run: Emulation, tokens: Tensor, *, ahead: bool) -> Gradients:
     model: Any = run.model
     try:
         with parameter_gradients(model, wanted=True), run.running(backward=True):
-            logits = model(input_ids=tokens[None], use_cache=False).logits
+            logits = forward(model, tokens).logits
             labels, own = tokens[None], tokens[None] if ahead else None
             ForCausalLMLoss(logits, labels, logits.shape[-1], shift_labels=own).backward()
     except (UserError, RuntimeError, ValueError, AssertionError) as reason:

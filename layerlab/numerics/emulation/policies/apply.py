@@ -37,6 +37,7 @@ from layerlab.numerics.emulation.policies.policy import (
 )
 from layerlab.numerics.emulation.selection import patterns
 from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.system.offload import check_held
 
 _LOG = logging.getLogger("layerlab")
 # What attention is given beside the stream, as transformers calls it.
@@ -136,6 +137,7 @@ def apply_precision(
         >>> low.lm_head.weight.dtype, low.model.layers[0].ffn.up.weight.dtype
         (torch.float32, torch.bfloat16)
     """
+    check_held(model)
     if policy is None:
         policy = saved_policy(model)
     policy = policy if isinstance(policy, Policy) else load_policy(policy)

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import layerlab
 from tests.families import recipe
+from tests.measures.quantities.low_precision.test_rounding import measured
 
 TOKENS = torch.arange(3, 43)[None]
 SMALL = {"vocab_size": 96, "d_model": 32, "pad_token_id": 0, "dropout": 0.0}
@@ -29,6 +30,7 @@ MODELS = {
     ),
     "mixtral": lambda: _balanced(),
     "gpt2": lambda: recipe.build("gpt2"),
+    "git": lambda: recipe.build("git"),  # whose own loss wants a picture
 }
 
 
@@ -76,3 +78,9 @@ def test_the_loss_of_logits_that_have_seen_the_next_token_is_of_their_own() -> N
     size, notes = told(model)
     assert size == pytest.approx(norm(model, shift=False), rel=1e-4)
     assert any("of each token itself" in str(one) for one in notes)
+
+
+@pytest.mark.parametrize("measure", ["rounding", "gradients", "attribution"])
+def test_a_model_without_a_head_has_no_errors_of_logits(measure: str) -> None:
+    found = measured(recipe.build("gpt2").transformer, measure)
+    assert found.refused[measure] == "it gives no logits"

@@ -14,7 +14,6 @@ from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats
 from layerlab.records.layer_names import EMBEDDING
-from tests.families import recipe
 from tests.refused import refuses
 
 TOKENS = torch.arange(2, 26)
@@ -184,8 +183,3 @@ def test_a_model_that_cannot_be_emulated_keeps_its_other_readings(tiny, monkeypa
     monkeypatch.setattr("layerlab.measures.support.emulated_reruns.outputs", refuse)
     found = measured(tiny("gpt2"), "rounding")
     assert "a kernel of its own" in found.refused["rounding"]
-
-
-def test_a_family_whose_loss_wants_more_than_tokens_has_no_gradients() -> None:
-    refused = measured(recipe.build("git"), "gradients").refused["gradients"]
-    assert refused.startswith("its gradients cannot be computed")
