@@ -44,6 +44,7 @@ class EmulatedTensor(Tensor):
         root: the carrier in whose memory its values lie, where a mode asks for it.
         views: of a root, carriers whose values lie in its memory.
         unrounded: the values before they were rounded, by run, where one asks for them.
+        stream: whether it is of the residual stream, where a mode asks for it.
     """
 
     held: Tensor
@@ -51,6 +52,7 @@ class EmulatedTensor(Tensor):
     root: "EmulatedTensor | None" = None
     views: Sequence[ref["EmulatedTensor"]] = ()
     unrounded: Mapping[int, Tensor] | None = None
+    stream: bool = False
     weight: bool
     spread: Tensor | None
     whole: Tensor | None

@@ -63,6 +63,7 @@ class Algebra(ABC):
 
     def size(self, x: Tensor) -> Tensor:
         """Return |x|^p."""
+        x = x.byte() if x.dtype == torch.bool else x  # a mask that numbers are multiplied with
         return x.abs() if self.power == 1 else x.square()
 
     def factor(self, number: int | float) -> float:

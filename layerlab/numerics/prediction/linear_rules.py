@@ -164,7 +164,7 @@ def _size(x: Any, algebra: Algebra) -> Any:
 
 
 def _magnitude(x: Any) -> Any:
-    return abs(x)
+    return x if isinstance(x, Tensor) and x.dtype == torch.bool else abs(x)
 
 
 def _nothing(x: Any) -> Any:

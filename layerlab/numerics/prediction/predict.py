@@ -114,7 +114,9 @@ class Prediction(Emulation):
             found = self._correlation.spread(call, self._passed)
         if found is None:
             found = entry(call, self.algebra)
-        spreads = found if isinstance(found, list) else [found]
+        # Beside its result an operation may leave something for the backward pass alone.
+        spare = [None] * (len(outputs) - 1)
+        spreads = found if isinstance(found, list) else [found, *spare]
         for output, spread in zip(outputs, spreads, strict=True):
             format = None if self._shifts(call) else self._rounding(func, inputs, output)
             if format is not None:

@@ -1,7 +1,7 @@
 """Which operation of a profile a result of a model's code belongs to."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,9 +21,13 @@ CURVES = frozenset(
 STORED = ("norm", "embedding", "head", "router")
 READING = ("head", "router")
 
+# What a norm of a product's results casts back, by what a norm of the stream does.
+CAST_BACK = {"norm": "branch_norm", "norm_inside": "branch_cast"}
+
 # The component that an operation belongs to wherever it is done.
 COMPONENTS = {
     **dict.fromkeys(("norm_weights", "norm_inside", "norm_cast", "norm"), "norms"),
+    **dict.fromkeys(CAST_BACK.values(), "norms"),
     **dict.fromkeys(("embedding_weights", "embedding"), "embedding"),
     **dict.fromkeys(("rotary_tables", "rotary", "queries", "cache", "scores"), "attention"),
     **dict.fromkeys(("softmax", "attention_weights", "context"), "attention"),
@@ -68,6 +72,7 @@ class OperationIndex:
         self._lengths: dict[str, int] = {}
         self._passed: Counter[str] = Counter()
         self._stages: defaultdict[str, str] = defaultdict(str)
+        self._branched = set[str]()  # norms that read no residual stream
 
     def _chooses(self, name: str, module: nn.Module) -> bool:
         """Return whether a module is a router, or has one beside its experts."""
@@ -87,15 +92,18 @@ class OperationIndex:
         """Know how far the code of each module has come, until the block ends."""
         handles = []
         for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(self._entering(name)))
+            handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name)))
         with temporary_hooks(handles):
             yield
 
     def _entering(self, name: str) -> Callable[..., None]:
-        def enter(*call: Any) -> None:
+        def enter(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             self._passed[name] = 0
             self._stages[name] = ""
+            given = (*args, *kwargs.values())
+            on_stream = any(getattr(one, "stream", False) for one in given)
+            (self._branched.discard if on_stream else self._branched.add)(name)
 
         return enter
 
@@ -154,6 +162,8 @@ class OperationIndex:
         self._passed[module] += 1
         kind = self._kinds.get(module, "other")
         if kind in ("norm", "activation"):
+            if kind == "norm" and operation.endswith("_norm") and module in self._branched:
+                return "branch_norm"
             last = self._passed[module] == self._lengths.get(module)
             return kind if last else f"{kind}_inside"
         if kind in ("head", "rotary_tables", "router"):
@@ -170,6 +180,8 @@ class OperationIndex:
     def find_cast(self, site: OpSite) -> str:
         """Return the operation whose result is narrowed next."""
         found = self.find(site, weighted=False)
+        if found in CAST_BACK and site.module in self._branched:
+            return CAST_BACK[found]
         if found == "norm_inside":
             return "norm_cast"
         return "softmax" if self._stages[site.module] == "softmax" else found

@@ -13,6 +13,20 @@ from layerlab.numerics.profiles.lane_values import change_each
 LaneValues = Callable[[EmulatedTensor], Sequence[Tensor]]
 
 
+def note_stream(
+    found: str, given: Sequence[Tensor], outputs: Iterable[EmulatedTensor], *, kept: bool
+) -> None:
+    """Remember which carriers are of the residual stream, from the embedding on.
+
+    Args:
+        found: the operation; "" of what is only moved.
+        kept: whether it leaves the numbers as they are.
+    """
+    moved = kept and any(getattr(one, "stream", False) for one in given)
+    for one in outputs:
+        one.stream = moved or found in ("residual", "embedding")
+
+
 def note_views(source: EmulatedTensor, views: Iterable[EmulatedTensor]) -> None:
     """Remember carriers whose values lie in the memory of another's."""
     root = source if source.root is None else source.root

@@ -39,7 +39,7 @@ from layerlab.numerics.profiles.lane_values import (
     narrows,
     sum_products,
 )
-from layerlab.numerics.profiles.lane_writes import keep_apart, note_views
+from layerlab.numerics.profiles.lane_writes import keep_apart, note_stream, note_views
 from layerlab.numerics.profiles.plain_attention import PlainAttention
 from layerlab.numerics.profiles.profile import NumericsProfile
 from layerlab.numerics.profiles.rules import find_carrier, rounding, rule
@@ -225,7 +225,8 @@ class SideBySide(Emulation):
         found = "" if moved else self._find(narrowed)
         self._counts[found] += 1
         # What is looked up is read again with every sum that is not rounded.
-        self._counts["residual"] += func._opname == "embedding"
+        self._counts["residual"] += (looked_up := func._opname == "embedding")
+        note_stream("embedding" if looked_up else found, given, outputs, kept=moved or func.is_view)
         every = self._others or [[one.held for one in outputs]] * len(self.runs)
         for index, output in enumerate(outputs):
             values = [one[index] for one in every]
@@ -236,7 +237,7 @@ class SideBySide(Emulation):
                 if found == "residual":
                     kept = change_each(Tensor.clone, values) if writes_in_place(func) else values
                     output.unrounded = {number: kept[number] for number in self._unrounded}
-                if found == "norm" and (own := self._sum("norm_inside")):
+                if found in ("norm", "branch_norm") and (own := self._sum("norm_inside")):
                     # A whole norm in one operation, which has its sums inside.
                     inside = self._locate("norm_inside", self._place, not self._begun)
                     values = self._settle(values, inside, False, own=own)
@@ -349,8 +350,7 @@ class SideBySide(Emulation):
 
         if own or any(self._rules(operation, low)[:2]):
             self.rounded.add(result)
-        first = [round(0), round(1)]
-        settled = list(first)
+        settled = list(first := [round(0), round(1)])
         for number, run in enumerate(self.runs[2:], 2):
             if run.takes is None:
                 settled.append(round(number))

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+# Profiles that name the broader operation alone mean both.
+BROADER = {"branch_cast": "norm_cast", "branch_norm": "norm"}
 OPERATIONS: Mapping[str, str] = {
     "weights": "parameters of products, as they are stored, but for those of head and router",
     "head_weights": "parameters of the head, as products read them",
@@ -13,6 +15,8 @@ OPERATIONS: Mapping[str, str] = {
     "norm_inside": "what a norm computes before its result: squares, means, roots",
     "norm_cast": "the normalized features before they meet the norm's weight",
     "norm": "the result of a norm",
+    "branch_cast": "norm_cast of what a product gave, as queries, and not of the residual stream",
+    "branch_norm": "the result of such a norm where its code ends by casting it back",
     "rotary_tables": "sines and cosines",
     "rotary": "products and sums that rotate queries and keys",
     "factors": "what meets a parameter in a product, as the product reads it",

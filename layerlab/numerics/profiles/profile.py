@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.numerics.profiles.operations import OPERATIONS
+from layerlab.numerics.profiles.operations import BROADER, OPERATIONS
 from layerlab.records.parse import toml_of
 from layerlab.system.files import read_whole
 from layerlab.validation import expand_home, short_repr, suggest
@@ -294,7 +294,7 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
         {}
     """
     if isinstance(given, NumericsProfile):
-        return given
+        return spell_out(given)
     if not isinstance(given, str | os.PathLike):
         raise UserError(f"a profile is {short_repr(given)}; expected its name or a TOML file")
     shipped = SHIPPED / f"{given}.toml"
@@ -322,7 +322,19 @@ def load_profile(given: "str | os.PathLike[str] | NumericsProfile") -> NumericsP
     )
     if path != shipped:
         _check_own(profile, path)
-    return profile
+    return spell_out(profile)
+
+
+def spell_out(profile: NumericsProfile) -> NumericsProfile:
+    """Return a profile in which operations have the format of the broader one, if no other.
+
+    Example:
+        >>> spell_out(NumericsProfile(name="a", operations={"norm": "fp32"})).operations
+        {'branch_norm': 'fp32', 'norm': 'fp32'}
+    """
+    own = profile.operations
+    meant = {name: own[broad] for name, broad in BROADER.items() if broad in own}
+    return replace(profile, operations={**meant, **own})
 
 
 def _check_own(profile: NumericsProfile, path: Path) -> None:

@@ -360,6 +360,34 @@ def test_errors_are_not_lost_in_older_tensors() -> None:
         spreads(model, lambda: model(x), make_arithmetic("bf16"), [], "variance")
 
 
+class Gated(nn.Module):
+    """Rows that a mask switches off, behind a logarithm that keeps its exponential for later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, kept: Tensor) -> Tensor:
+        return nn.functional.logsigmoid(self.inner(x)) * kept
+
+
+@pytest.mark.parametrize("kind", ["variance", "bound"])
+def test_masks_of_bools_and_what_is_left_for_a_backward_pass_have_no_error(kind: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Gated(), torch.randn(64, 16)
+    kept = (torch.arange(64) % 2 == 0)[:, None]
+    arithmetic = make_arithmetic("bf16")
+    with torch.no_grad():
+        values, found = spreads(model, lambda: model(x, kept), arithmetic, [model.inner], kind)
+        with emulate(model, "bf16"):
+            off = model(x, kept) - values[-1]
+    spread = found[-1]
+    assert (spread[1::2] < 1e-30).all() and (spread[::2] > 0).all()
+    assert (off.abs() <= spread).all() or kind == "variance"
+    size = off[::2].norm() / spread[::2].norm()
+    assert 0.7 < size < 1.4 or kind == "bound"
+
+
 def test_mistakes_are_named() -> None:
     strange = Strange()
     x = torch.ones(3)

@@ -12,12 +12,14 @@ from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    Olmo2Config,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -43,18 +45,22 @@ SIZE = 0.1
 REAL = [name for name in list_profiles() if load_profile(name).runs not in ("", "float32")]
 
 
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDE,
+    "intermediate_size": 2 * WIDE,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
 def build(family: str, width: int = WIDE, layers: int = 4) -> nn.Module:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": width,
-        "intermediate_size": 2 * width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+    own = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
+    sizes: dict[str, Any] = SIZES | own
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
     if family == "qwen3":
@@ -136,6 +142,25 @@ def test_errors_of_a_trained_model_have_the_size_of_real_ones(name: str) -> None
         start = torch.full((12, 1), 1)
         text = model.generate(start, max_length=257, min_length=257, do_sample=True)
     emulated, real = compare(model, list(text[:, 1:]), name)
+    assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
+
+
+BRANCHED = {
+    "olmo2": lambda: Olmo2Config(**SIZES, pad_token_id=0),
+    "gemma3_text": lambda: Gemma3TextConfig(**SIZES, head_dim=16),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16),
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", BRANCHED)
+def test_under_autocast_norms_of_products_give_what_their_code_casts_back_to(family: str) -> None:
+    """Norms of queries and of what blocks add read bf16 there, and most end by casting back."""
+    torch.manual_seed(0)
+    config = BRANCHED[family]()
+    config.initializer_range = 0.08
+    model = AutoModelForCausalLM.from_config(config).eval()
+    emulated, real = compare(model, draw(), "autocast-bf16")
     assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
 
 
