@@ -160,7 +160,7 @@ def _compare(original: PreTrainedModel, new: LabForCausalLM) -> tuple[float, flo
     length = min(PROBE, config.max_position_embeddings)
     ids = torch.randint(0, config.vocab_size, (2, length), generator=numbers).to(new.device)
     with torch.no_grad(), evaluation_mode(original), evaluation_mode(new):
-        before, after = original(ids).logits, new(ids).logits
+        before, after = (one(ids, use_cache=False).logits for one in (original, new))
     return (before - after).abs().max().item(), before.abs().max().item()
 
 

@@ -244,6 +244,16 @@ def test_a_head_that_was_replaced_can_be_kept_as_the_error_says() -> None:
     assert step0(model, rebuild(model, None, {"head": "untied"})).identical
 
 
+def test_a_model_whose_first_layer_was_cut_off_is_what_is_left() -> None:
+    """Its layers keep their numbers, by which a cache would look for them."""
+    model = pretrained("llama", num_hidden_layers=3)
+    model.model.layers, model.config.num_hidden_layers = model.model.layers[1:], 2
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        torch.testing.assert_close(rebuild(model, None, {})(ids).logits, expected)
+
+
 def test_layers_that_are_alike_may_be_shared() -> None:
     model = pretrained("llama")
     model.model.layers[1].load_state_dict(model.model.layers[0].state_dict())
