@@ -24,7 +24,7 @@ LONG, NEW = 24, 2
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2**-6, torch.bfloat16: 2**-4}
 # The same of one text by itself, on another machine.
 ELSEWHERE = SLACK | {torch.float32: 1e-4}
-Trial = Mapping[str, Any]
+TrialRun = Mapping[str, Any]
 
 
 def trial_ids(model: Any) -> list[int]:
@@ -53,7 +53,7 @@ def distance(found: Tensor, alone: Tensor) -> float:
 
 
 @torch.no_grad()
-def try_model(model: Any) -> Trial | None:
+def try_model(model: Any) -> TrialRun | None:
     """Return what a model makes of the tokens that are tried, and where it did.
 
     Returns:
@@ -76,7 +76,7 @@ def try_model(model: Any) -> Trial | None:
     return {"dtype": str(model.dtype), "where": where, "values": values}
 
 
-def is_same_trial(one: Trial | None, other: Trial | None) -> bool:
+def is_same_trial(one: TrialRun | None, other: TrialRun | None) -> bool:
     """Tell whether two trials may be of one model: to the bit where both ran on one processor."""
     if one is None or other is None or len(one["values"]) != len(other["values"]):
         return one is other

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.models.llama import modeling_llama
 
-from layerlab.loading.trial import ELSEWHERE, Trial, is_same_trial, try_model
+from layerlab.loading.trial import ELSEWHERE, TrialRun, is_same_trial, try_model
 from tests.families import recipe
 
 SCALE = 1.0
@@ -24,7 +24,7 @@ class Scaled(nn.Module):
         return self.inner(x) * SCALE
 
 
-def tried(model: Any) -> Trial:
+def tried(model: Any) -> TrialRun:
     found = try_model(model)
     assert found is not None
     return found

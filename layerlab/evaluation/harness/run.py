@@ -43,7 +43,7 @@ from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel, describe_lacking
-from layerlab.loading.trial import Trial, is_same_trial, try_model
+from layerlab.loading.trial import TrialRun, is_same_trial, try_model
 from layerlab.system.hardware import is_out_of_memory, versions
 from layerlab.version import VERSION
 
@@ -124,7 +124,7 @@ class EvaluationRun:
             yield {**kept, "arm": self.arm}
 
     def _ask(
-        self, leaf: Leaf, engine: HarnessModel, name: str, trial: Trial | None
+        self, leaf: Leaf, engine: HarnessModel, name: str, trial: TrialRun | None
     ) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.progress.step(steps=rows)
@@ -146,7 +146,7 @@ class EvaluationRun:
         return record
 
     def _load_kept(
-        self, leaf: Leaf, scoring: str, name: str, trial: Trial | None
+        self, leaf: Leaf, scoring: str, name: str, trial: TrialRun | None
     ) -> dict[str, Any] | None:
         """Return the record of a task that was kept, where it follows from its own scores.
 
