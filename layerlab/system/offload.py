@@ -49,8 +49,8 @@ def check_held(model: nn.Module) -> None:
         for name, weight in module.named_parameters(prefix=place, recurse=False):
             if not isinstance(weight, nn.Parameter):
                 raise UserError(
-                    f"{name} of {type(model).__name__} is no parameter for now but a "
-                    f"{type(weight).__name__}, as in a block of layerlab.emulate; leave it first"
+                    f"{name} of {type(model).__name__} is replaced for now, by the type "
+                    f"{type(weight).__name__}, as in a block of layerlab.emulate; leave that first"
                 )
             if weight.is_meta and name.rpartition(".")[2] not in store:
                 raise UserError(

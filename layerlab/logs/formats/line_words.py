@@ -22,6 +22,7 @@ WORD = re.compile(r"[^\W\d_][^\W_]*")
 OTHER = re.compile(
     r"(rank|gpu|cuda|node|host|worker|device|proc(ess)?|pid|local|global)\d*|(step|iter(ation)?)s?"
 )
+COUNTED = ("nat", "bit", "dit", "hartley")
 # Behind a number, and not the name of the next one.
 BEHIND = re.compile(
     r"\W{0,2}\b(?P<unit>nats?|bits?|dits?|hartleys?|bp[bcwt]|ppl|perplexity)\b"
@@ -59,13 +60,14 @@ def find_unit(behind: str) -> str:
 
     Example:
         >>> [find_unit(one) for one in (" bits/byte", " nats, lr", " bpb: 1.2", " | 3")]
-        ['bit/byte', 'nat', '', '']
+        ['bits/byte', 'nats', '', '']
     """
     found = BEHIND.match(behind)
     if found is None:
         return ""
     per = re.sub(r"\s*(/|per)\s*", "/", (found["per"] or "").lower())
-    return found["unit"].lower().removesuffix("s") + per
+    unit = found["unit"].lower().removesuffix("s")
+    return (f"{unit}s" if unit in COUNTED else unit) + per
 
 
 def keep_said(table: "pa.Table", lines: Iterable[Mapping[str, str]]) -> "pa.Table":

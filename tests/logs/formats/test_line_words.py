@@ -40,8 +40,8 @@ def test_words_before_the_step_that_differ_between_arms_are_told(
 def test_units_behind_a_loss_that_differ_are_refused(tmp_path: Path, given: dict[str, str]) -> None:
     line = "step {{step}}: val loss {{loss}} {}"
     logs = read(*files(tmp_path, line.format("nats"), line.format("bits")), **given)
-    assert [one.settings[UNIT] for one in logs] == ["nat", "nat", "bit", "bit"]
-    refuses("wide, seed 1 are in bit", judge_logs, logs, JudgeRequest())
+    assert [one.settings[UNIT] for one in logs] == ["nats", "nats", "bits", "bits"]
+    refuses("wide, seed 1 are in bits", judge_logs, logs, JudgeRequest())
 
 
 def test_a_unit_that_only_one_arm_names_is_told(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_names_of_arms_and_words_that_change_are_no_others(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("behind", "unit"),
     [
-        (" (nats)", "nat"),
-        (" bits per byte", "bit/byte"),
-        (" bits/char | lr 1", "bit/char"),
+        (" (nats)", "nats"),
+        (" bits per byte", "bits/byte"),
+        (" bits/char | lr 1", "bits/char"),
         (" bpb", "bpb"),
         (" bpb 1.2", ""),  # which is the name of another number
         (" ppl: 3", ""),

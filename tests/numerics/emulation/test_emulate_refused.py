@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import layerlab
 from layerlab import UserError
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation, emulate
 from layerlab.numerics.prediction.predict import Prediction, StateKind
 from tests.measures.family import built
 from tests.numerics.emulation.test_emulate import words
+from tests.refused import refuses
 
 
 def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:
@@ -164,3 +166,15 @@ def test_models_that_cannot_be_looked_into_are_refused() -> None:
     with pytest.raises(UserError, match="is on the meta device, which holds no numbers; load"):
         with emulate(model.to("meta"), "bf16"):
             pass
+
+
+def test_a_model_within_the_block_is_refused_by_what_would_read_or_change_its_weights() -> None:
+    model = built("llama")
+    policy = layerlab.Policy(format="bf16", keep=("lm_head",))
+    said = "is replaced for now, by the type EmulatedTensor, as in a block of layerlab.emulate"
+    with torch.no_grad(), emulate(model, "bf16"):
+        refuses(said, layerlab.apply_precision, model, policy)
+        refuses(said, layerlab.inspect, model, input_ids=torch.arange(4)[None])
+        refuses(said, emulate(model, "fp16").__enter__)
+        model(torch.arange(4)[None])
+    layerlab.apply_precision(model, policy)
