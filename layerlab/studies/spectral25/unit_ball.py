@@ -84,6 +84,7 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
     return {
         "aligned": share_matched(query, key, allowed),
+        "chance": chance_of(allowed),
         "between": between(query, key, allowed),
         "queries": cosine(query),
         "keys": cosine(key),
@@ -104,6 +105,14 @@ def share_matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
         for scores in (query @ key.mT, _cosines(query, key))
     ]
     return (best[0] == best[1]).double().mean()
+
+
+def chance_of(allowed: Tensor) -> Tensor:
+    """Return how often two keys drawn at random would be the same, in a row's keys."""
+    counts = allowed.sum(1)
+    if not (counts >= KEYS).any():
+        raise NotApplicable(f"no token sees {KEYS} keys or more, of {TOKENS} tokens")
+    return (1 / counts[counts >= KEYS].double()).mean()
 
 
 def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
@@ -224,13 +233,13 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether direction alone decides, or length as well."""
     found = bootstrap_each({name: one["aligned"] for name, one in parts.items()}, np.mean, seed)
     numbers = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
-    chance = np.mean(1 / np.arange(KEYS, TOKENS + 1))
+    chance = ", ".join(dict.fromkeys(f"{one['chance'].mean():.2g}" for one in parts.values()))
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, MOST) for one in found.values()),
         number=next(iter(found.values())).value,
         said=f"the key with the largest score is the one with the smallest angle in {numbers} "
-        f"(rows of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, "
+        f"(rows of at least {KEYS} keys; chance {chance}), and above {MOST:g}, which is most, "
         "was asked for. In all other rows a longer key wins: that a key of the same direction gets "
         "the attention is no rule",
     )

@@ -12,6 +12,7 @@ from layerlab.studies.engine.pictures import Curve, plane
 from layerlab.studies.spectral25.unit_ball import (
     axes,
     between,
+    chance_of,
     choose_head,
     maps,
     ratios,
@@ -67,6 +68,14 @@ def test_keys_of_one_length_are_matched_by_angle_and_long_ones_are_not():
     # It wins wherever its score is above 0, and is the nearest in few of these.
     assert share_matched(query, key, SQUARE).item() < 0.8
     assert between(key, -key, torch.eye(TOKENS, dtype=torch.bool)).item() == pytest.approx(-1)
+
+
+def test_chance_is_of_the_keys_that_a_row_may_use():
+    causal = SQUARE.tril()
+    assert chance_of(causal).item() == pytest.approx(sum(1 / n for n in range(8, 21)) / 13)
+    assert chance_of(causal.triu(-9)).item() == pytest.approx((1 / 8 + 1 / 9 + 11 / 10) / 13)
+    with pytest.raises(NotApplicable, match="no token sees 8 keys"):
+        chance_of(causal.triu(-3))
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,10 @@ MEASURES = (
         unit="none",
         source="Own",
         about=(
-            "How far the gradient of each layer's parameters is off when forward and backward pass "
-            "run in a format: as run, which is a model that was loaded in it, with every result "
-            "rounded, and under autocast, which leaves parameters and residual stream in float32. "
+            "How far the gradient of each layer's parameters, of the cross-entropy of the next "
+            "token, is off when forward and backward pass run in a format: as run, which is a "
+            "model that was loaded in it, with every result rounded, and under autocast, which "
+            "leaves parameters and residual stream in float32. "
             "Gradients that underflow become zero: then the error is 1 and the cosine has no value."
         ),
         equation="error = ||g' - g|| / ||g||,  cosine = g' . g / (||g'|| ||g||), g in float64",
