@@ -82,6 +82,17 @@ def pytest_configure(config: pytest.Config) -> None:
         server.join(*found)
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_report_teststatus(
+    report: pytest.TestReport, config: pytest.Config
+) -> Generator[None, tuple[str, str, str], tuple[str, str, str]]:
+    """Name a test that fails at once: a run that is cut off never comes to its summary."""
+    category, letter, word = yield
+    if letter == "F":
+        letter = f"\n{report.nodeid} failed\n"
+    return category, letter, word
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Hardly anything is garbage before the first test, and what is there then stays.
