@@ -66,6 +66,24 @@ TINY = {
 }
 
 
+def read_part(text: str) -> tuple[int, int]:
+    """Return which of how many parts `text` asks for: 2 and 4 of "2/4"."""
+    own, parts = (int(number) for number in text.split("/"))
+    if not 1 <= own <= parts:
+        raise ValueError(text)
+    return own, parts
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sweeps",
+        default=(1, 1),
+        type=read_part,
+        metavar="PART/PARTS",
+        help="Of the tests with the mark full, one part: 2/4 runs every fourth from the second on.",
+    )
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Start the servers of processes once for all workers, where all tests are asked for.
@@ -128,8 +146,7 @@ FAMILIES = {
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave what is tried on every variant or family to `make sweeps`, but for a few of them.
 
-    And of what is drawn, all but the first examples: `.ci/run`, which leaves nothing out, draws
-    them all.
+    And of what is drawn, all but the first examples: `.ci/run` draws them all.
     """
     brief = str(config.option.markexpr).endswith("and not full")
     for item in items:
@@ -147,6 +164,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no GPU"))
     for item in spare_cases(items):
         item.add_marker("full")
+    left_out = set(leave_parts(items, *config.option.sweeps))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def has_gpu() -> bool:
@@ -171,6 +191,12 @@ def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         kept = mark.args[0] if mark else 1 if "laws" in name else CASES
         step = math.ceil(len(found) / kept)
         yield from (item for place, item in enumerate(found) if place % step)
+
+
+def leave_parts(items: list[pytest.Item], own: int, parts: int) -> Iterator[pytest.Item]:
+    """Of the sweeps, all that are of other parts; each part has its share of a test's cases."""
+    sweeps = [item for item in items if item.get_closest_marker("full")]
+    yield from (item for place, item in enumerate(sweeps) if place % parts != own - 1)
 
 
 @pytest.fixture(scope="session")

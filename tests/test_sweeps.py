@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import CASES, EXAMPLES, spare_cases
+from tests.conftest import CASES, EXAMPLES, leave_parts, read_part, spare_cases
 
 ALL = 2 * EXAMPLES
 
@@ -54,3 +54,22 @@ def test_what_is_no_variant_keeps_all_its_cases() -> None:
 def test_what_is_marked_so_keeps_as_many_as_the_mark_says() -> None:
     items: Any = [case(Path("x.py"), f"test_form[{place}]", 3) for place in range(40)]
     assert len(items) - len(list(spare_cases(items))) == 3
+
+
+def test_parts_of_the_sweeps_are_all_of_them_and_what_is_no_sweep_is_in_each() -> None:
+    items: Any = [case(Path("x.py"), f"test[{place}]", place % 3 or None) for place in range(40)]
+    sweeps = {one.name for one in items if one.get_closest_marker("full")}
+    kept = [
+        {one.name for one in items} - {one.name for one in leave_parts(items, own, 4)}
+        for own in range(1, 5)
+    ]
+    assert all(len(one & sweeps) in {6, 7} and one - sweeps == kept[0] - sweeps for one in kept)
+    assert set.union(*kept) == {one.name for one in items}
+    assert sum(len(one & sweeps) for one in kept) == len(sweeps) == 26
+
+
+def test_a_part_is_one_of_as_many() -> None:
+    assert read_part("2/4") == (2, 4)
+    for wrong in ("0/4", "5/4", "2", "x/4", ""):
+        with pytest.raises(ValueError):
+            read_part(wrong)
