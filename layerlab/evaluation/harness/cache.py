@@ -16,6 +16,7 @@ from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.records.parse import explain, json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
+from layerlab.system.untrusted.limits import check_work
 from layerlab.system.untrusted.python_file import hash_definition
 
 LEAVES, SAMPLES = "leaves", "samples"
@@ -142,17 +143,23 @@ def describe_uses(tokenizer: Any, *, chat: bool) -> str:
 
     Args:
         chat: whether its template puts the questions.
+
+    Raises:
+        UserError: the template takes too much.
     """
     turns = [{"role": "user", "content": TRIED}]
+
+    def render() -> Any:
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
     uses: dict[str, Callable[[], Any]] = {
         "ids": lambda: tokenizer(TRIED)["input_ids"],
         "encode": lambda: tokenizer.encode(TRIED, add_special_tokens=False),
         "decode": lambda: tokenizer.decode(tokenizer.encode(TRIED)),
     }
     if chat:
-        uses["chat"] = lambda: tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True
-        )
+        check_work(render, "the chat template", "one question")
+        uses["chat"] = render
     return str({name: _try(use) for name, use in uses.items()})
 
 
