@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from typer.main import get_command
 
 from layerlab.cli.app import app
@@ -18,6 +20,7 @@ from layerlab.cli.ledger import CODES
 from layerlab.console.ending import run_app
 
 SLOW = 10.0  # seconds of this process until it refuses, where libraries are loaded by then
+ROOM = 4 * 2**30  # bytes of addresses: a command that wants more fails, and not its machine
 HANGING = 60.0  # seconds by the clock, on a machine that others use too
 
 
@@ -63,6 +66,18 @@ class Ended:
         return self
 
 
+@contextlib.contextmanager
+def limit_memory() -> Iterator[None]:
+    """Let this process have so much more memory, and no more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    held = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (held + ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 @functools.cache
 def _command() -> Any:
     """All commands; typer builds them for each call, which takes longer than most refusals."""
@@ -73,7 +88,7 @@ def typed(*words: str) -> Ended:
     """A command as typed, in this process: an exception that nobody turned into words escapes."""
     out, err = io.StringIO(), io.StringIO()
     start, before = time.monotonic(), time.process_time()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with limit_memory(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_app(lambda **options: _command()(list(words), **options))
     seconds, busy = time.monotonic() - start, time.process_time() - before
     return Ended(code, out.getvalue(), err.getvalue(), seconds, busy)

@@ -52,9 +52,7 @@ def test_a_chat_template(
     row = {"question": "is 2 even", "passage": "The number 2.", "label": True}
     lines(Path("data/superglue/BoolQ/val.jsonl"), row)
     words = ("--suite", "boolq", "--chat", "--quiet", "--data", "data")
-    done = typed("evaluate", "model", *words)
-    assert done.code == 2 and said in done.err and done.err.count("\n") == 1, done.err
-    assert "\x1b" not in done.err and "Traceback" not in done.err
+    typed("evaluate", "model", *words).refused(said)
 
 
 READS = [
