@@ -77,7 +77,7 @@ def try_model(model: Any) -> TrialRun | None:
 
 
 def is_same_trial(one: TrialRun | None, other: TrialRun | None) -> bool:
-    """Tell whether two trials may be of one model: to the bit where both ran on one processor."""
+    """Return whether two trials may be of one model: to the bit where both ran on one processor."""
     if one is None or other is None or len(one["values"]) != len(other["values"]):
         return one is other
     if one["where"] == other["where"] and one["where"]["device"] == "cpu":

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
-
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.weights.by_layer import find_targets, read_outlines, read_stored_tensors
 from layerlab.observe.architecture.effective_weights import effective_weights
@@ -17,35 +15,38 @@ def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:
     Raises:
         UserError: the files cannot be read.
     """
-    names = MatrixNames(subject.model)
-    for name, tensor in _tensors(subject, names):
-        yield from names.cut(name, tensor)
-
-
-def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Tensor]]:
+    names, own = _find_names(subject)
     if subject.stored:
         assert subject.folder is not None
-        # Files call some otherwise; those that are joined while loaded have no own name.
-        found = find_targets(subject.model, read_outlines(subject.folder))
-        own = {name: target for name, target, part in found if part is None}
         for name, tensor in read_stored_tensors(
             subject.folder, lambda name: names.key(own.get(name, name))
         ):
-            yield own.get(name, name), tensor
+            yield from names.cut(own.get(name, name), tensor)
         return
     weights = effective_weights(subject.model)
     for name in sorted(weights, key=names.key):
         held = weights[name]()
         if held is not None and held.device.type != "meta":
-            yield name, held
+            yield from names.cut(name, held)
+
+
+def _find_names(subject: LoadedModel) -> tuple[MatrixNames, dict[str, str]]:
+    """Return the places of tensors, and by their names in a file those that they have in the model.
+
+    Files call some otherwise, and hold one by one what is joined while it is loaded.
+    """
+    if not subject.stored:
+        return MatrixNames(subject.model), {}
+    assert subject.folder is not None
+    found = list(find_targets(subject.model, read_outlines(subject.folder)))
+    joined = {part: target for _, target, part in found if part is not None}
+    own = {name: target if part is None else part for name, target, part in found}
+    return MatrixNames(subject.model, joined), own
 
 
 def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
     """Return the weights that are not finite, with their layer, None outside the blocks."""
-    stack = subject.stack
-    # Some checkpoints leave out what their base model is called.
-    base = f"{subject.model.base_model_prefix}."
-    prefix = None if isinstance(stack, str) else stack.name.removeprefix(base) + "."
+    names, own = _find_names(subject)
     if subject.stored and subject.folder is not None:
         tensors = read_stored_tensors(subject.folder, str)
     else:
@@ -58,10 +59,9 @@ def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
         # One pass instead of four: what has a finite sum is finite.
         if bool(wide.sum().isfinite()) or bool((finite := wide.isfinite()).all()):
             continue
-        inner = name.removeprefix(base)
-        inside = prefix is not None and inner.startswith(prefix)
-        layer = int(inner.removeprefix(prefix).split(".")[0]) if inside and prefix else None
+        layer = names.key(own.get(name, name))[0]
         bad = tensor.numel() - int(finite.sum())
         what = f"{bad} of {tensor.numel()} weights not finite"
-        found.append({"kind": "weights", "layer": layer, "name": name, "what": what})
+        inside = layer if 0 <= layer < names.blocks else None
+        found.append({"kind": "weights", "layer": inside, "name": name, "what": what})
     return found

@@ -94,8 +94,8 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
     context.begin(len(texts) * len(blocks))
     means = _means(context, blocks, texts) if run.options["replace"] == MEAN else None
     room = Room()
-    changes: dict[tuple[int, Removal], list[float]] = {}
-    handing = set[int]()
+    changes: dict[tuple[int, str, int | None], list[float]] = {}
+    handing = set[tuple[int, int]]()
     for number, tokens in enumerate(texts):
         # The last token has no next one.
         places = spread(len(tokens) - 1, run.options["samples"]).to(tokens.device)
@@ -105,15 +105,17 @@ def read(context: ModelContext, run: MeasureContext) -> list[Row]:
         for parts in blocks:
             context.step(f"text {number}: layer {parts.block}")
             rows = _removals(parts)
-            if number == 0 and not _repeats(context, given, parts, heads.get(parts.block)):
+            if number == 0 and not _repeats(context, given, parts, heads.get(parts.key)):
                 # Its attention may hand on more than its output, such as values to later layers.
-                handing.add(parts.block)
+                handing.add(parts.key)
                 _check(context, given, parts)
-            kept = None if parts.block in handing else heads.get(parts.block)
+            kept = None if parts.key in handing else heads.get(parts.key)
             found = _without(context, given, parts, rows, means, kept, room)
             for one, loss in zip(rows, found, strict=True):
-                changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
-    return [_row(block, one, values) for (block, one), values in changes.items()]
+                head = None if one.head is None else parts.first + one.head
+                key = (parts.block, one.component, head)
+                changes.setdefault(key, []).append(float(loss - own[0]))
+    return [_row(*key, values) for key, values in changes.items()]
 
 
 def _note_rest(context: ModelContext, run: MeasureContext) -> None:
@@ -127,22 +129,22 @@ def _note_rest(context: ModelContext, run: MeasureContext) -> None:
 
 
 def _find(context: ModelContext, tokens: Tokens, run: MeasureContext) -> list[BlockParts]:
-    """Return what every block has that can be taken out."""
-    found: dict[int, BlockParts] = {}
+    """Return what every block has that can be taken out, of each of its attentions."""
+    found: list[BlockParts] = []
 
     def keep(layer: Layer) -> None:
-        if layer.layer == EMBEDDING:
-            return
-        parts = find_parts(context.subject.stack, layer)
-        if parts.heads or parts.sublayers:
-            found[parts.block] = parts
-        for name, reason in parts.refused.items():
-            run.note_layer(name, f"{name} of {{layers}}: none, because {reason}", parts.block)
+        if layer.layer != EMBEDDING:
+            found.append(find_parts(context.subject.stack, layer))
 
     context.trace(tokens[:PROBED], keep)
-    if not found:
+    there = {(parts.block, name) for parts in found for name in parts.components}
+    for parts in found:
+        for name, reason in parts.refused.items():
+            if (parts.block, name) not in there:
+                run.note_layer(name, f"{name} of {{layers}}: none, because {reason}", parts.block)
+    if not there:
         raise NotApplicable("its blocks expose neither heads nor sublayers to take out")
-    return list(found.values())
+    return [parts for parts in found if parts.components]
 
 
 def _removals(parts: BlockParts) -> list[Removal]:
@@ -211,13 +213,13 @@ def _repeats(
     return float((again - given.logits).abs().max()) <= allowed
 
 
-def _row(block: int, one: Removal, changes: Sequence[float]) -> Row:
+def _row(block: int, component: str, head: int | None, changes: Sequence[float]) -> Row:
     values = torch.tensor(changes, dtype=torch.float64)
     spread = float(values.std(correction=1)) if len(values) > 1 else nan
     return {
         "layer": block,
-        "component": one.component,
-        "head": nan if one.head is None else one.head,
+        "component": component,
+        "head": nan if head is None else head,
         "change": float(values.mean()),
         "error": spread / sqrt(len(values)),
         "texts": len(values),

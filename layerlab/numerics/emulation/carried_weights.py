@@ -17,7 +17,7 @@ from layerlab.numerics.emulation.policies.loaded_dtypes import find_followers, l
 from layerlab.numerics.emulation.policies.policy import Policy
 from layerlab.numerics.emulation.snapshot import Snapshot
 from layerlab.numerics.formats.round import Rounder
-from layerlab.numerics.formats.weight_layout import has_inputs_first
+from layerlab.numerics.formats.weight_layout import find_layout
 from layerlab.system.offload import (
     execution_device,
     fetch,
@@ -178,6 +178,6 @@ class CarriedWeights(EmulationMode):
     def _weight(self, values: Tensor, site: OpSite, format: AnyFormat) -> Tensor:
         """Round a parameter to its format; groups and blocks lie along the summed axis."""
         module = self.model.get_submodule(site.module)
-        if has_inputs_first(module, values):
-            return self.rounder(format)(values.mT.contiguous()).mT.contiguous()
-        return self.rounder(format)(values)
+        layout = find_layout(module, site.operation, values)
+        rounded = self.rounder(format)(layout.to_matrices(values).contiguous())
+        return layout.to_stored(rounded, values).contiguous()

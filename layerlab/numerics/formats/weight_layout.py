@@ -1,20 +1,54 @@
-"""Along which axis a stored weight is summed: groups and blocks of a format lie along it."""
+"""How a stored weight is a matrix; groups and blocks of a format lie along its inputs."""
+
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 _STACKS = ("Llama4TextExperts", "RecurrentGemmaRglru")  # which do not say it themselves
+# Matrices that are multiplied from the left, besides those of Conv1D.
+_RELATIVE = ("InklingRelativeLogits", "Inkling2RelativeLogits")
 
 
-def has_inputs_first(module: nn.Module | None, weight: Tensor) -> bool:
-    """Return whether a module keeps a row for each input, and not for each output.
+@dataclass(frozen=True, kw_only=True)
+class WeightLayout:
+    """Way in which the matrices of a weight are stored.
 
-    transformers' Conv1D does, and so do stacks of some families, of which experts mostly say so.
+    Attributes:
+        shape: in which the weight is a matrix, or a stack of them; None for its own.
+        inputs_first: whether a matrix has a row for each input, and not for each output.
+    """
+
+    shape: tuple[int, ...] | None = None
+    inputs_first: bool = False
+
+    def to_matrices(self, weight: Tensor) -> Tensor:
+        """Return a stored weight as a matrix, or a stack of them, with a row for each output."""
+        matrices = weight if self.shape is None else weight.reshape(self.shape)
+        return matrices.mT if self.inputs_first else matrices
+
+    def to_stored(self, matrices: Tensor, weight: Tensor) -> Tensor:
+        """Return what `to_matrices` gave, or numbers in its place, in the shape of the weight."""
+        return (matrices.mT if self.inputs_first else matrices).reshape(weight.shape)
+
+
+def find_layout(module: nn.Module | None, name: str, weight: Tensor) -> WeightLayout:
+    """Return how a module keeps a weight.
+
+    Conv1D of transformers has a row for each input; so do stacks of some families, of which experts
+    mostly say so. DBRX has its experts below each other in one matrix, and keeps the last one's
+    inputs first; XLNet's matrices have an axis for heads.
 
     Args:
         module: that holds the weight; None where it is not known.
+        name: of the weight in the module.
         weight: a matrix, or a stack of them.
     """
-    name = type(module).__name__
+    kind = type(module).__name__
+    if kind == "DbrxExpertGLU" and weight.ndim == 2:
+        stack = (int(getattr(module, "moe_num_experts")), -1, weight.shape[1])  # noqa: B009
+        return WeightLayout(shape=stack, inputs_first=name == "w2")
+    if kind == "XLNetRelativeAttention" and weight.ndim == 3:
+        return WeightLayout(shape=(len(weight), -1), inputs_first=name in ("q", "k", "v", "r"))
     if weight.ndim == 3:
-        return bool(getattr(module, "is_transposed", name in _STACKS))
-    return weight.ndim == 2 and name == "Conv1D"
+        return WeightLayout(inputs_first=bool(getattr(module, "is_transposed", kind in _STACKS)))
+    return WeightLayout(inputs_first=weight.ndim == 2 and kind in ("Conv1D", *_RELATIVE))

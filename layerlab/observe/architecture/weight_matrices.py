@@ -5,7 +5,8 @@ the blocks, in one or behind them; experts that lie in one tensor are one matrix
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.numerics.formats.weight_layout import has_inputs_first
+from layerlab.numerics.formats.weight_layout import find_layout
 from layerlab.observe.architecture.effective_weights import effective_weights, inner_module
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.records.layer_names import EMBEDDING
@@ -23,6 +24,9 @@ PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # The number of an expert; in other lists a number tells one matrix from the next.
 EXPERT = re.compile(r"(?:(?<=expert)|(?<=experts))\.(\d+)(?=\.|$)")
+
+# A bias of each expert is a vector of each, and the decay of a state has one for each channel.
+_VECTORS = re.compile(r"bias$|(?:^|\.)A_log$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,35 +46,38 @@ class WeightMatrix:
 
 
 class MatrixNames:
-    """Places of a model's tensors, by their names: also by those without the base model's."""
+    """Places of a model's tensors, by their names: also by those without the base model's.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    Args:
+        joined: names that only a file has, with those of the weights that they become a part of.
+    """
+
+    def __init__(self, model: PreTrainedModel, joined: Mapping[str, str] | None = None) -> None:
         self.model = model
         self.prefix = getattr(model, "base_model_prefix", "") + "."
         names = effective_weights(model, shared=True)
         self.order = {name: number for number, name in enumerate(names)}
         self.stack, self.blocks, self.last = "", 0, -1
-        try:
+        with suppress(NotApplicable):
             found = anatomy(model)
-        except NotApplicable:
-            return
-        self.stack, self.blocks = found.name + ".", len(found.blocks)
-        inside = [number for name, number in self.order.items() if name.startswith(self.stack)]
-        self.last = max(inside, default=-1)
+            self.stack, self.blocks = found.name + ".", len(found.blocks)
+            inside = [number for name, number in self.order.items() if name.startswith(self.stack)]
+            self.last = max(inside, default=-1)
+        for name, whole in (joined or {}).items():
+            self.order[self._own(name)] = self.order.get(whole, len(self.order))
 
     def cut(self, stored: str, tensor: Tensor) -> Iterator[WeightMatrix]:
         """Yield the matrices of a tensor: none of a vector or a convolution, several of experts."""
         name = self._own(stored)
         owner = self._owner(name)
-        # A bias of each expert is a vector of each.
-        if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN or name.endswith("bias"):
+        if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN or _VECTORS.search(name):
             return
         layer, inside = self._place(name)
         numbered = EXPERT.search(f".{inside}")
         expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
         label = EXPERT.sub("", f".{inside}").strip(".").removesuffix(".weight")
-        if has_inputs_first(owner, tensor) != _is_turned(tensor, owner, name):
-            tensor = tensor.mT
+        tensor = tensor.mT if _is_turned(tensor, owner, name) else tensor
+        tensor = find_layout(owner, name.rpartition(".")[2], tensor).to_matrices(tensor)
         if tensor.ndim == 2 and min(tensor.shape) > 1:
             yield WeightMatrix(layer=layer, name=label, expert=expert, weight=tensor)
         elif tensor.ndim == 3 and min(tensor.shape[1:]) > 1:

@@ -30,17 +30,18 @@ from layerlab.system.hooks import replacing_forward, temporary_hooks
 
 Component = Literal["head", "attention", "ffn"]
 SUBLAYERS: tuple[Component, ...] = ("attention", "ffn")
-# Given what a component of a block gave to every row of a batch, change it in place, and return the
-# rows that were changed. Heads: row x token x head x value_width; sublayers: row x token x width.
-Touch = Callable[[int, Component, Tensor], Sequence[int]]
+# Given what a component gave to every row of a batch, change it in place, and return the rows that
+# were changed. Heads: row x token x head x value_width; sublayers: row x token x width.
+Touch = Callable[["BlockParts", Component, Tensor], Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockParts:
-    """Parts of one block that can be taken out.
+    """Parts of one block that can be taken out; of several attentions each has its own.
 
     Attributes:
         heads: of its attention, 0 where they cannot be told apart.
+        first: the number of its first head in the block.
         attention: the module that computes them.
         projection: what reads them, where the attention does not ask the `AttentionInterface`.
         sublayers: the modules whose outputs join the stream, by component.
@@ -49,10 +50,21 @@ class BlockParts:
 
     block: int
     heads: int = 0
+    first: int = 0
     attention: AttentionPart | None = None
     projection: nn.Module | None = None
     sublayers: Mapping[Component, nn.Module] = field(default_factory=dict)
     refused: Mapping[Component, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Block and first head, by which an attention is known."""
+        return self.block, self.first
+
+    @property
+    def components(self) -> set[Component]:
+        """What there is to take out."""
+        return {*self.sublayers, *(("head",) if self.heads else ())}
 
 
 def find_parts(anatomy: ModelStructure, layer: Layer) -> BlockParts:
@@ -81,6 +93,7 @@ def find_parts(anatomy: ModelStructure, layer: Layer) -> BlockParts:
     return BlockParts(
         block=layer.layer,
         heads=layer.attention.heads,
+        first=layer.attention.first,
         attention=part,
         projection=projection,
         sublayers=sublayers,
@@ -113,16 +126,16 @@ def touching(
     """
     running = set[int]()
 
-    def touch_running(block: int, component: Component, given: Tensor) -> Sequence[int]:
+    def touch_running(parts: BlockParts, component: Component, given: Tensor) -> Sequence[int]:
         # Other blocks may share a module with the one that is spoken of.
-        return touch(block, component, given) if block in running else ()
+        return touch(parts, component, given) if parts.block in running else ()
 
     with ExitStack() as stack:
         for one in blocks:
             stack.enter_context(_following(anatomy, one.block, running))
             for name in SUBLAYERS:
                 if name in components and name in one.sublayers:
-                    hook = partial(_touch_sublayer, one.block, name, touch_running, rows)
+                    hook = partial(_touch_sublayer, one, name, touch_running, rows)
                     handle = one.sublayers[name].register_forward_hook(hook, with_kwargs=True)
                     stack.callback(handle.remove)
             if "head" in components and one.projection is not None:
@@ -138,7 +151,7 @@ def touching(
             def receive(call: AttentionCall) -> None:
                 for one, module in asking:
                     if call.part.module is module and one.block in running:
-                        touch(one.block, "head", _by_head(call.output, one.heads))
+                        touch(one, "head", _by_head(call.output, one.heads))
 
             stack.enter_context(probe(anatomy, receive))
         yield
@@ -162,12 +175,12 @@ def _by_head(output: Tensor | None, heads: int) -> Tensor:
 
 def _touch_projection(one: BlockParts, touch: Touch, module: nn.Module, args: Any) -> Any:
     joined = _copy(args[0])
-    touch(one.block, "head", joined.unflatten(-1, (one.heads, -1)))
+    touch(one, "head", joined.unflatten(-1, (one.heads, -1)))
     return (joined, *args[1:])
 
 
 def _touch_sublayer(
-    block: int,
+    one: BlockParts,
     name: Component,
     touch: Touch,
     rows: int,
@@ -180,7 +193,7 @@ def _touch_sublayer(
     result = first_tensor(output)
     residual = residual_of(module, args, options)
     added = _copy(result if residual is None else result - residual)
-    touched = list(touch(block, name, _rows(added, rows)))
+    touched = list(touch(one, name, _rows(added, rows)))
     if not touched:
         return None
     changed = _copy(result)
@@ -224,23 +237,24 @@ class HeadsGiven:
 @contextmanager
 def hearing_heads(
     anatomy: ModelStructure, blocks: Sequence[BlockParts]
-) -> Iterator[dict[int, HeadsGiven]]:
+) -> Iterator[dict[tuple[int, int], HeadsGiven]]:
     """Keep what the attention of blocks gives in the one forward that is made in the context.
 
-    By block, once the context ends. Left out is an attention that does anything else with its heads
-    than hand them to its projection, or with what that makes of them than give it back.
+    By the key of its parts, once the context ends. Left out is an attention that does anything else
+    with its heads than hand them to its projection, or with what that makes of them than give it
+    back.
     """
-    found: dict[int, HeadsGiven] = {}
-    heads: dict[int, Tensor | None] = {}
+    found: dict[tuple[int, int], HeadsGiven] = {}
+    heads: dict[tuple[int, nn.Module], Tensor | None] = {}
     seen: dict[nn.Module, tuple[Any, Any]] = {}
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
         seen[module] = (args, output)
 
     def receive(call: AttentionCall) -> None:
-        heads[call.part.block] = call.output
+        heads[call.part.block, call.part.module] = call.output
 
-    reading: dict[int, tuple[BlockParts, AttentionPart, nn.Module]] = {}
+    reading: dict[tuple[int, int], tuple[AttentionPart, nn.Module]] = {}
     for one in blocks:
         if one.heads and one.attention is not None:
             part = one.attention
@@ -248,43 +262,43 @@ def hearing_heads(
                 anatomy.blocks[part.block], part.module
             )
             if projection is not None:
-                reading[one.block] = (one, part, projection)
+                reading[one.key] = (part, projection)
     with ExitStack() as stack:
-        for _, part, projection in reading.values():
+        for part, projection in reading.values():
             for module in (part.module, projection):
                 stack.callback(module.register_forward_hook(keep).remove)
-        if any(part.interface for _, part, _ in reading.values()):
+        if any(part.interface for part, _ in reading.values()):
             stack.enter_context(probe(anatomy, receive))
         yield found
-    for block, (_, part, projection) in reading.items():
+    for key, (part, projection) in reading.items():
         if part.module not in seen or projection not in seen:
             continue
         ((joined, *_), made), (_, output) = seen[projection], seen[part.module]
         alike = isinstance(joined, Tensor) and joined.dim() == 3 and joined.shape[0] == 1
         if alike and part.interface:
-            given = heads.get(block)
+            given = heads.get((part.block, part.module))
             alike = given is not None and torch.equal(given.flatten(2), joined)
         if alike and torch.equal(first_tensor(output), made):
-            found[block] = HeadsGiven(projection=projection, joined=joined, output=output)
+            found[key] = HeadsGiven(projection=projection, joined=joined, output=output)
 
 
 class Means:
     """The mean over all tokens of what each component gave, to stand in its place."""
 
     def __init__(self) -> None:
-        self.sums: dict[tuple[int, Component], Tensor] = {}
-        self.tokens: dict[tuple[int, Component], int] = {}
+        self.sums: dict[tuple[tuple[int, int], Component], Tensor] = {}
+        self.tokens: dict[tuple[tuple[int, int], Component], int] = {}
 
-    def add(self, block: int, component: Component, given: Tensor) -> Sequence[int]:
+    def add(self, parts: BlockParts, component: Component, given: Tensor) -> Sequence[int]:
         """Take in one sequence; nothing is changed."""
-        key, rows = (block, component), given.flatten(0, 1).double()
+        key, rows = (parts.key, component), given.flatten(0, 1).double()
         self.sums[key] = self.sums.get(key, torch.zeros_like(rows[0])) + rows.sum(0)
         self.tokens[key] = self.tokens.get(key, 0) + len(rows)
         return ()
 
-    def mean(self, block: int, component: Component) -> Tensor:
+    def mean(self, parts: BlockParts, component: Component) -> Tensor:
         """Return the mean: head x value_width, or of the width of the stream."""
-        return self.sums[block, component] / self.tokens[block, component]
+        return self.sums[parts.key, component] / self.tokens[parts.key, component]
 
 
 @contextmanager
@@ -304,7 +318,7 @@ def removing(
             compute again for each.
     """
 
-    def touch(block: int, component: Component, given: Tensor) -> Sequence[int]:
+    def touch(parts: BlockParts, component: Component, given: Tensor) -> Sequence[int]:
         changed = [n for n, one in enumerate(rows) if one and one.component == component]
         for number in changed:
             one = rows[number]
@@ -313,7 +327,7 @@ def removing(
             if means is None:
                 part.zero_()
             else:
-                mean = means.mean(block, component)
+                mean = means.mean(parts, component)
                 part.copy_((mean if one.head is None else mean[one.head]).expand_as(part))
         return changed
 

@@ -334,21 +334,12 @@ def plot_ball(one: ChosenHead) -> Picture:
     """Plot the ellipse of the two leading directions, with the tokens that were mapped."""
     turn = np.linspace(0, 2 * np.pi, 181)
     first, second = (float(value) for value in one.values[:2])
-    circle = Curve(
-        name="unit circle", x=np.cos(turn).tolist(), y=np.sin(turn).tolist(), kind=6, style="dash"
-    )
-    ellipse = Curve(
-        name="image of the unit ball",
-        x=(first * np.cos(turn)).tolist(),
-        y=(second * np.sin(turn)).tolist(),
-        kind=0,
-    )
-    cloud = Curve(
-        name="tokens of unit length",
-        x=one.images[:, 0].tolist(),
-        y=one.images[:, 1].tolist(),
-        kind=1,
-    )
+    x, y = np.cos(turn), np.sin(turn)
+    circle = Curve(name="unit circle", x=x.tolist(), y=y.tolist(), kind=6, style="dash")
+    x, y = (first * x).tolist(), (second * y).tolist()
+    ellipse = Curve(name="image of the unit ball", x=x, y=y, kind=0)
+    x, y = one.images.mT.tolist()
+    cloud = Curve(name="tokens of unit length", x=x, y=y, kind=1)
     return plane(
         "ball",
         f"Image of the unit ball under W_o W_v ({one.name})",

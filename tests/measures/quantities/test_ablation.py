@@ -14,6 +14,7 @@ from layerlab import UserError, inspect
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities import ablation
 from layerlab.measures.quantities.ablation import MEASURES, losses
+from layerlab.measures.quantities.spectrum import MEASURES as SPECTRUM
 from layerlab.measures.runner import readings
 from layerlab.model.build import build
 from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
@@ -135,6 +136,21 @@ def test_another_replacement_is_refused() -> None:
         ABLATION.given(replace="median")
 
 
+@torch.no_grad()
+def test_heads_of_both_attentions_of_a_block_are_taken_out_and_counted_on() -> None:
+    """As `spectrum` counts them."""
+    model = family("longcat_flash")
+    own, read = loss(model), rows(model)
+    assert list(read["head"]) == [*range(8)] * 2 and set(read.component) == {"head"}
+    for row in read.itertuples():
+        number, head = divmod(int(row.head), 4)
+        changed = deepcopy(model)
+        output = changed.model.layers[row.layer].self_attn[number].o_proj.weight
+        output.unflatten(1, (4, -1))[:, head] = 0
+        change = sum(loss(changed)) / len(own) - sum(own) / len(own)
+        assert row.change == pytest.approx(change, abs=2e-6)
+
+
 def test_a_model_without_attention_has_no_heads_to_take_out() -> None:
     assert "MambaForCausalLM has no softmax attention" in report(family("mamba")).to_json()
 
@@ -161,9 +177,14 @@ def test_each_family_is_read_or_says_why(name: str) -> None:
     model = family(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
-    found = readings(patient, list(IDS[:, :TOKENS]), [ABLATION])
+    found = readings(patient, list(IDS[:, :TOKENS]), [ABLATION, *SPECTRUM])
     read, reason = found.rows.get("ablation", []), found.refused.get("ablation", "")
     assert (len(read) > 0) != (len(reason) > 10)
+    heads = [(one["layer"], one["head"]) for one in read if one["component"] == "head"]
+    known = [(one["layer"], one["head"]) for one in found.rows.get("spectrum", [])]
+    layers = {layer for layer, _ in heads}
+    assert len(set(heads)) == len(heads)
+    assert set(heads) == {one for one in known if one[0] in layers}
     assert all(math.isfinite(row["change"]) for row in read)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 

@@ -156,10 +156,10 @@ def test_heads_that_were_heard_are_not_computed_again(name: str) -> None:
             given = answer(model, stack, TEXT, PLACES)
         with removing(stack, parts, rows):
             whole = resume(model, stack, given, layer, len(rows))
-        with removing(stack, parts, rows, heads=heads.get(layer)):
+        with removing(stack, parts, rows, heads=heads.get(parts.key)):
             own = parts.attention.module.forward
             found = resume(model, stack, given, layer, len(rows))
-    assert (layer in heads) == (name in HEARD)
+    assert (parts.key in heads) == (name in HEARD)
     assert (own.__name__ == "stand_in") == (name in HEARD)
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
     assert parts.attention.module.forward.__name__ == "forward"
@@ -185,7 +185,7 @@ def test_with_nothing_taken_out_every_row_is_the_text_itself(name: str) -> None:
     allowed = 1e-4 * float(given.logits.abs().max())
     with observing(model):
         for layer, one in parts.items():
-            with removing(stack, one, [None] * 3, heads=heads.get(layer)):
+            with removing(stack, one, [None] * 3, heads=heads.get(one.key)):
                 found = resume(model, stack, given, layer, 3)
             torch.testing.assert_close(found, given.logits.expand_as(found), rtol=0, atol=allowed)
 
@@ -213,7 +213,7 @@ def test_a_choice_of_keys_that_is_handed_on_is_that_of_the_whole_model() -> None
     with observing(model):
         with hearing_heads(stack, [parts]) as heads:
             given = answer(model, stack, TEXT, PLACES)
-        with removing(stack, parts, rows, heads=heads[0]):
+        with removing(stack, parts, rows, heads=heads[parts.key]):
             found = resume(model, stack, given, 0, len(rows))
     for head in range(parts.heads):
         hand = by_hand(model, 0, path, slice(head * width, (head + 1) * width))
@@ -244,12 +244,14 @@ def test_a_mean_stands_where_a_hook_puts_it(name: str) -> None:
 
         with hearing_heads(stack, [parts]) as heads:
             given = answer(model, stack, TEXT, PLACES)
-        with removing(stack, parts, [Removal(component="head", head=1)], means, heads.get(0)):
+        with removing(
+            stack, parts, [Removal(component="head", head=1)], means, heads.get(parts.key)
+        ):
             found = resume(model, stack, given, 0, 1)[0]
         hook = projection.register_forward_pre_hook(replace)
         hand = model(input_ids=TEXT[None], use_cache=False).logits[0, PLACES]
         hook.remove()
-    assert means.mean(0, "attention").shape == (text_config(model).hidden_size,)
+    assert means.mean(parts, "attention").shape == (text_config(model).hidden_size,)
     torch.testing.assert_close(found, hand, rtol=1e-4, atol=1e-4)
 
 

@@ -285,3 +285,51 @@ def test_a_stack_that_a_file_holds_the_other_way_round_is_turned() -> None:
     stack = model.get_parameter(path).detach()
     first, *_ = MatrixNames(model).cut(path, stack.mT.contiguous())
     assert torch.equal(first.weight, stack[0])
+
+
+def test_experts_that_lie_below_each_other_are_told_apart() -> None:
+    """As DBRX has them, the last of an expert's with a row for each input."""
+    model = family("dbrx")
+    experts = model.transformer.blocks[0].ffn.experts.mlp
+    experts.w1.data.unflatten(0, (4, -1))[1] *= 10
+    experts.w2.data.unflatten(0, (4, -1))[2, :, 5] = 0
+    read = rows(model)
+    read = read[(read.layer == 0) & read.matrix.str.contains("experts")]
+    assert read.groupby("matrix").expert.apply(list).map(lambda one: one == [0, 1, 2, 3]).all()
+    width, inner = experts.hidden_size, experts.ffn_hidden_size
+    for name, weight in {"w1": experts.w1, "v1": experts.v1, "w2": experts.w2}.items():
+        found = read[read.matrix.str.endswith(name)]
+        norms = torch.linalg.matrix_norm(weight.detach().double().unflatten(0, (4, -1)), 2)
+        assert list(found.norm) == pytest.approx(norms.tolist(), rel=1e-6)
+        shape = (width, inner) if name == "w2" else (inner, width)
+        assert set(zip(found["rows"], found["columns"], strict=True)) == {shape}
+        assert list(found.dead_rows) == [0, 0, int(name == "w2"), 0]
+
+
+def test_an_axis_of_heads_is_no_list_of_experts() -> None:
+    """As in XLNet's attention."""
+    model = family("xlnet")
+    read = rows(model)
+    for name in "qkvor":
+        weight = getattr(model.transformer.layer[0].rel_attn, name).detach().flatten(1)
+        (found,) = read[(read.layer == 0) & (read.matrix == f"rel_attn.{name}")].itertuples()
+        assert np.isnan(found.expert) and (found.rows, found.columns) == weight.shape
+        assert found.norm == pytest.approx(float(np.linalg.norm(weight.numpy(), 2)), rel=1e-6)
+
+
+# A folder of these says that it is no causal language model.
+OTHERS = {"bert-generation", "emu3", "mllama", "musicgen", "musicgen_melody"}
+STORED = sorted(FAMILIES.keys() - UNBUILT - OTHERS - {"nemotron_h"})
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("name", ["nemotron_h", *STORED])
+def test_a_folder_has_in_each_layer_what_the_model_has(name: str, tmp_path: Path) -> None:
+    """By the sum of all squares, which joining or dividing matrices leaves as it is."""
+    model = family(name)
+    model.save_pretrained(tmp_path)
+    sums = []
+    for read in (rows(model), rows(str(tmp_path))):
+        read["squares"] = read.stable_rank.fillna(0) * read.norm**2
+        sums.append(read.groupby(["layer", "expert"], dropna=False).squares.sum())
+    pd.testing.assert_series_equal(*sums, rtol=1e-5)
