@@ -36,7 +36,8 @@ not loaded; its tensors are read from the safetensors one at a time, and one mat
 held in float64. A model that is in memory is read there: `layerlab.inspect(model, weights=True)`.
 
 Read are embeddings, projections, and each expert of a mixture by its number, whether experts are
-stored one by one or in one tensor. `layer` is -1 for what lies in front of the blocks, and their
+stored one by one or in one tensor; blocks of other tensors, such as RecurrentGemma's gates, are
+numbered in the same column. `layer` is -1 for what lies in front of the blocks, and their
 number for what lies behind them. Convolutions are left out, and so are weights that are packed or
 scaled (quantised models).
 
