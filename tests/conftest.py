@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=(1, 1),
         type=read_part,
         metavar="PART/PARTS",
-        help="Of the tests with the mark full, one part: 2/4 runs every fourth from the second on.",
+        help="Of sweeps and studies, one part: 2/4 runs every fourth from the second on.",
     )
 
 
@@ -194,8 +194,8 @@ def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def leave_parts(items: list[pytest.Item], own: int, parts: int) -> Iterator[pytest.Item]:
-    """Of the sweeps, all that are of other parts; each part has its share of a test's cases."""
-    sweeps = [item for item in items if item.get_closest_marker("full")]
+    """Of sweeps and studies, all that are of other parts; each has its share of a test's cases."""
+    sweeps = [item for item in items if any(map(item.get_closest_marker, ("full", "study")))]
     yield from (item for place, item in enumerate(sweeps) if place % parts != own - 1)
 
 
