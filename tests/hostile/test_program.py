@@ -63,10 +63,14 @@ READS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", READS)
-def test_rules_that_double_a_text_forty_times(words: tuple[str, ...], model: Path) -> None:
+@pytest.mark.parametrize("rules", ["normalizer", "decoder"])
+def test_rules_that_double_a_text_forty_times(
+    rules: str, words: tuple[str, ...], model: Path
+) -> None:
     twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-    sequence = {"type": "Sequence", "normalizers": [twice] * 40}
-    changed(model / "tokenizer.json", normalizer=sequence)
+    own = json.loads((model / "tokenizer.json").read_text("utf-8"))[rules]
+    sequence = {"type": "Sequence", f"{rules}s": [*filter(None, [own]), *[twice] * 40]}
+    changed(model / "tokenizer.json", **{rules: sequence})
     done = typed(*words)
     assert done.code == 2 and "takes over 1 GiB for 20,000 characters" in done.err
     assert done.err.count("\n") == 1

@@ -50,7 +50,7 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
             )
     text = builtin.SAMPLE.read_text("utf-8")[:TRIED]
     check_work(
-        lambda: tokenizer(text, add_special_tokens=True, verbose=False),
+        lambda: tokenizer.decode(tokenizer(text, add_special_tokens=True, verbose=False).input_ids),
         f"the tokenizer {name}",
         f"{TRIED:,} characters",
         content=_content_of(tokenizer),
