@@ -80,9 +80,12 @@ def find_batching(model: Any, side: Side) -> Batching:
     run, ids = read_texts if side == "right" else _write, trial_ids(model)
 
     def is_read_alike(text: list[int], beside: list[int]) -> bool:
+        # Of a token of padding there may be nothing to read: its embedding is often zero.
+        fills = (0, ids[0]) if len(beside) > len(text) else (0,)
         try:
-            found, alone = run(model, [beside, text])[1], run(model, [text])[0]
-            return distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
+            alone = run(model, [text])[0]
+            found = [run(model, [beside, text], fill)[1] for fill in fills]
+            return all(distance(one, alone) <= SLACK.get(model.dtype, 2**-4) for one in found)
         except Exception as error:  # of a model that takes no mask, or not these tokens
             if is_out_of_memory(error):
                 raise
@@ -127,11 +130,11 @@ def describe_ahead(name: str) -> str:
     )
 
 
-def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the logits of what is written behind each text, filled up in front with zeros."""
+def _write(model: Any, texts: Sequence[Sequence[int]], fill: int = 0) -> list[Tensor]:
+    """Return the logits of what is written behind each text, filled up in front with a token."""
     longest = max(map(len, texts))
     device = running_device(model)
-    rows = [[*[0] * (longest - len(one)), *one] for one in texts]
+    rows = [[*[fill] * (longest - len(one)), *one] for one in texts]
     mask = [[0] * (longest - len(one)) + [1] * len(one) for one in texts]
     with ignore_settings(model):
         model.generation_config.eos_token_id = None

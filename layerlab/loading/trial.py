@@ -36,10 +36,10 @@ def trial_ids(model: Any) -> list[int]:
     return [(16 + 7 * index) % entries for index in range(max(2, min(LONG, context - NEW)))]
 
 
-def read_texts(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the logits of each text, in a batch that zeros fill up behind them."""
+def read_texts(model: Any, texts: Sequence[Sequence[int]], fill: int = 0) -> list[Tensor]:
+    """Return the logits of each text, in a batch that a token fills up behind them."""
     longest = max(map(len, texts))
-    rows = [[*one, *[0] * (longest - len(one))] for one in texts]
+    rows = [[*one, *[fill] * (longest - len(one))] for one in texts]
     ids = torch.tensor(rows, device=running_device(model))
     logits = model(input_ids=ids, use_cache=False).logits
     return [row[: len(one)] for row, one in zip(logits, texts, strict=True)]

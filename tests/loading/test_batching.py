@@ -16,7 +16,7 @@ ANY, EQUAL, NONE = Batching(), Batching(0), Batching(0, alone=True)
 # Positions that no mask shifts, a state that reads what stands in front, a window cut by slots.
 IN_FRONT = ("bart", "bigbird_pegasus", "blenderbot", "git", "marian", "mbart", "mvp", "pegasus")
 # Both directions, buckets of the whole row, or a mask made of the tokens.
-BEHIND = ("cpmant", "prophetnet", "reformer", "xlnet")
+BEHIND = ("cpmant", "prophetnet", "reformer", "xlm", "xlnet")
 LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0] * 4,
@@ -31,13 +31,9 @@ LONGROPE = {
 @pytest.mark.parametrize(
     ("side", "expected", "families"),
     [
-        ("left", EQUAL, (*IN_FRONT, "plbart", "trocr", "deepseek_v4")),
+        ("left", EQUAL, (*IN_FRONT, "plbart", "trocr", "deepseek_v4", "recurrent_gemma")),
         ("left", NONE, ("rwkv",)),
-        (
-            "left",
-            ANY,
-            ("llama", "gpt2", "mamba", "gemma2", "mixtral", "roformer", "recurrent_gemma"),
-        ),
+        ("left", ANY, ("llama", "gpt2", "mamba", "gemma2", "mixtral", "roformer")),
         ("right", EQUAL, BEHIND),
         ("right", ANY, (*IN_FRONT, "llama", "gpt2", "mamba", "rwkv", "mixtral")),
     ],
