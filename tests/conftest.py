@@ -194,8 +194,16 @@ def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def leave_parts(items: list[pytest.Item], own: int, parts: int) -> Iterator[pytest.Item]:
-    """Of sweeps and studies, all that are of other parts; each has its share of a test's cases."""
-    sweeps = [item for item in items if any(map(item.get_closest_marker, ("full", "study")))]
+    """Of sweeps and studies, all that are of other parts; each has its share of a test's cases.
+
+    What is fuzzed is in each part.
+    """
+    sweeps = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, ("full", "study")))
+        and not item.get_closest_marker("fuzz")
+    ]
     yield from (item for place, item in enumerate(sweeps) if place % parts != own - 1)
 
 

@@ -31,7 +31,8 @@ def test_a_property_draws_few_examples_where_the_sweeps_are_left_out(
 def case(path: Path, name: str, few: int | None = None) -> Any:
     """A collected test, with the mark `few` or without one."""
     mark = None if few is None else SimpleNamespace(args=(few,))
-    return SimpleNamespace(path=path, name=name, callspec=None, get_closest_marker=lambda _: mark)
+    marks = dict.fromkeys(("few", "full"), mark)
+    return SimpleNamespace(path=path, name=name, callspec=None, get_closest_marker=marks.get)
 
 
 @pytest.mark.parametrize(

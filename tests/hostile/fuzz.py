@@ -32,7 +32,7 @@ def fuzz(**inputs: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Calla
         known = inspect.signature(test).parameters
         left = [one for name, one in known.items() if name not in inputs]
         run.__signature__ = inspect.Signature(left)  # type: ignore[attr-defined]
-        marked: Callable[..., None] = pytest.mark.full(run)
+        marked: Callable[..., None] = pytest.mark.fuzz(pytest.mark.full(run))
         return marked
 
     return decorate
