@@ -26,6 +26,7 @@ from layerlab.experiments.log_values import (
     leave_unfinished,
     list_arms,
     make_records,
+    number_seeds,
 )
 from layerlab.experiments.statistics.differences import check_confidence, check_margin
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
@@ -226,22 +227,23 @@ def _describe_judged(
 
 def _describe_pairs(logs: Sequence[TrainingLog], names: Sequence[str]) -> list[str]:
     """Return a remark where the two sides of a difference share no seed, or some do not."""
-    seeds: dict[str, set[str]] = {name: set() for name in names}
+    seeds: dict[str, set[int]] = {name: set() for name in names}
+    numbers, words = number_seeds(logs), dict[int, str]()
     for one in logs:
         if one.seed is not None:
-            seeds[one.arm].add(one.seed)
+            seeds[one.arm].add(numbers[id(one)])
+            words[numbers[id(one)]] = one.seed
     unnamed = Counter(one.arm for one in logs if one.seed is None)
     base, told = seeds[names[0]], []
     for name in names[1:]:
         shared, every = seeds[name] & base, seeds[name] | base
         without = unnamed[name] + unnamed[names[0]]
         if shared and (shared != every or without):
-            left = ", ".join(
-                [*sorted(every - shared), *([f"{without} of no known seed"] if without else [])]
-            )
+            left = sorted(words[one] for one in every - shared)
+            left += [f"{without} of no known seed"] if without else []
             told.append(
                 f"{name} and {names[0]} are paired over {len(shared)} seeds; the others "
-                f"({left}) have no partner"
+                f"({', '.join(left)}) have no partner"
             )
     return told
 

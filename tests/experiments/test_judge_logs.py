@@ -24,7 +24,7 @@ DIFFERS = (
 )
 
 
-def log(arm: str, seed: int | None, end: float, **given: Any) -> TrainingLog:
+def log(arm: str, seed: int | str | None, end: float, **given: Any) -> TrainingLog:
     losses = end + np.linspace(1.0, 0.0, len(STEPS))
     found: dict[str, Any] = {"steps": STEPS, "losses": losses, "loss_name": "loss"}
     number = None if seed is None else str(seed)
@@ -372,3 +372,11 @@ def test_a_loss_that_was_reached_by_the_first_reading_has_no_step() -> None:
         UserError, match=r"first reading, at step \d+, and when it came to 99 is not"
     ):
         judged(pair(), JudgedStep(target=99.0))
+
+
+def test_a_seed_is_one_however_it_is_written() -> None:
+    written = [log("plain", 1, 3.2), log("plain", 2, 3.3), log("wide", 1, 3.1)]
+    remarks = judged([*written, log("wide", "02", 3.15)])["remarks"]
+    assert not any("have no partner" in one for one in remarks)
+    remarks = judged([*written, log("wide", "03", 3.15)])["remarks"]
+    assert any("over 1 seeds; the others (03, 2) have no partner" in one for one in remarks)
