@@ -164,7 +164,7 @@ def residual_at(
     def keep(module: Any, given: Any, output: Any) -> None:
         kept.append(first_tensor(output))
 
-    def scale(block: int, component: str, added: Tensor) -> Sequence[int]:
+    def scale(parts: "BlockParts", component: str, added: Tensor) -> Sequence[int]:
         added.mul_(dose)
         return range(len(added))
 
