@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.chat_prompts import limit_template
 from layerlab.records.parse import explain, json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
-from layerlab.system.untrusted.limits import check_work
 from layerlab.system.untrusted.python_file import hash_definition
 
 LEAVES, SAMPLES = "leaves", "samples"
@@ -28,7 +28,8 @@ SCORERS = (
         f"harness/{name}.py"
         for name in ("model_checks", "run_task", "task_result", "leaf", "settle")
     ),
-    *("../loading/generation.py", "../tokenization/round_trip.py", "../data/normal_form.py"),
+    *("../loading/generation.py", "../loading/batching.py", "../loading/trial.py"),
+    *("../tokenization/round_trip.py", "../data/normal_form.py"),
 )
 # All that computes a model of ours, and all that emulates a number format.
 BUILDERS = ("../blocks/**/*.py", "../variants/**/*.py", "../model/**/*.py")
@@ -147,19 +148,13 @@ def describe_uses(tokenizer: Any, *, chat: bool) -> str:
     Raises:
         UserError: the template takes too much.
     """
-    turns = [{"role": "user", "content": TRIED}]
-
-    def render() -> Any:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-
     uses: dict[str, Callable[[], Any]] = {
         "ids": lambda: tokenizer(TRIED)["input_ids"],
         "encode": lambda: tokenizer.encode(TRIED, add_special_tokens=False),
         "decode": lambda: tokenizer.decode(tokenizer.encode(TRIED)),
     }
     if chat:
-        check_work(render, "the chat template", "one question")
-        uses["chat"] = render
+        uses["chat"] = limit_template(tokenizer, [{"role": "user", "content": TRIED}])
     return str({name: _try(use) for name, use in uses.items()})
 
 

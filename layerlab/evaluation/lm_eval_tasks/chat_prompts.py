@@ -62,6 +62,20 @@ def _check_turns(turns: Sequence[ChatTurn], text: str) -> None:
         )
 
 
+def limit_template(tokenizer: Any, turns: Sequence[ChatTurn]) -> Callable[[], Any]:
+    """Return what renders turns by a chat template, once that has kept within its limits.
+
+    Raises:
+        UserError: the template takes too much.
+    """
+
+    def render() -> Any:
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+    check_work(render, "the chat template", "one question")
+    return render
+
+
 def keeps_instruction(tokenizer: Any) -> bool:
     """Return whether a chat template writes the system turn, where tasks have their instruction.
 
@@ -71,11 +85,7 @@ def keeps_instruction(tokenizer: Any) -> bool:
         UserError: the template takes too much.
     """
     turns = [{"role": "system", "content": _SENTINEL}, {"role": "user", "content": "?"}]
-
-    def render() -> Any:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-
-    check_work(render, "the chat template", "one question")
+    render = limit_template(tokenizer, turns)
     try:
         return _SENTINEL in str(render())
     except Exception:  # whatever a template's own code raises

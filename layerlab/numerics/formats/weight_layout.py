@@ -1,6 +1,7 @@
 """How a stored weight is a matrix; groups and blocks of a format lie along its inputs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,8 +36,8 @@ def find_layout(module: nn.Module | None, name: str, weight: Tensor) -> WeightLa
     """Return how a module keeps a weight.
 
     Conv1D of transformers has a row for each input; so do stacks of some families, of which experts
-    mostly say so. DBRX has its experts below each other in one matrix, and keeps the last one's
-    inputs first; XLNet's matrices have an axis for heads.
+    mostly say so. DBRX has its experts below each other in one matrix, and a row for each input
+    in the last one, `w2`; XLNet's matrices have an axis for heads.
 
     Args:
         module: that holds the weight; None where it is not known.
@@ -45,7 +46,8 @@ def find_layout(module: nn.Module | None, name: str, weight: Tensor) -> WeightLa
     """
     kind = type(module).__name__
     if kind == "DbrxExpertGLU" and weight.ndim == 2:
-        stack = (int(getattr(module, "moe_num_experts")), -1, weight.shape[1])  # noqa: B009
+        experts: Any = module
+        stack = (experts.moe_num_experts, -1, weight.shape[1])
         return WeightLayout(shape=stack, inputs_first=name == "w2")
     if kind == "XLNetRelativeAttention" and weight.ndim == 3:
         return WeightLayout(shape=(len(weight), -1), inputs_first=name in ("q", "k", "v", "r"))

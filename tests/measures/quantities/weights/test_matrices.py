@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from layerlab import UserError, inspect
 from layerlab.loading import model as loading
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.weights.matrices import find_weight_faults
 from layerlab.measures.quantities.weights.matrices import (
     MEASURES,
     dead,
@@ -333,3 +334,12 @@ def test_a_folder_has_in_each_layer_what_the_model_has(name: str, tmp_path: Path
         read["squares"] = read.stable_rank.fillna(0) * read.norm**2
         sums.append(read.groupby(["layer", "expert"], dropna=False).squares.sum())
     pd.testing.assert_series_equal(*sums, rtol=1e-5)
+
+
+def test_a_stored_expert_that_is_not_finite_lies_in_its_layer(tmp_path: Path) -> None:
+    """Files of Nemotron-H call it otherwise, and hold each expert by itself."""
+    model = family("nemotron_h")
+    model.model.layers[1].mixer.experts.down_proj.data[2, 0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    (fault,) = find_weight_faults(loading.load_model(str(tmp_path), unloaded=True))
+    assert fault["layer"] == 1 and ".experts.2." in fault["name"]
