@@ -2,19 +2,39 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 import torch
 from torch import nn
 
+# What products of float32 matrices are computed in.
+_PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 # Below this the matrices of a block are too small to share: handing them over costs more.
 SMALL_PARAMETERS = 20_000_000
 
 
 @contextmanager
+def float32_products() -> Iterator[None]:
+    """Multiply float32 matrices in float32 for a block, where training allows TF32 or bfloat16.
+
+    Bounds that are certified for float32 would else not hold. Also a decorator.
+    """
+    before, by_backend = "highest", [one.fp32_precision for one in _PRODUCTS]
+    with suppress(RuntimeError):  # which says that it was set for one backend alone
+        before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for one, precision in zip(_PRODUCTS, by_backend, strict=True):
+            one.fp32_precision = precision
+
+
+@contextmanager
 def usual_arithmetic() -> Iterator[None]:
-    """Put away autocast, the inference mode, and another default dtype or device for a block.
+    """Put away autocast, TF32, the inference mode, and another default dtype or device for a block.
 
     What is measured would else be that of an arithmetic which no report names. Also a decorator.
 
@@ -34,6 +54,7 @@ def usual_arithmetic() -> Iterator[None]:
                 # learn would stay what they were at first.
                 off = torch.autocast(kind, enabled=False, cache_enabled=False)
                 stack.enter_context(off)
+        stack.enter_context(float32_products())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         torch.set_default_dtype(torch.float32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerlab
-from layerlab.system.torch_settings import usual_arithmetic
+from layerlab.system.torch_settings import float32_products, usual_arithmetic
 
 
 @contextmanager
@@ -61,6 +61,46 @@ def test_weights_that_learn_under_autocast_are_read_anew(around: Any) -> None:
             with torch.no_grad():
                 layer.weight += 1.0
         assert float(found.detach()) == pytest.approx(float(before.sum()) + 4.0, rel=2**-6)
+
+
+def of_products() -> tuple[str, str]:
+    return (
+        torch.backends.cuda.matmul.fp32_precision,
+        torch.backends.mkldnn.matmul.fp32_precision,
+    )
+
+
+@pytest.mark.parametrize("context", [float32_products, usual_arithmetic])
+@pytest.mark.parametrize(
+    ("asked", "held"),
+    [("highest", ("ieee", "ieee")), ("high", ("tf32", "tf32")), ("medium", ("tf32", "bf16"))],
+)
+def test_products_of_float32_are_in_float32_whatever_training_allows(
+    asked: str, held: tuple[str, str], context: Any
+) -> None:
+    before = of_products()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        with pytest.raises(KeyError), context():
+            assert of_products() == ("ieee", "ieee")
+            assert torch.get_float32_matmul_precision() == "highest"
+            raise KeyError
+        assert of_products() == held and torch.get_float32_matmul_precision() == asked
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        for kind, precision in zip(("cuda", "mkldnn"), before, strict=True):
+            getattr(torch.backends, kind).matmul.fp32_precision = precision
+
+
+def test_a_precision_that_was_set_for_one_backend_is_put_back() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with float32_products():
+            assert of_products() == ("ieee", "ieee")
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 @pytest.mark.full
