@@ -4,20 +4,24 @@ None needs a GPU. A read is a call that hands numbers of a tensor on the device 
 the host, or whose result is looked at before the next operation can start. A copy is one that
 sends numbers of the host to the device: a list as an index, numbers in a list, a tensor of the
 host that is moved. All tensors count as on the device but those that were read, or made without
-naming a device.
+naming a device. What threads of the host do is done in line, so that it is counted too.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from layerlab.observe.tracing import device_schedule
 
 READS = frozenset(
     "cpu item tolist numpy __bool__ __float__ __int__ __index__ __array__ nonzero unique "
@@ -46,17 +50,27 @@ class _Reads(TorchFunctionMode):
         hosted = all(getattr(tensor, "on_host", False) for tensor in given)
         hosted = hosted and "device" not in kwargs
         name = getattr(func, "__name__", "").removeprefix("linalg_")
+        fetched = name == "cpu" or _fetches(name, args, kwargs)
         result = func(*args, **kwargs)
-        if name in READS or (name in ("__getitem__", "__setitem__") and _masks(args[1])):
+        masked = name in ("__getitem__", "__setitem__") and _masks(args[1])
+        if name in READS or masked or fetched:
             self.found.reads[name] += not hosted
         self.found.copies[name] += _sends(name, args, kwargs)
-        if name == "cpu":
+        if fetched:
             result = result.clone()
-        if hosted or name == "cpu":
+        if hosted or fetched:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor):
                     leaf.on_host = True  # type: ignore[attr-defined]
         return result
+
+
+def _fetches(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether a tensor is moved to the host by its name, or to where another lies."""
+    if name not in ("to", "type_as"):
+        return False
+    towards = next(iter((*args[1:], *kwargs.values())), None)
+    return towards == "cpu" if isinstance(towards, str) else getattr(towards, "on_host", False)
 
 
 def _sends(name: str, args: Any, kwargs: Any) -> bool:
@@ -91,9 +105,23 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _InLine(AbstractContextManager["_InLine"]):
+    """Does at once what threads would do, whose operations no mode of this thread sees."""
+
+    def __init__(self, threads: int) -> None: ...
+
+    def __exit__(self, *raised: Any) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*given))
+        return done
+
+
 @contextmanager
 def counted() -> Iterator[Counts]:
     """Count all that happens until the context ends."""
     found = Counts()
-    with _Reads(found), _Operations(found):
+    in_line = mock.patch.object(device_schedule, "ThreadPoolExecutor", _InLine)
+    with in_line, _Reads(found), _Operations(found):
         yield found

@@ -15,6 +15,7 @@ from layerlab.measures.runner import Readings, readings
 from layerlab.observe.tracing import device_schedule
 from layerlab.observe.tracing.attention import tiles as attention_tiles
 from layerlab.observe.tracing.attention.tiles import each_group
+from layerlab.observe.tracing.device_schedule import map_host
 from layerlab.plugins import resolve
 from tests.families.recipe import build
 from tests.host_reads import Counts, counted
@@ -129,6 +130,25 @@ def test_a_spectrum_waits_twice_in_every_regime_of_heads(kind, cut_for_an_accele
     with counted() as counts:
         spectrum(record(kind, 300))
     assert sum(counts.reads.values()) <= 2
+
+
+def test_what_moves_to_the_host_by_another_name_is_a_read_too():
+    given = torch.ones(3)
+    with counted() as counts:
+        held = given.to("cpu")
+        given.to(held)
+        given.double().type_as(held)
+        given.to(given.new_ones(1).double())
+        held.to("cpu")
+    assert +counts.reads == {"to": 2, "type_as": 1}
+
+
+def test_what_threads_of_the_host_do_is_counted(cut_for_an_accelerator):
+    given = [torch.ones(2)]
+    with counted() as counts:
+        found = list(map_host(lambda one: float(one.sum()), given, torch.device("cpu")))
+    assert found == [2.0] and counts.reads["__float__"] == 1
+    assert counts.operations["aten.sum.default"] == 1
 
 
 def test_what_is_counted_as_a_read_and_what_is_not():
