@@ -20,8 +20,6 @@ PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --no-compile \
 READY := .venv/ready
 # The environment of make wheel, and where its commands run: outside this folder.
 WHEEL_VENV ?= .venv-wheel
-# .ci/run leaves out the exhaustive ones, which take seven minutes.
-KERNEL_TESTS ?= 'full or not full'
 # Workers of the test suite; each works with one thread.
 WORKERS ?= 2
 
@@ -60,8 +58,8 @@ gpu: $(READY)
 triton: $(READY)
 	@$(BIN) -c 'import triton' 2>/dev/null || test -d .venv/triton || \
 	  $(PIP) --no-deps --target .venv/triton triton==3.9.0
-	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m $(KERNEL_TESTS) tests/numerics/formats/triton \
-	  tests/measures/support/test_flash_products.py
+	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' $(ARGS) \
+	  tests/numerics/formats/triton tests/measures/support/test_flash_products.py
 
 oldest:
 	$(PYTHON) -m venv .venv-oldest

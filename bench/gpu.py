@@ -6,7 +6,7 @@ beside its target. `make gpu` also runs the tests with the marker `gpu`.
 
     --minutes M      time for all sections (default 8)
     --section NAME   limits, rounding, inspect, commands, emulation, errors, monitor, use,
-                     long, large, peers, offload or formats
+                     kernels, long, large, peers, offload or formats
     --out FOLDER     where gpu.json and gpu.md go (default build/gpu)
     --small          tiny shapes on whatever device there is, to try the script itself
 """
@@ -36,6 +36,7 @@ from bench.gpu_sections import (
     emulation,
     formats,
     inspect,
+    kernels,
     large,
     limits,
     long,
@@ -49,17 +50,18 @@ from layerlab.system.hardware import device_name, versions
 SECTIONS = {
     "limits": Section(limits, 5),
     "rounding": Section(rounding, 10),
-    "inspect": Section(inspect, 40),
-    "commands": Section(commands, 30),
-    "emulation": Section(emulation, 30),
-    "errors": Section(errors, 20),
-    "monitor": Section(monitor, 60),
-    "use": Section(use, 60),
-    "long": Section(long, 60),
-    "large": Section(large, 60),
-    "peers": Section(peers, 30),
-    "offload": Section(offload, 45),
-    "formats": Section(formats, 180),
+    "inspect": Section(inspect, 25),
+    "commands": Section(commands, 25),
+    "emulation": Section(emulation, 20),
+    "errors": Section(errors, 15),
+    "monitor": Section(monitor, 25),
+    "use": Section(use, 45),
+    "kernels": Section(kernels, 15),
+    "long": Section(long, 50),
+    "large": Section(large, 75),
+    "peers": Section(peers, 20),
+    "offload": Section(offload, 30),
+    "formats": Section(formats, 120),
 }
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,10 +24,13 @@ from layerlab import builtin
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.train import tune
 from layerlab.measures.measure import Measure
+from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.numerics.formats.round import rounder
+from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
 from layerlab.plugins import resolve
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from layerlab.system.logs import listen, quiet_libraries
@@ -232,6 +236,32 @@ def _watching_kernels() -> Iterator[Callable[[], str]]:
 
     with listen("layerlab") as remarks, patch.object(FlashProducts, "gram", counted):
         yield lambda: ": ".join(["kernels" if calls else "torch", *remarks[:1]])
+
+
+def kernels(bench: Bench) -> None:
+    """Time the spectrum of 32 heads by kernels, beside stored matrices and tiles in torch."""
+    draw = torch.Generator().manual_seed(2)
+    for tokens in (40, 80) if bench.small else (2048, 8192):
+        query, key = (torch.randn(32, tokens, 64, generator=draw) for _ in range(2))
+        given = {"query": query.to(bench.device), "key": key.to(bench.device)}
+        attended = AttentionRecord(layer=0, name="random", scaling=64**-0.5, causal=True, **given)
+        with _watching_kernels() as computed:
+            by_kernels = bench.seconds(partial(spectrum, attended, dense=0), 2)
+            limit = f"by {computed()}"
+        with patch.dict(os.environ, LAYERLAB_KERNEL="0"):
+            others = {
+                name: bench.seconds(partial(spectrum, attended, dense=dense), 2)
+                for name, dense in (("stored", tokens), ("tiles", 0))
+            }
+        beside = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in others.items())
+        share = by_kernels / min(others.values())
+        bench.line(
+            f"spectrum of 32 heads, {tokens:,} tokens",
+            f"{by_kernels:.3f} s",
+            limit=f"{beside}; {limit}",
+            target="<= both" if tokens > DENSE_TOKENS else "",
+            share=share if tokens > DENSE_TOKENS else None,
+        )
 
 
 def large(bench: Bench) -> None:

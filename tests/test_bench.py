@@ -115,7 +115,7 @@ def test_small_shapes_try_every_section_that_needs_no_process(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sections = (
-        *("limits", "rounding", "emulation", "errors", "long", "large"),
+        *("limits", "rounding", "emulation", "errors", "kernels", "long", "large"),
         *("peers", "offload", "formats"),
     )
     words = [word for name in sections for word in ("--section", name)]
@@ -140,6 +140,15 @@ def test_small_shapes_try_every_section_that_needs_no_process(
     assert any("torch.linalg.svdvals" in line["name"] for line in names["peers"])
     spread, _, agree = names["offload"]
     assert spread["limit"].endswith("weights on cpu, disk") and agree["share"] <= 1
+
+
+@pytest.mark.full
+def test_small_shapes_try_what_users_do(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = bench("gpu")
+    table, device = gpu["Table"]("a GPU", {}, True), torch.device("cpu")
+    for name in ("use", "commands"):
+        gpu["_run"](name, gpu["Bench"](device, True, end=math.inf), table)
+    assert len(table.lines) == 4 and not any(line.failed for line in table.lines), table.lines
 
 
 @pytest.mark.full
@@ -181,6 +190,8 @@ def test_what_users_do_comes_before_the_longest_and_formats_are_gated_by_themsel
     order = list(bench("gpu")["SECTIONS"])
     assert order.index("use") < order.index("long") < order.index("large")
     assert order[-1] == "formats"
+    # All fit into the time of `make gpu`, if each takes what is reckoned.
+    assert sum(one.seconds for one in bench("gpu")["SECTIONS"].values()) <= 480
     assert bench("gpu")["SECTIONS"]["formats"].seconds < 300  # what it may take at most
 
 
@@ -208,7 +219,7 @@ def test_a_section_without_time_is_named_and_not_begun(
     device = torch.device("cpu")
     gpu["_run"]("large", gpu["Bench"](device, False, end=0.0), table)
     (line,) = table.lines
-    assert line.value.startswith("not run: it takes 60 s") and not line.failed
+    assert line.value.startswith("not run: it takes 75 s") and not line.failed
 
 
 def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> None:
