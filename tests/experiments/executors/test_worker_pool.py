@@ -3,6 +3,7 @@
 import signal
 import subprocess
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.executors.worker_pool import Worker, WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
+from layerlab.training import fresh_start
 from layerlab.training.run_spec import RunSpec, write_run
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.forked import OwnFork
@@ -91,3 +93,49 @@ def test_a_worker_that_is_stopped_or_killed_is_replaced(
     finally:
         pool.close()
     assert len(started) == 2 and not any(one.is_running() for one in started)
+
+
+@pytest.mark.full
+def test_a_worker_that_keeps_memory_is_replaced_and_its_run_counts(
+    small: RunSpec,  # noqa: F811
+    tmp_path: Path,
+    started: list[psutil.Process],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = [seeded(small, 1), seeded(small, 2)]
+    # Workers are copies of this process: to them, whatever is left is too much.
+    monkeypatch.setattr(fresh_start, "LEFT", -(2**40))
+    found = run_all(plan, tmp_path / "runs", RunSection(max_parallel=1))
+    assert len(started) == 2 and not any(one.is_running() for one in started)
+    assert [(one.ending, one.attempts) for one in found] == [("finished", 1)] * 2
+    for run, one in zip(plan, found, strict=True):
+        alone = run_one(run, tmp_path / "alone" / run.name)
+        assert one.result is not None and one.result["weights"] == alone["weights"]
+
+
+@pytest.mark.full
+@POSIX
+def test_a_run_whose_worker_is_killed_goes_on_in_a_new_one_to_the_same_weights(
+    small: RunSpec,  # noqa: F811
+    tmp_path: Path,
+    started: list[psutil.Process],
+) -> None:
+    settings = {"train.max_steps": 120, "run.save_steps": 10}
+    plan = [seeded(small, seed, **settings) for seed in (1, 2)]
+    kept = tmp_path / "runs" / plan[0].name / "checkpoints"
+
+    def kill() -> None:
+        assert wait_for(lambda: any(kept.glob("[!.]*")), 60)
+        started[0].kill()
+
+    heard, killer = Heard(), Thread(target=kill)
+    killer.start()
+    found = run_all(plan, tmp_path / "runs", RunSection(max_parallel=1), heard)
+    killer.join()
+    assert [(one.ending, one.attempts) for one in found] == [("finished", 2), ("finished", 1)]
+    (note,) = heard.notes
+    assert note == f"{plan[0].name}: killed by SIGKILL; it goes on from its last checkpoint"
+    assert len(started) == 2
+    for run, one in zip(plan, found, strict=True):
+        alone = run_one(run, tmp_path / "alone" / run.name)
+        assert one.result is not None and one.result["weights"] == alone["weights"]
