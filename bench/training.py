@@ -4,7 +4,7 @@ One thread, one process, one model, one text, all contestants in turns; times ar
 of an update, and a ratio is that of the best of all rounds: what disturbs a round can only make it
 longer. The optimizer, the clipping, the schedule and the batches are the same everywhere.
 
-    --section NAME   loop, precision or data; all of them if left out
+    --section NAME   loop, precision, data or large; all but the last if left out
     --rounds N       rounds of each comparison (default 6)
     --updates N      updates per round, after two that do not count (default 6)
     --turns N        rounds of precision, where each way has a new process in each (default 3)
@@ -53,6 +53,17 @@ from layerlab.training.trainer import Trainer as Ours
 
 LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
 SMALL = {"width": 128, "layers": 6, "heads": 4, "inner": 256, "context": 128}
+# By shape: batch, tokens a second that one H100 must reach, and how many times those of Trainer.
+WIDE: dict[str, tuple[dict[str, Any], int, float, float | None]] = {
+    "124 M": (
+        {"width": 768, "layers": 12, "heads": 12, "context": 1024, "vocab": 50304},
+        *(32, 480_000.0, 1.10),
+    ),
+    "1 B": (
+        {"width": 2048, "layers": 16, "heads": 32, "context": 1024, "vocab": 50304},
+        *(16, 42_000.0, None),
+    ),
+}
 UPDATES = 1_000_000  # of which a few are made: no evaluation and no checkpoint falls among them
 FIRST = 2  # updates of a round that do not count
 
@@ -72,6 +83,23 @@ def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
             "model": model,
             "data": {"sources": [{"text": "brown"}], "vocab_size": 2048 if small else 8192},
             "train": settings,
+            "run": {"device": device},
+        }
+    )
+
+
+def wide(name: str, small: bool, device: str) -> TrainingRecipe:
+    """Return the recipe of a large shape, in bf16, compiled, on a text that comes with Python."""
+    model, batch, _, _ = WIDE[name]
+    tiny = {"width": 64, "layers": 2, "heads": 2, "context": 64, "vocab": 2048}
+    return make_recipe(
+        {
+            "model": {**model, **(tiny if small else {}), "variant": "llama"},
+            "data": {"sources": [{"text": "python-docs"}], "vocab_size": 2048},
+            "train": {
+                **{"max_steps": UPDATES, "batch_size": 2 if small else batch},
+                **{"learning_rate": 3e-4, "mixed_precision": "bf16", "torch_compile": True},
+            },
             "run": {"device": device},
         }
     )
@@ -188,6 +216,8 @@ def trainer(found: TrainingRecipe, folder: Path) -> Round:
             save_strategy="no",
             disable_tqdm=True,
             use_cpu=device == "cpu",
+            bf16=train.mixed_precision == "bf16",
+            torch_compile=train.torch_compile,
         )
         watch = Watch(device)
         model = build_model(run, torch.device(device))
@@ -282,7 +312,28 @@ def data(given: argparse.Namespace, folder: Path) -> None:
     line("a batch", f"{1e3 * loading:8.3f} ms, {share:.2f} %", "less than 1 %", share < 1)
 
 
-SECTIONS = {"loop": loop, "precision": precision, "data": data}
+def large(given: argparse.Namespace, folder: Path) -> None:
+    print("large shapes, bf16, compiled")
+    for name, (_, _, wanted, times) in WIDE.items():
+        found = wide(name, given.small, given.device)
+        rounds = {"layerlab": ours(found, folder)}
+        if times is not None:
+            rounds["transformers' Trainer"] = trainer(found, folder)
+        best = in_turns(rounds, given.rounds, given.updates)
+        tokens = found.train.batch_size * (found.model.context or 0)
+        print(f"  {name}")
+        told(best, tokens)
+        speed = tokens / best["layerlab"]
+        met = None if given.small else speed >= wanted
+        line("tokens/s", f"{speed:9,.0f}", f"at least {wanted:,.0f}", met)
+        if times is not None:
+            ratio = best["transformers' Trainer"] / best["layerlab"]
+            value = f"{ratio:8.3f} times"
+            met = None if given.small else ratio >= times
+            line("tokens/s of Trainer", value, f"at least {times:.2f}", met)
+
+
+SECTIONS = {"loop": loop, "precision": precision, "data": data, "large": large}
 
 
 def main() -> None:
@@ -304,7 +355,7 @@ def main() -> None:
             way(given, folder)
             return
         for name, section in SECTIONS.items():
-            if given.section in {None, name}:
+            if given.section == name or (given.section is None and name != "large"):
                 section(given, folder)
     finally:
         shutil.rmtree(folder)
