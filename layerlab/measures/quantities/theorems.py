@@ -18,6 +18,7 @@ from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.activations import list_series
 from layerlab.measures.support.augmented_attention import (
     WIDER,
     attend,
@@ -34,7 +35,7 @@ from layerlab.measures.support.sublayer_bounds import (
     feedforward_bound,
     feedforward_constants,
 )
-from layerlab.measures.support.sublayer_forms import Shortcut, list_series, rounding
+from layerlab.measures.support.sublayer_forms import Shortcut, rounding
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
