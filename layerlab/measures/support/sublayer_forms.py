@@ -36,7 +36,7 @@ from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
 
 Entered = Float[Tensor, "token inner"]
-Chain = tuple[str, ...]
+MapNames = tuple[str, ...]
 
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
@@ -313,13 +313,13 @@ def _sift(
     entered: Hidden,
     left: Hidden,
     maps: Mapping[str, Linear],
-    chains: Sequence[Chain],
+    chains: Sequence[MapNames],
     series: Sequence[Series],
     slack: float,
-) -> dict[Chain, list[Elementwise]]:
+) -> dict[MapNames, list[Elementwise]]:
     """Return the forms that a few rows do not rule out: there are too many to form all rows."""
     rows = left.norm(dim=1).topk(min(FEW, len(left))).indices
-    alike: dict[str, list[Chain]] = {}
+    alike: dict[str, list[MapNames]] = {}
     for names in chains:
         alike.setdefault(names[1], []).append(names)
     # Of a series that is one activation as yet, the series is found.
@@ -328,7 +328,7 @@ def _sift(
         _feedforward_sizes(entered[rows], left[rows], maps, each, forms[out])
         for out, each in alike.items()
     ]
-    kept: dict[Chain, list[Elementwise]] = {}
+    kept: dict[MapNames, list[Elementwise]] = {}
     for (out, each), read in zip(alike.items(), read_host(sizes), strict=True):
         for names, pairs in zip(each, read.transpose(0, 1).tolist(), strict=True):
             kept[names] = [
@@ -350,7 +350,7 @@ def _feedforward_sizes(
     entered: Hidden,
     left: Hidden,
     maps: Mapping[str, Linear],
-    chains: Sequence[Chain],
+    chains: Sequence[MapNames],
     activations: Sequence[Elementwise],
 ) -> Float[Tensor, "activation chain 2"]:
     """Return what every form is off by beside the size of its errors, where one map leads out.
