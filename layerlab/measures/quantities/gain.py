@@ -9,7 +9,7 @@ computed again from that form, and the bound is given only where this reproduces
 computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, nan, sqrt
 
 from torch import Tensor
@@ -20,12 +20,14 @@ from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.attention_pass import heads_of
 from layerlab.measures.support.sublayer_bounds import (
     CONTRACTION,
+    CheckedForm,
     Constants,
     attention_bound,
-    attention_constants,
+    check_attention,
+    check_feedforward,
     contraction,
     feedforward_bound,
-    feedforward_constants,
+    sublayer_constants,
 )
 from layerlab.measures.support.sublayer_forms import rounding
 from layerlab.observe.tracing.attention.tiles import DENSE_TOKENS
@@ -33,23 +35,26 @@ from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import Hidden
 
-_CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
-    "attention": attention_constants,
-    "ffn": feedforward_constants,
+_CHECKS: dict[str, Callable[[Layer, Sublayer], CheckedForm]] = {
+    "attention": check_attention,
+    "ffn": check_feedforward,
 }
 
 
-def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
+def _keep_constants(layer: Layer, names: Sequence[str], run: MeasureContext) -> None:
     """Compute the constants from the first sequence, and keep them for the others."""
-    key = (layer.layer, name)
-    if key not in run.memory:
+    forms: dict[str, CheckedForm] = {}
+    for name in names:
+        if (layer.layer, name) in run.memory:
+            continue
         try:
-            run.memory[key] = _CONSTANTS[name](layer, layer.sublayers[name])
+            forms[name] = _CHECKS[name](layer, layer.sublayers[name])
         except NotApplicable as error:
-            run.memory[key] = Constants(refused=str(error))
+            run.memory[layer.layer, name] = Constants(refused=str(error))
             remark = f"bound: not applicable to {name} of {{layers}}, because {error}"
             run.note_layer(f"bound ({name})", remark, layer.layer)
-    return run.memory[key]
+    for name, constants in zip(forms, sublayer_constants(list(forms.values())), strict=True):
+        run.memory[layer.layer, name] = constants
 
 
 def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tensor]:
@@ -83,7 +88,7 @@ def _ratio(above: float, below: float) -> float:
 
 def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
-    constants = _constants(layer, name, run)
+    constants: Constants = run.memory[layer.layer, name]
     attends = name == "attention"
     size = constants.size if attends else feedforward_bound(layer, constants, sublayer.entered)
     limits = _theorem(layer, constants, exact=False) if attends else {"bound": size}
@@ -129,9 +134,10 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    for name in _CONSTANTS:
-        if name in layer.sublayers:
-            yield _row(layer, name, run)
+    names = [name for name in _CHECKS if name in layer.sublayers]
+    _keep_constants(layer, names, run)
+    for name in names:
+        yield _row(layer, name, run)
 
 
 MEASURES = (

@@ -18,6 +18,7 @@ from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.activations import list_series
 from layerlab.measures.support.augmented_attention import (
     WIDER,
     attend,
@@ -29,12 +30,14 @@ from layerlab.measures.support.augmented_attention import (
 )
 from layerlab.measures.support.centring import precise
 from layerlab.measures.support.sublayer_bounds import (
+    CheckedForm,
     Constants,
-    attention_constants,
+    check_attention,
+    check_feedforward,
     feedforward_bound,
-    feedforward_constants,
+    sublayer_constants,
 )
-from layerlab.measures.support.sublayer_forms import Shortcut, list_series, rounding
+from layerlab.measures.support.sublayer_forms import Shortcut, rounding
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
@@ -225,9 +228,9 @@ def _read_layer(layer: Layer, found: _TheoremRows) -> None:
     """Add the rows of one layer, or say why there are none."""
     kept: dict[str, Any] = {"attention": None, "shortcut": None, "ffn": None}
     tried = {
-        "attention": lambda: attention_constants(layer, layer.sublayers["attention"]),
+        "attention": lambda: check_attention(layer, layer.sublayers["attention"]),
         "shortcut": lambda: find_shortcut(layer),
-        "ffn": lambda: feedforward_constants(layer, layer.sublayers["ffn"]),
+        "ffn": lambda: check_feedforward(layer, layer.sublayers["ffn"]),
     }
     complete = True
     for name, find in tried.items():
@@ -239,6 +242,8 @@ def _read_layer(layer: Layer, found: _TheoremRows) -> None:
         except NotApplicable as reason:
             complete = False
             found.refuse(name, reason, layer.layer)
+    forms = {name: form for name, form in kept.items() if isinstance(form, CheckedForm)}
+    kept |= zip(forms, sublayer_constants(list(forms.values())), strict=True)
     attention, shortcut, feedforward = kept.values()
     if "attention" in layer.sublayers and layer.entered is not None:
         read = layer.sublayers["attention"].entered

@@ -6,7 +6,7 @@ from math import inf, isfinite
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 
@@ -21,12 +21,14 @@ class Elementwise:
     function: Callable[[Tensor], Tensor]
     lipschitz: float
 
-    def slope(self, given: Tensor) -> Tensor | float:
-        """Return a bound on |f'| where it is between the given numbers, or anywhere else.
+    def slope(self, given: Float[Tensor, "*batch _ _"]) -> Float[Tensor, " *batch"] | float:
+        """Return a bound on |f'| where it is between the numbers of a matrix, or anywhere else.
 
         That of the squared ReLU grows without end: it is that at the largest of them.
         """
-        return self.lipschitz if isfinite(self.lipschitz) else 2 * given.abs().max()
+        if isfinite(self.lipschitz):
+            return self.lipschitz
+        return 2 * given.abs().amax((-2, -1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,23 @@ class Series:
         functions = (inside, lambda z: inside(z) - rest, outside)
         name = f"{len(self.scales)} x {one.name}"
         return [Elementwise(name=name, function=f, lipschitz=steepest) for f in functions]
+
+
+def list_series(block: nn.Module) -> list[Series]:
+    """Return what may be a series: sibling modules that each hold a scale and a shift alone."""
+    pairs: dict[str, list[list[Tensor]]] = {}
+    for path, module in block.named_modules():
+        held = [one for _, one in module.named_parameters(recurse=False)]
+        if len(held) == 2 and held[0].ndim == 1 and held[0].shape == held[1].shape:
+            pairs.setdefault(path.rpartition(".")[0], []).append([one.float() for one in held])
+    return [
+        Series(
+            scales=torch.stack([scale for scale, _ in terms]),
+            shifts=torch.stack([shift for _, shift in terms]),
+        )
+        for parent, terms in pairs.items()
+        if parent and len(terms) > 1 and len({len(scale) for scale, _ in terms}) == 1
+    ]
 
 
 def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Elementwise:

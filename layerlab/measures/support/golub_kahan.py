@@ -18,7 +18,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.support.centring import precise
 from layerlab.measures.support.lanczos import Krylov
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
-from layerlab.shapes import Map
+from layerlab.shapes import Map, Scalar
 
 Vector = Float[Tensor, " size"]
 AnyMatrix = Float[Tensor, "_ _"]
@@ -188,23 +188,33 @@ def spectral_bounds(matrices: Sequence[AnyBatch]) -> list[Tensor]:
 
     m is the shorter side. t is what Lanczos found, raised until there is a factor: as a rule once,
     by as much as the rounding of product and factor, n m u t and (m + 1) m u t, can be. Of small
-    matrices t is the largest eigenvalue, which the host finds.
+    matrices t is the largest eigenvalue, which the host finds. Those whose shorter sides are as
+    long are read side by side.
 
     Source: golub13, sections 4.2 and 10.1.
     Unit: that of the weights.
     """
-    bounds = [_CertifiedBounds(matrix) for matrix in matrices]
+    alike: dict[tuple[int, torch.device], list[int]] = {}
+    for number, matrix in enumerate(matrices):
+        alike.setdefault((min(matrix.shape[-2:]), matrix.device), []).append(number)
+    bounds = [_CertifiedBounds([matrices[one] for one in numbers]) for numbers in alike.values()]
     small = [one for one in bounds if one.gram.shape[1] <= SMALL]
     for one, gram in zip(small, read_host([one.gram for one in small]), strict=True):
         one.found = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).to(one.gram)
-    uncertified = [one for one in bounds if one not in small]
-    converge(uncertified)
+    large = [one for one in bounds if one not in small]
+    converge(large)
+    uncertified = [(one, list(range(len(one.gram)))) for one in large]
     while uncertified:
-        failed = read_host([one.factor() for one in uncertified])
+        missing = read_host([one.factor(numbers) for one, numbers in uncertified])
         uncertified = [
-            one for one, missing in zip(uncertified, failed, strict=True) if bool(missing.any())
+            (one, left)
+            for (one, numbers), read in zip(uncertified, missing, strict=True)
+            if (left := [number for number, no in zip(numbers, read.tolist(), strict=True) if no])
         ]
-    return [one.bound() for one in bounds]
+    found = dict[int, Tensor]()
+    for numbers, one in zip(alike.values(), bounds, strict=True):
+        found.update(zip(numbers, one.bounds(), strict=True))
+    return [found[number] for number in range(len(matrices))]
 
 
 class StackedNorms:
@@ -249,29 +259,35 @@ class StackedNorms:
 
 
 class _CertifiedBounds:
-    """The largest eigenvalues of the Gram matrices of a batch, from below, then from above.
+    """The largest eigenvalues of the Gram matrices of batches, from below, then from above.
 
     Attributes:
+        gram: those of all matrices, whose shorter sides are as long.
         found: those eigenvalues, from below.
     """
 
     found: Tensor
 
-    def __init__(self, matrix: AnyBatch) -> None:
-        wide = precise(matrix)
-        wide = wide.mT if wide.shape[-2] > wide.shape[-1] else wide
-        rows, columns = wide.shape[-2:]
-        self.settled, self.device = False, wide.device
-        self._shape = wide.shape[:-2]
-        gram = (wide @ wide.mT).view(-1, rows, rows)
+    def __init__(self, matrices: Sequence[AnyBatch]) -> None:
+        self._shapes = [matrix.shape[:-2] for matrix in matrices]
+        rows = min(matrices[0].shape[-2:])
+        gram = precise(matrices[0][..., :0, :0]).new_empty(sum(self._counts()), rows, rows)
+        for matrix, part in zip(matrices, gram.split(self._counts()), strict=True):
+            wide = precise(matrix)
+            wide = (wide.mT if wide.shape[-2] > rows else wide).reshape(len(part), rows, -1)
+            torch.bmm(wide, wide.mT, out=part)
+        self.settled, self.device = False, gram.device
         # No entry is larger than the largest of the diagonal.
         self._finite = gram.diagonal(dim1=1, dim2=2).isfinite().all(1)
         self.gram = gram.masked_fill_(~self._finite[:, None, None], 0.0)
         self._trace = gram.diagonal(dim1=1, dim2=2).sum(1)
-        self._eps = rows * (columns + 8) * torch.finfo(torch.float64).eps
+        terms = [rows * (max(matrix.shape[-2:]) + 8) for matrix in matrices]
+        each = zip(self._trace.split(self._counts()), terms, strict=True)
+        eps = torch.finfo(torch.float64).eps
+        self._eps = torch.cat([torch.full_like(part, count * eps) for part, count in each])
         self._excess = torch.zeros_like(self._trace)
         start = torch.randn(rows, generator=torch.Generator().manual_seed(0))
-        limit = rows * (columns + 8) / 8
+        limit = min(terms) / 8
         self._krylov = Krylov(start.to(self.gram).expand(len(gram), rows), tolerance=limit)
 
     @property
@@ -290,20 +306,28 @@ class _CertifiedBounds:
         if self.settled:
             # The mean eigenvalue is never above the largest one.
             self.found = self._multiply()[1].clamp_min(self._trace / self.gram.shape[1])
-            self._excess += self._eps
+            self._excess = self._eps / STEP
 
-    def factor(self) -> Tensor:
-        """Return for which matrices there is no factor; with the next call more is tried there."""
+    def factor(self, numbers: Sequence[int]) -> Tensor:
+        """Return which of some matrices have no factor; with each call more is tried."""
+        for number in numbers:
+            self._excess[number] *= STEP
         raised = torch.where(self._trace > 0, self.found * (1 + self._excess), 1.0)
-        shifted = -self.gram
-        shifted.diagonal(dim1=1, dim2=2).add_(raised[:, None])
-        missing = torch.linalg.cholesky_ex(shifted).info != 0
-        self._excess = torch.where(missing, self._excess * STEP, self._excess)
-        return missing
+        return torch.stack([self._lacks_factor(number, raised[number]) for number in numbers])
 
-    def bound(self) -> Tensor:
+    def bounds(self) -> list[Tensor]:
         squared = self.found * (1 + self._excess) * (1 + self._eps)
-        return torch.where(self._finite, squared.sqrt(), nan).view(self._shape)
+        bounds = torch.where(self._finite, squared.sqrt(), nan).split(self._counts())
+        return [part.view(shape) for part, shape in zip(bounds, self._shapes, strict=True)]
+
+    def _counts(self) -> list[int]:
+        return [shape.numel() for shape in self._shapes]
+
+    def _lacks_factor(self, number: int, raised: Scalar) -> Tensor:
+        shifted = -self.gram[number]
+        shifted.diagonal().add_(raised)
+        # Batches of large matrices are factored slowly.
+        return torch.linalg.cholesky_ex(shifted).info != 0
 
     def _multiply(self) -> tuple[Tensor, Tensor]:
         vector = self._krylov.vector

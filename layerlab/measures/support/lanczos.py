@@ -127,7 +127,7 @@ class Krylov:
 
     def evidence(self) -> HeadEvidence:
         """Return the diagonal of the tridiagonal matrix of Lanczos, and what lies beside it."""
-        return torch.cat([torch.stack(self._energies, 1), widen(torch.stack(self._lengths, 1))], 1)
+        return torch.cat([torch.stack(self._energies, 1), widen(torch.cat(self._lengths, 1))], 1)
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         """Take B times `vector`, and x^T B x as it was summed in float64."""
@@ -136,20 +136,22 @@ class Krylov:
         step = len(self._energies)
         self._basis[:, step] = self.vector
         basis = self._basis[:, : step + 1]
+        across = basis.mT
         rest = product[:, None]
         for _ in range(2):
-            rest = rest - torch.bmm(torch.bmm(rest, basis.mT), basis)
-        rest = rest[:, 0]
-        length = rest.norm(dim=-1, keepdim=True)
+            rest = torch.baddbmm(rest, torch.bmm(rest, across), basis, alpha=-1)
+        length = rest.norm(dim=-1)
         noise = 4 * torch.finfo(product.dtype).eps * product.norm(dim=-1, keepdim=True)
-        exhausted = length <= noise
+        # Nothing is left of what is divided by it.
+        length = length.masked_fill(length <= noise, torch.inf)
         self._energies.append(energy)
-        self._lengths.append(length[:, 0].masked_fill(exhausted[:, 0], 0.0))
-        self.vector = (rest / length).masked_fill(exhausted, 0.0)
+        self._lengths.append(length)
+        self.vector = rest[:, 0] / length
 
     def judge(self, evidence: HeadEvidence) -> None:
         """Take the Ritz vector for `vector` where every head has converged, or none can go on."""
         energies, lengths = evidence.chunk(2, 1)
+        lengths = lengths.masked_fill(lengths == torch.inf, 0.0)
         values, shares = _eigen(energies, lengths[:, :-1])
         residual = lengths[:, -1] * shares[:, -1, -1].abs()
         self.settled = not self.steps_left or not bool(

@@ -4,8 +4,9 @@ Theorem 2 bounds attention by sqrt(lambda H) s v1, Theorems 3 and 7 a feed-forwa
 a gated one is bounded on the range that its gate takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import nan, sqrt
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.support.activations import Elementwise
 from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
-from layerlab.measures.support.golub_kahan import spectral_bounds
+from layerlab.measures.support.golub_kahan import AnyBatch, spectral_bounds
 from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
@@ -162,8 +163,25 @@ class Constants:
     refused: str | None = None
 
 
-def attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
-    """Return what the weights of attention bring to Theorem 2, once its form is checked.
+@dataclass(frozen=True, kw_only=True)
+class CheckedForm:
+    """The matrices of a sublayer that has a form with a bound, and what their norms make of it."""
+
+    matrices: Sequence[AnyBatch]
+    constants: Callable[[Sequence[Tensor]], Constants]
+
+
+def sublayer_constants(forms: Sequence[CheckedForm]) -> list[Constants]:
+    """Return what the weights of sublayers bring to their bounds; all are read side by side.
+
+    Source: pangu23, Theorems 2, 3 and 7.
+    """
+    norms = iter(spectral_bounds([matrix for form in forms for matrix in form.matrices]))
+    return [form.constants(list(islice(norms, len(form.matrices)))) for form in forms]
+
+
+def check_attention(layer: Layer, sublayer: Sublayer) -> CheckedForm:
+    """Return the form of attention that Theorem 2 speaks of, once it has been computed again.
 
     Source: pangu23, Theorem 2.
 
@@ -183,11 +201,15 @@ def attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
             "its value path is not the linear map of Theorem 2: concat_h(A_h (z W_v + b_v)) W_o "
             f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
         )
-    each, output = spectral_bounds([weights.value, weights.output.permute(1, 0, 2).flatten(1)])
     heads = attended.heads
-    values = each.repeat_interleave(heads // len(each))
-    size = sqrt(heads) * values.max() * output
-    return Constants(size=size, values=values, output=output)
+
+    def constants(norms: Sequence[Tensor]) -> Constants:
+        each, output = norms
+        values = each.repeat_interleave(heads // len(each))
+        return Constants(size=sqrt(heads) * values.max() * output, values=values, output=output)
+
+    joined = weights.output.permute(1, 0, 2).flatten(1)
+    return CheckedForm(matrices=[weights.value, joined], constants=constants)
 
 
 def _missing(weights: HeadWeights | None) -> str:
@@ -199,8 +221,8 @@ def _missing(weights: HeadWeights | None) -> str:
     return "its value and output weights were not found"
 
 
-def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
-    """Return what the weights of a feed-forward layer bring to its bound, once its form is checked.
+def check_feedforward(layer: Layer, sublayer: Sublayer) -> CheckedForm:
+    """Return the form of a feed-forward layer that has a bound, once it has been computed again.
 
     Source: pangu23, Theorems 3 and 7.
 
@@ -213,9 +235,14 @@ def feedforward_constants(layer: Layer, sublayer: Sublayer) -> Constants:
     if fit is None:
         raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
     maps = feedforward_maps(layer.block)
-    norms = spectral_bounds([maps[name].weight for name in fit.maps])
-    size = fit.activation.lipschitz * norms[0] * norms[1] if fit.has_constant else torch.tensor(nan)
-    return Constants(size=size, form=fit, norms=norms)
+
+    def constants(norms: Sequence[Tensor]) -> Constants:
+        if not fit.has_constant:
+            return Constants(form=fit, norms=norms)
+        size = fit.activation.lipschitz * norms[0] * norms[1]
+        return Constants(size=size, form=fit, norms=norms)
+
+    return CheckedForm(matrices=[maps[name].weight for name in fit.maps], constants=constants)
 
 
 def feedforward_bound(layer: Layer, constants: Constants, entered: Hidden) -> Tensor:

@@ -12,16 +12,21 @@ Source: higham19 (probabilistic rounding error analysis), with its lambda = 8.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from math import isfinite, sqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.measures.support.activations import ACTIVATIONS, Elementwise, Series
+from layerlab.measures.support.activations import (
+    ACTIVATIONS,
+    Elementwise,
+    Series,
+    list_series,
+)
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention.record import AttentionRecord
@@ -31,12 +36,14 @@ from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
 
 Entered = Float[Tensor, "token inner"]
+MapNames = tuple[str, ...]
 
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
 CONFIDENCE = 8.0
 STORED = 8
-FEW, SIFTED = 4, 4.0  # rows that sift many forms, and how much more their rounding may be
+FEW = 4  # rows that sift many forms, those of the largest output
+SIFTED = sqrt(ROWS / FEW)  # how much more their rounding may be: so much less output is there
 DISTINCT = 0.25
 """No rounding is allowed to explain more: another map would pass."""
 
@@ -164,7 +171,7 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
         noise = noise + ((error + seen.square()) @ outward.square()).sum(0)
     terms = 2 * entered.shape[1] + attended.keys
     score, sizes = read_host([torch.stack(largest).max(), _sizes(made - left, noise)])
-    return _fit(sizes, rounding(sublayer.left.dtype, terms, float(score)))
+    return _fit(sizes.tolist(), rounding(sublayer.left.dtype, terms, float(score)))
 
 
 def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
@@ -186,27 +193,19 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
         for names in permutations(maps, count)
         if _is_chained(entered, [maps[name] for name in names], left)
     ]
-    series = list_series(block)
-    activations: dict[tuple[str, ...], Sequence[Elementwise]] = {}
-    for names in chains:
-        forms = _list_forms(series, maps[names[0]])
-        few, target, chain = entered[:FEW], left[:FEW], [maps[name] for name in names]
-        # Of a series that is one activation as yet, the series is found.
-        kept = _sift(forms, _feedforward_sizes(few, target, chain, forms), slack) if forms else []
-        activations[names] = [*kept, *ACTIVATIONS]
-    tried = {
-        names: _feedforward_sizes(entered, left, [maps[name] for name in names], activations[names])
-        for names in chains
-    }
-    for names, sizes in zip(tried, read_host(list(tried.values())), strict=True):
-        if (loosest := _loosest(activations[names], sizes, slack)) is not None:
+    kept = _sift(entered, left, maps, chains, list_series(block), slack)
+    sizes = [
+        _feedforward_sizes(entered, left, maps, [names], each)[:, 0] for names, each in kept.items()
+    ]
+    for (names, each), read in zip(kept.items(), read_host(sizes), strict=True):
+        if (loosest := _loosest(each, read, slack)) is not None:
             return FeedForward(maps=names, activation=loosest)
     return None
 
 
 def _loosest(activations: Sequence[Elementwise], sizes: Tensor, slack: float) -> Elementwise | None:
     """Return the activation of the largest constant among those that give an output, if any."""
-    fits = [_fit(one, slack).holds for one in sizes]
+    fits = [_fit(one, slack).holds for one in sizes.tolist()]
     found = [one for one, holds in zip(activations, fits, strict=True) if holds]
     return max(found, key=lambda activation: activation.lipschitz, default=None)
 
@@ -274,23 +273,6 @@ def _follow_noise(
     return total
 
 
-def list_series(block: nn.Module) -> list[Series]:
-    """Return what may be a series: sibling modules that each hold a scale and a shift alone."""
-    pairs: dict[str, list[list[Tensor]]] = {}
-    for path, module in block.named_modules():
-        held = [one for _, one in module.named_parameters(recurse=False)]
-        if len(held) == 2 and held[0].ndim == 1 and held[0].shape == held[1].shape:
-            pairs.setdefault(path.rpartition(".")[0], []).append([one.float() for one in held])
-    return [
-        Series(
-            scales=torch.stack([scale for scale, _ in terms]),
-            shifts=torch.stack([shift for _, shift in terms]),
-        )
-        for parent, terms in pairs.items()
-        if parent and len(terms) > 1 and len({len(scale) for scale, _ in terms}) == 1
-    ]
-
-
 def feedforward_maps(block: nn.Module) -> dict[str, Linear]:
     """Return the linear maps of a block that do not lie in its attention, by name.
 
@@ -327,37 +309,73 @@ def _is_chained(entered: Hidden, maps: Sequence[Linear], left: Hidden) -> bool:
     return sizes[0::2] == sizes[1::2] and all(gate == inward for gate in gates)
 
 
-def _sift(forms: list[Elementwise], sizes: Tensor, slack: float) -> list[Elementwise]:
+def _sift(
+    entered: Hidden,
+    left: Hidden,
+    maps: Mapping[str, Linear],
+    chains: Sequence[MapNames],
+    series: Sequence[Series],
+    slack: float,
+) -> dict[MapNames, list[Elementwise]]:
     """Return the forms that a few rows do not rule out: there are too many to form all rows."""
-    (read,) = read_host([sizes])
-    wide = min(SIFTED * slack, DISTINCT)
-    return [one for one, pair in zip(forms, read, strict=True) if _fit(pair, slack).gap <= wide]
+    rows = left.norm(dim=1).topk(min(FEW, len(left))).indices
+    alike: dict[str, list[MapNames]] = {}
+    for names in chains:
+        alike.setdefault(names[1], []).append(names)
+    # Of a series that is one activation as yet, the series is found.
+    forms = {out: [*_list_forms(series, maps[out]), *ACTIVATIONS] for out in alike}
+    sizes = [
+        _feedforward_sizes(entered[rows], left[rows], maps, each, forms[out])
+        for out, each in alike.items()
+    ]
+    kept: dict[MapNames, list[Elementwise]] = {}
+    for (out, each), read in zip(alike.items(), read_host(sizes), strict=True):
+        for names, pairs in zip(each, read.transpose(0, 1).tolist(), strict=True):
+            kept[names] = [
+                one
+                for one, pair in zip(forms[out], pairs, strict=True)
+                if (fit := _fit(pair, slack)).gap <= SIFTED * fit.slack
+            ]
+    return {names: kept[names] for names in chains if kept[names]}
 
 
-def _list_forms(series: Sequence[Series], inward: Linear) -> list[Elementwise]:
-    """Return the series of activations to try behind a map."""
+def _list_forms(series: Sequence[Series], outward: Linear) -> list[Elementwise]:
+    """Return the series of activations to try in front of a map."""
     plain = [one for one in ACTIVATIONS if isfinite(one.lipschitz)]
-    fitting = [one for one in series if one.scales.shape[1] in (1, inward.weight.shape[1])]
+    fitting = [one for one in series if one.scales.shape[1] in (1, outward.weight.shape[0])]
     return [form for one in fitting for each in plain for form in one.forms(each)]
 
 
 def _feedforward_sizes(
-    entered: Hidden, left: Hidden, maps: Sequence[Linear], activations: Sequence[Elementwise]
-) -> Float[Tensor, "activation 2"]:
-    """Return, for every activation, what the form is off by beside the size of its errors."""
-    inward, outward, *gates = maps
-    (inner, error), *gated = (_apply(entered, one) for one in (inward, *gates))
-    active, noise = list[Tensor](), list[Tensor]()
-    for activation in activations:
-        given, of_given = gated[0] if gated else (inner, error)
-        made = activation.function(given)
-        off = activation.slope(given) ** 2 * of_given
-        if gated:
-            made, off = made * inner, off * inner.square() + made.square() * error
-        active.append(made)
-        noise.append(off + made.square())
-    gap = torch.stack(active) @ outward.weight + outward.bias - left
-    return _sizes(gap, torch.stack(noise) @ outward.weight.square() + left.square())
+    entered: Hidden,
+    left: Hidden,
+    maps: Mapping[str, Linear],
+    chains: Sequence[MapNames],
+    activations: Sequence[Elementwise],
+) -> Float[Tensor, "activation chain 2"]:
+    """Return what every form is off by beside the size of its errors, where one map leads out.
+
+    One without a gate is one whose other factor is 1.
+    """
+    outward = maps[chains[0][1]]
+    inside = [(inward, *gates) for inward, _, *gates in chains]
+    applied = {name: _apply(entered, maps[name]) for name in set(chain.from_iterable(inside))}
+    unit = tuple(torch.full_like(applied[inside[0][0]][0], value) for value in (1, 0))
+    factors = [applied[names[0]] if names[1:] else unit for names in inside]
+    inner, error = map(torch.stack, zip(*factors, strict=True))
+    given, of_given = map(torch.stack, zip(*(applied[names[-1]] for names in inside), strict=True))
+    active = torch.stack([one.function(given) for one in activations])
+    off = torch.stack([_slope(one, given) ** 2 * of_given for one in activations])
+    made = active * inner
+    noise = off * inner.square() + active.square() * error + made.square()
+    gap = made @ outward.weight + outward.bias - left
+    return _sizes(gap, noise @ outward.weight.square() + left.square())
+
+
+def _slope(activation: Elementwise, given: Float[Tensor, "chain token inner"]) -> Tensor | float:
+    """Return the largest slope of an activation on each of several ranges."""
+    slope = activation.slope(given)
+    return slope[:, None, None] if isinstance(slope, Tensor) else slope
 
 
 def _apply(entered: Hidden, map_: Linear) -> tuple[Tensor, Tensor]:
@@ -372,6 +390,6 @@ def _sizes(gap: Tensor, noise: Tensor) -> Tensor:
     return torch.stack([off.norm(dim=-1), size.sum(-1).sqrt()], -1)
 
 
-def _fit(sizes: Iterable[Tensor | float], slack: float) -> Fit:
-    gap, size = map(float, sizes)
+def _fit(sizes: Iterable[float], slack: float) -> Fit:
+    gap, size = sizes
     return Fit(gap=gap / max(size, 1e-300), slack=min(slack, DISTINCT))

@@ -119,6 +119,36 @@ def test_the_host_waits_for_all_bounds_of_a_layer_at_once(monkeypatch) -> None:
     assert counts.operations["aten._linalg_eigh.default"] <= 1 + 2 * 2  # of 60 rows at most
 
 
+def count_operations(matrices: list[Tensor]) -> int:
+    with counted() as counts:
+        spectral_bounds(matrices)
+    return counts.operations.total()
+
+
+@pytest.mark.full
+def test_matrices_with_shorter_sides_of_one_length_are_bounded_side_by_side(monkeypatch) -> None:
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
+    given = [gaussian(260, 300), gaussian(300, 260, seed=1), gaussian(2, 260, 400, seed=2)]
+    assert count_operations(given) < 1.1 * count_operations(given[:1])
+    apart = [spectral_bounds([one])[0] for one in given]
+    for matrix, one, found in zip(given, apart, spectral_bounds(given), strict=True):
+        assert found.shape == one.shape and torch.allclose(found, one, rtol=1e-9)
+        assert (found >= torch.linalg.matrix_norm(matrix, 2)).all()
+
+
+@pytest.mark.full
+def test_only_what_has_no_factor_is_factored_again(monkeypatch) -> None:
+    """All singular values are close to each other in the first: Lanczos falls short of them."""
+    gap = torch.linspace(1, 1 + 1e-4, 300, dtype=torch.float64)
+    hard = torch.linalg.qr(gaussian(300, 300)).Q * gap
+    easy = torch.diag(torch.logspace(0, -6, 300, dtype=torch.float64))
+    with counted() as counts:
+        bounds = spectral_bounds([hard, easy])
+    assert counts.operations["aten.linalg_cholesky_ex.default"] == 3
+    for matrix, bound in zip((hard, easy), bounds, strict=True):
+        assert bound >= torch.linalg.matrix_norm(matrix, 2)
+
+
 # What the host does for an accelerator
 
 
