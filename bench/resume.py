@@ -3,7 +3,8 @@
     python bench/resume.py [--kills 20] [--seed 0] [--device cpu]
 
 A run is carried out once undisturbed, then again while it is killed over and over, process group
-and all, and started anew by the same command. Weights, losses and the result are compared.
+and all, once it has a checkpoint, and started anew by the same command. Weights, losses and the
+result are compared.
 """
 
 # ruff: noqa: E402
@@ -71,12 +72,16 @@ def plain(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def killed(recipe: Path, out: Path, goal: int, delay: float) -> bool:
-    """Start the command, kill it at an update of its journal, and say whether it still ran."""
+    """Start the command, kill it at an update of its journal, and say whether it still ran.
+
+    Without a checkpoint it would begin anew, and nothing of a resume would be seen.
+    """
     process = subprocess.Popen(
         command(recipe, out), start_new_session=True, stdout=subprocess.DEVNULL
     )
     while process.poll() is None:
-        if max((one["update"] for one in events(folder_of(out))), default=0) >= goal:
+        reached = max((one["update"] for one in events(folder_of(out))), default=0)
+        if reached >= goal and any(out.glob("**/checkpoints/step-*")):
             time.sleep(delay)
             break
         time.sleep(0.02)
@@ -135,6 +140,8 @@ def report(whole: Path | None, broken: Path | None, kills: int) -> None:
     print(f"the same result           {plain(results[0]) == plain(results[1])}")
     if bits or told[0] != told[1]:
         raise SystemExit(1)
+    if not results[1]["resumes"]:
+        raise SystemExit("the run never went on from a checkpoint: nothing was tried")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ def line(name: str, value: str, target: str = "", met: bool | None = None) -> No
 
 def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
     model = {**(SMALL if small else LARGE), "variant": "llama", "options": {"head": "tied"}}
-    settings = {"updates": UPDATES, "batch": 16 if small else 8, "rate": 1e-3, **train}
+    batch = 16 if small else 8
+    settings = {"max_steps": UPDATES, "batch_size": batch, "learning_rate": 1e-3, **train}
     return make_recipe(
         {
             "model": model,
@@ -261,9 +262,9 @@ def loop(given: argparse.Namespace, folder: Path) -> None:
 
 WAYS: dict[str, dict[str, Any]] = {
     "eager float32": {},
-    "eager bf16": {"precision": "bf16"},
-    "compiled float32": {"compile": True},
-    "compiled bf16": {"compile": True, "precision": "bf16"},
+    "eager bf16": {"mixed_precision": "bf16"},
+    "compiled float32": {"torch_compile": True},
+    "compiled bf16": {"torch_compile": True, "mixed_precision": "bf16"},
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
@@ -72,6 +73,50 @@ def test_fewer_kills_than_asked_for_are_a_failure(
         return
     with pytest.raises(SystemExit, match="0 of 3 kills; type another --seed"):
         main()
+
+
+LATE = """
+import pathlib, sys, time
+run = pathlib.Path(sys.argv[1], "run")
+run.mkdir()
+(run / "events.jsonl").write_text('{"kind": "train", "update": 9}\\n')
+time.sleep(0.2)
+(run / "checkpoints" / "step-00000005").mkdir(parents=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_is_killed_once_it_has_a_checkpoint(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = bench("resume")["killed"]
+    start = [sys.executable, "-c", LATE, str(tmp_path)]
+    monkeypatch.setitem(killed.__globals__, "command", lambda *_: start)
+    assert killed(tmp_path / "recipe.toml", tmp_path, 3, 0.0)
+    assert (tmp_path / "run" / "checkpoints" / "step-00000005").is_dir()
+
+
+def test_kills_without_a_resume_are_a_failure(bench: Any, tmp_path: Path) -> None:
+    report = bench("resume")["report"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        (folder / "model").mkdir(parents=True)
+        save_file({"w": torch.ones(2)}, folder / "model" / "model.safetensors")
+        (folder / "events.jsonl").write_text('{"kind": "train", "update": 9}\n')
+        (folder / "result.json").write_text('{"resumes": 0}')
+    with pytest.raises(SystemExit, match="never went on from a checkpoint"):
+        report(whole, broken, 3)
+    (broken / "result.json").write_text('{"resumes": 1}')
+    report(whole, broken, 3)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_the_bench_of_training_names_settings_as_they_are_called(bench: Any) -> None:
+    made = bench("training")
+    for way in made["WAYS"].values():
+        found = made["recipe"](True, "cpu", **way).train
+        assert found.max_steps == made["UPDATES"] and found.learning_rate == 1e-3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

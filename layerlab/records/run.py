@@ -17,6 +17,8 @@ from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result
 from layerlab.records.scores import ModelScore, read_scores
 
+SHARED = "shared_device"  # in a manifest
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
@@ -55,6 +57,11 @@ class RunRecord:
     def rate(self) -> float:
         """The largest learning rate."""
         return float(self.manifest["recipe"]["train"]["learning_rate"])
+
+    @property
+    def shared(self) -> bool:
+        """Return whether it computed beside other runs on its device; earlier ones do not say."""
+        return self.manifest.get(SHARED) is True
 
     @property
     def finished(self) -> bool:

@@ -1,5 +1,6 @@
 """Where a run happens: device, precision and processes, as accelerate provides them."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,14 +12,18 @@ from torch import Tensor, nn
 from layerlab.errors import UserError
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.system.hardware import peak_memory
+from layerlab.system.hardware import is_device_shared, peak_memory
 from layerlab.training.sharding import check, plugin, wrap_model
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 class RunAccelerator:
-    """The accelerator of a run, checked against what its recipe asks for."""
+    """The accelerator of a run, checked against what its recipe asks for.
+
+    Attributes:
+        shared: whether other runs computed on its device in any sitting: its speed is nobody's.
+    """
 
     def __init__(self, recipe: TrainingRecipe) -> None:
         """Set up the device and precision that a recipe asks for.
@@ -47,6 +52,7 @@ class RunAccelerator:
                 f'{self.device.type}); write device = "{self.device.type}"'
             )
         check(self.accelerator, recipe.run)
+        self.shared = is_device_shared()
         self._settings = recipe.run
         self._mixed = precision != "fp32"
 
@@ -83,6 +89,16 @@ class RunAccelerator:
             return values
         total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
         return total
+
+    def scaler_state(self) -> dict[str, Any]:
+        """Return the state of the gradient scaler of float16, for a checkpoint."""
+        scaler = self.accelerator.scaler
+        return {} if scaler is None else {"scaler": scaler.state_dict()}
+
+    def restore_scaler(self, state: Mapping[str, Any]) -> None:
+        """Set the gradient scaler to the state that a checkpoint has of it."""
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
 
     def peak_memory(self) -> int:
         """Return the most bytes that each process took, added up; every process must call this."""

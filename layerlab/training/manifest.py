@@ -10,6 +10,7 @@ from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.model.cost.cost import Account
 from layerlab.records.parse import read_json
+from layerlab.records.run import SHARED
 from layerlab.records.settings import flatten
 from layerlab.system.files import write_file
 from layerlab.system.hardware import machine, versions
@@ -23,9 +24,19 @@ Sitting = dict[str, Any]
 
 
 def manifest(
-    run: RunSpec, corpus: Corpus, order: BatchOrder, eval_blocks: EvalBlocks, micro: int
+    run: RunSpec,
+    corpus: Corpus,
+    order: BatchOrder,
+    eval_blocks: EvalBlocks,
+    micro: int,
+    *,
+    shared: bool,
 ) -> dict[str, Any]:
-    """Describe everything that decides a run, as JSON values."""
+    """Describe everything that decides a run, as JSON values.
+
+    Args:
+        shared: whether it has computed beside other runs on its device, which decides its speed.
+    """
     recipe = run.recipe
     block = recipe.data.block_size or 0
     settings, files = recipe.run, own_files(recipe)
@@ -52,6 +63,7 @@ def manifest(
         "versions": versions(),
         "batch_tokens": recipe.train.batch_size * block,
         "micro_batch": micro,
+        SHARED: shared,
         "match": None if run.match is None else run.match.to_dict(),
     }
 

@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.checkpoint_names import CHECKPOINTS
 from layerlab.records.events import EventLog
-from layerlab.system.hardware import CatchOutOfMemory, explain_memory, is_device_shared
+from layerlab.system.hardware import CatchOutOfMemory, explain_memory
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
@@ -133,7 +133,8 @@ class Trainer:
         names = self.recipe.run.report_to if self.place.first else ()
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
-            content = manifest(self.run, self.corpus, self.order, self.eval_blocks, self.split.size)
+            texts = self.corpus, self.order, self.eval_blocks
+            content = manifest(self.run, *texts, self.split.size, shared=self.place.shared)
             self.sittings, remark = keep_manifest(content, self.folder, self.sittings, self.update)
             if remark is not None:
                 self.note(remark)
@@ -322,6 +323,7 @@ class Trainer:
                 **self.journal.mark(),
                 RUN: self.run.identity,
                 "sittings": self.sittings,
+                "shared": self.place.shared,
                 "resumes": self.resumes,
                 "micro_batch": self.split.size,
                 "reading": self.reader.size,
@@ -330,15 +332,10 @@ class Trainer:
                 "monitor": None if self.monitor is None else self.monitor.state(),
             },
             random=random_state(),
-            extra=self._scaler(),
+            extra=self.place.scaler_state(),
         )
         if (remark := self.saver.save(state, self.place.rank, self.place.processes)) is not None:
             self.note(remark)
-
-    def _scaler(self) -> dict[str, Any]:
-        """Return the state of the gradient scaler of float16."""
-        scaler = self.place.accelerator.scaler
-        return {} if scaler is None else {"scaler": scaler.state_dict()}
 
     def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""
@@ -349,8 +346,7 @@ class Trainer:
         with restoring(dict(self.model.state_dict()), state, self.saver.folder):
             restore_state(self.model, self.optimizer, state, self.place.processes)
             restore_random(state.random)
-            if self.place.accelerator.scaler is not None:
-                self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
+            self.place.restore_scaler(state.extra)
             kept = state.counters
             self.update, self.seconds = kept["update"], kept["seconds"]
             self.resumes, self.losses = kept["resumes"] + 1, kept.get("losses")
@@ -358,6 +354,7 @@ class Trainer:
             self.reader.size = kept.get("reading", self.reader.size)
             self.control.untold = kept.get("clipped", 0)
             self.sittings = kept.get("sittings") or read_sittings(self.folder)
+            self.place.shared |= kept.get("shared", False)
             if self.monitor is not None:
                 self.monitor.restore(kept["monitor"])
             return [*remarks, f"resumed after update {self.update}"], kept["events"]
@@ -369,7 +366,7 @@ class Trainer:
         score = None if diverged else self.score
         weights = gather_weights(self.model, keep=self.place.first)
         tokens = self.update * self.train.batch_size * self.block
-        speed = tokens / self.seconds if self.seconds and not is_device_shared() else None
+        speed = tokens / self.seconds if self.seconds and not self.place.shared else None
         result = {
             "run": self.run.name,
             "arm": self.run.arm,

@@ -10,6 +10,9 @@ from layerlab import UserError
 from layerlab.console.progress import NullProgress
 from layerlab.experiments.plan.arm_checks import PATHS
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, settings
+from layerlab.records.result import read_result
+from layerlab.records.run import SHARED
+from layerlab.system.hardware import SHARED_DEVICE
 from layerlab.training import manifest, trainer
 from tests.records.test_events import room
 from tests.refused import refusal, refuses
@@ -66,6 +69,20 @@ def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: 
     beside = {path for path in found if path != "recipe"}
     beside = set(settings({name: found[name] for name in beside}))
     assert beside | {"sittings"} == set(PATHS)
+
+
+@pytest.mark.full
+def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for until, shared in ((2, "0"), (4, "1"), (6, "0")):
+        monkeypatch.setenv(SHARED_DEVICE, shared)
+        found.append(sitting(run, tmp_path / "run", until))
+    assert [one[SHARED] for one in found] == [False, True, True]
+    assert "sittings" not in found[-1]
+    result = read_result(tmp_path / "run") or {}
+    assert result["tokens_per_second"] is None and result["seconds"] > 0
 
 
 @pytest.mark.full

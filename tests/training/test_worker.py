@@ -19,6 +19,7 @@ from layerlab.model.cost.match import matched
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.result import read_result
+from layerlab.records.run import read_record
 from layerlab.system.locks import lock_folder
 from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.worker import main
@@ -122,6 +123,8 @@ def test_a_run_that_shares_its_device_has_no_speed(
     beside = run_one(small, tmp_path / "beside")
     assert beside["tokens_per_second"] is None and beside["seconds"] > 0
     assert beside["weights"] == alone["weights"]
+    told = [read_record(tmp_path / name) for name in ("alone", "beside")]
+    assert [one is not None and one.shared for one in told] == [False, True]
 
 
 def test_a_folder_that_another_worker_holds_is_left_alone(

@@ -71,7 +71,7 @@ def _request(context: StageContext, folder: Any) -> None:
 
 def _slots(context: StageContext) -> Any:
     run = context.recipe.run.model_dump(exclude={"memory_gb"})
-    return slots(RunSection(**run, max_parallel=1))[0]
+    return slots(RunSection(**run, max_parallel=1), 1)[0]
 
 
 def _wait(context: StageContext, work: RunProcess, folder: Any) -> None:

@@ -212,18 +212,28 @@ def without_untimed(
 ) -> tuple[list[RunRecord], list[str]]:
     """Drop the speeds of runs that were not timed alone, with a remark on it.
 
+    Those are runs that say so themselves, and all but the named ones where the section names any.
+
     Example:
         >>> without_untimed(CompareSection(arms=("llama",)), [])
         ([], [])
     """
-    named = set(section.timed)
-    if not named:
-        return list(records), []
-    told = ", ".join(section.timed)
-    return [one if f"{one.arm}-s{one.seed}" in named else _drop_speeds(one) for one in records], [
-        f"of speeds only those of {told} count: the other runs shared their device, and their "
-        "seconds and tokens per second are left out"
-    ]
+    named, remarks = set(section.timed), list[str]()
+    if told := ", ".join(section.timed):
+        remarks.append(
+            f"of speeds only those of {told} count: the other runs shared their device, and their "
+            "seconds and tokens per second are left out"
+        )
+    if shared := sum(one.shared for one in records):
+        remarks.append(
+            f"{shared} of {len(records)} runs shared their device with others: their seconds and "
+            "tokens per second are left out"
+        )
+
+    def alone(one: RunRecord) -> bool:
+        return not one.shared and (not named or f"{one.arm}-s{one.seed}" in named)
+
+    return [one if alone(one) else _drop_speeds(one) for one in records], remarks
 
 
 def without_unlike(

@@ -1,9 +1,10 @@
 """Estimates time (by calibration), memory and disk space of a plan before anything runs."""
 
-import heapq
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from layerlab.experiments.estimate.disk_space import (
@@ -13,10 +14,10 @@ from layerlab.experiments.estimate.disk_space import (
     page_bytes,
 )
 from layerlab.experiments.estimate.process_memory import process_memory
-from layerlab.experiments.estimate.startup import free_memory, startup_seconds
+from layerlab.experiments.estimate.startup import BEGINNING, free_memory, startup_seconds
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time, timeless
 from layerlab.experiments.executors.local import shares_processes
-from layerlab.experiments.executors.slots import fit_at_once
+from layerlab.experiments.executors.slots import share_devices
 from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
 from layerlab.model.parametrization import Base
@@ -39,7 +40,8 @@ class ArmEstimate:
         update_tokens: of one update.
         flops: of a run, with the whole square of attention.
         update_seconds: None where there is no such device here.
-        seconds: of a run, with its evaluations and, unless it is shared, the start of its process.
+        seconds: of a run alone, with its evaluations, its beginning and, unless it is shared, the
+            start of its process.
         measured: by a calibration; else by formula.
         mfu: FLOPs per second over the measured peak of all processes of a run.
         process_memory: bytes of weights, gradients, moments and activations in each process of a
@@ -80,7 +82,10 @@ class Estimate:
         memory: bytes of the runs that go on at once.
         disk: bytes of all runs with their page, when the last are about to finish.
         start: seconds until a run's process has imported what it needs; 0 where it has none.
+        begin: seconds until a run in such a process has read its text and built its model.
         shared: whether a process carries out one run after another, and starts once.
+        crowded: the largest number of times that a run takes longer while all slots are at work,
+            because they share cores or a GPU; 1 where each has its own.
         seconds: until the last run has ended; None where it cannot be told here.
         peak: FLOPs per second of the fastest matrix product of one process; None where there is no
             such device.
@@ -98,7 +103,9 @@ class Estimate:
     disk: int
     peak: float | None
     start: float = 0.0
+    begin: float = 0.0
     shared: bool = False
+    crowded: float = 1.0
     room: int | None = None
     compiled: bool = False
     lockstep: bool = False
@@ -127,6 +134,8 @@ class Estimate:
             "disk",
             "peak",
             "start",
+            "begin",
+            "crowded",
             "processes",
         )
         return {name: getattr(self, name) for name in totals} | {
@@ -175,25 +184,27 @@ def estimate(
     own = processes and not lockstep
     start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
     shared = own and shares_processes(settings)
-    each = 0.0 if shared else start
+    begin = start / BEGINNING
+    each = begin + (0.0 if shared else start)
     seconds = {
         arm: side.seconds
         and side.seconds + each + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
         for arm, side in sides.items()
     }
-    crowd = _crowd(runs, sides, settings, lockstep)
+    asked = share_devices(settings, 1 if lockstep else len(runs))
+    crowd = _crowd(runs, sides, len(asked), lockstep)
     cluster = settings.executor == "slurm" and not lockstep
     return Estimate(
         sides=tuple(replace(side, seconds=seconds[arm]) for arm, side in sides.items()),
         slots=len(crowd),
-        seconds=_makespan(
-            [seconds[run.arm] for run in runs], [start - each] * (1 if lockstep else len(crowd))
-        ),
+        seconds=_makespan([seconds[run.arm] for run in runs], asked, start if shared else 0.0),
         memory=_in_one(crowd) if lockstep else sum(side.memory for side in crowd),
         disk=_on_disk(runs, crowd),
         peak=peak,
         start=start,
+        begin=begin,
         shared=shared,
+        crowded=max(_slow_down(asked)),
         room=free_memory(first.run.device) if peak and not cluster else None,
         compiled=any(run.recipe.train.torch_compile for run in runs),
         lockstep=lockstep,
@@ -203,13 +214,13 @@ def estimate(
 
 
 def _crowd(
-    runs: Sequence[RunSpec], sides: Mapping[str, ArmEstimate], settings: RunSection, lockstep: bool
+    runs: Sequence[RunSpec], sides: Mapping[str, ArmEstimate], slots: int, lockstep: bool
 ) -> list[ArmEstimate]:
-    """Return how many runs go on at once: in lockstep all of a seed, else as many as fit."""
+    """Return the runs that go on at once: in lockstep all of a seed, else one for each slot."""
     if lockstep:
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
     largest = max(sides.values(), key=lambda side: side.memory)
-    return [largest] * fit_at_once(settings, len(runs))
+    return [largest] * slots
 
 
 def _pace(run: RunSpec, peak: float | None, measure: bool, cache: dict[str, StepTime]) -> StepTime:
@@ -281,10 +292,35 @@ def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
     return evaluations * validation * forward / tokens
 
 
-def _makespan(seconds: Sequence[float | None], free: list[float]) -> float | None:
-    """Return the time until the last run ends, each slot that is free taking the next run."""
-    for each in seconds:
-        if each is None:
-            return None
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)
+def _makespan(
+    seconds: Sequence[float | None], asked: Sequence[Mapping[str, Fraction]], start: float
+) -> float | None:
+    """Return the time until the last run ends, each slot that is free taking the next run.
+
+    Args:
+        seconds: of each run alone.
+        asked: by each slot, the share of each device.
+        start: seconds of each slot before its first run.
+    """
+    queue, now = deque(seconds), 0.0
+    left = dict.fromkeys(range(len(asked)), start)  # of what each slot is at, in seconds alone
+    while left:
+        slower = dict(zip(left, _slow_down([asked[slot] for slot in left]), strict=True))
+        first = min(left, key=lambda slot: left[slot] * slower[slot])
+        passed = left.pop(first) * slower[first]
+        now += passed
+        left = {slot: max(0.0, each - passed / slower[slot]) for slot, each in left.items()}
+        if queue:
+            if (following := queue.popleft()) is None:
+                return None
+            left[first] = following
+    return now
+
+
+def _slow_down(asked: Sequence[Mapping[str, Fraction]]) -> list[float]:
+    """Return how many times as long each run takes beside the others as alone."""
+    total: dict[str, Fraction] = {}
+    for shares in asked:
+        for device, share in shares.items():
+            total[device] = total.get(device, Fraction(0)) + share
+    return [max((1.0, *(float(total[device]) for device in shares))) for shares in asked]

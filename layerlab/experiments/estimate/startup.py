@@ -16,6 +16,8 @@ from layerlab.system.files import write_file
 from layerlab.system.hardware import cache_folder, is_duration, machine, versions
 
 ASSUMED = 6.0  # seconds, where nothing is measured
+# A process starts in 12 times the seconds in which a run begins in it and ends: bench/runner.py.
+BEGINNING = 12
 TRAINER = "layerlab.training.trainer"
 # What a worker imports; then it takes its device.
 STARTED = """

@@ -93,6 +93,13 @@ def _conditions(estimate: Any) -> list[str]:
     if estimate.start:
         often = "once for all runs of a process" if estimate.shared else "of each run"
         lines.append(f"{often}, its start: {duration(estimate.start)}")
+        lines.append(f"of each run, its beginning and end: {duration(estimate.begin)}")
+    if estimate.crowded > 1:
+        lines.append(
+            f"runs at once share cores or GPUs: each takes up to {estimate.crowded:.3g} times as "
+            "long as alone, which the time in all counts and the time per run does not"
+        )
+    lines.append("left out: what it takes to write checkpoints, models and the page")
     if estimate.compiled:
         lines.append("train.torch_compile: times are those of eager models, without compiling")
     if estimate.room is not None and estimate.memory > estimate.room:

@@ -177,9 +177,10 @@ def _crew(
         cluster = Cluster(out.parent / "jobs", settings, command or WORKER)
         rows = cluster.rows([out / run.name for run in runs])
         return _Executor(rows, cluster.start)
+    rows = slots(settings, len(runs))
     if command is None and shares_processes(settings):
-        return _Executor(slots(settings), lambda folder, row: pool.start(folder, *row))
-    return _Executor(slots(settings), partial(RunProcess, command=command or WORKER))
+        return _Executor(rows, lambda folder, row: pool.start(folder, *row))
+    return _Executor(rows, partial(RunProcess, command=command or WORKER))
 
 
 def _skip(run: RunSpec, out: Path) -> RunOutcome | None:

@@ -1,8 +1,9 @@
 """Slots for runs on this machine: a core or a GPU of its own for each."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from layerlab.errors import UserError
@@ -46,46 +47,62 @@ class RunSlot:
                 pass
 
 
-def slots(settings: RunSection) -> list[tuple[RunSlot, ...]]:
-    """Return for each concurrent run one slot per process.
+def slots(settings: RunSection, runs: int) -> list[tuple[RunSlot, ...]]:
+    """Return for each of so many runs that go on at once one slot per process.
 
     As many as there are physical cores for all their threads, or GPUs, unless `run.max_parallel`
     says otherwise. Two threads on one core would slow each other down, and threads that wander cost
     their caches: each has its own core. Where more are asked for than there are, nobody is pinned.
 
+    Args:
+        runs: that there are; more slots than that would make room for nobody.
+
     Raises:
         UserError: the device is cuda, and there is none.
     """
     if settings.device == "cuda":
-        return _gpus(settings)
+        return _gpus(settings, runs)
     if settings.device != "cpu":  # one device by its number, or of which there is one
-        count = settings.max_parallel or 1
+        count = min(runs, settings.max_parallel or 1)
         free = RunSlot(threads=settings.threads, shared=count > 1)
         return [(free,) * settings.num_processes] * count
-    return _share(settings, cores())
+    return _cores(settings, runs, cores())
 
 
-def fit_at_once(settings: RunSection, runs: int) -> int:
-    """Return how many of these runs can go on at the same time.
+def share_devices(settings: RunSection, runs: int) -> list[Mapping[str, Fraction]]:
+    """Return for each run that goes on at once the share of each device that it asks for.
 
-    A GPU that is not here is counted as one, so that what is for another machine can be planned.
+    Where all together ask for more than a whole device, they share it. Jobs of a cluster share
+    none. A GPU that is not here is counted as one, so that what is for another machine can be
+    planned.
 
     Example:
-        >>> fit_at_once(RunSection(max_parallel=3), 24), fit_at_once(RunSection(max_parallel=3), 1)
-        (3, 1)
+        >>> share_devices(RunSection(device="cuda:0", max_parallel=2), 24)
+        [{'cuda:0': Fraction(1, 1)}, {'cuda:0': Fraction(1, 1)}]
     """
     if settings.executor == "slurm":
-        return min(runs, settings.slurm.parallel)
+        return [{}] * min(runs, settings.slurm.parallel)
     if settings.device == "cuda" and not gpus():
-        return min(runs, settings.max_parallel or 1)
-    return min(runs, len(slots(settings)))
+        return [{"cuda": Fraction(1)}] * min(runs, settings.max_parallel or 1)
+    rows = slots(settings, runs)
+    if settings.device == "cpu":
+        count = len(cores())
+        # A run is measured with all its threads, and has shared cores among them already.
+        share = Fraction(settings.num_processes * min(settings.threads, count), count)
+        return [{"cpu": share}] * len(rows)
+    whole = Fraction(1)
+    return [dict.fromkeys((slot.gpus or settings.device).split(","), whole) for slot, *_ in rows]
 
 
-def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[RunSlot, ...]]:
+def _cores(
+    settings: RunSection, runs: int, found: Sequence[tuple[int, ...]]
+) -> list[tuple[RunSlot, ...]]:
     each = settings.threads
-    count = settings.max_parallel or max(1, len(found) // (each * settings.num_processes))
+    room = max(1, len(found) // (each * settings.num_processes))
+    count = min(runs, settings.max_parallel or room)
     if count * settings.num_processes * each > len(found):
-        return [(RunSlot(threads=each),) * settings.num_processes] * count
+        slot = RunSlot(threads=each, shared=count > 1)
+        return [(slot,) * settings.num_processes] * count
     places = [
         RunSlot(
             threads=each, cores=tuple(one for core in found[start : start + each] for one in core)
@@ -96,7 +113,7 @@ def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple
     return [tuple(places[start : start + width]) for start in range(0, len(places), width)]
 
 
-def _gpus(settings: RunSection) -> list[tuple[RunSlot, ...]]:
+def _gpus(settings: RunSection, runs: int) -> list[tuple[RunSlot, ...]]:
     found = gpus()
     if not found:
         raise UserError(
@@ -108,7 +125,7 @@ def _gpus(settings: RunSection) -> list[tuple[RunSlot, ...]]:
             f"run.num_processes is {settings.num_processes}, one GPU each, and there are "
             f"{len(found)} here; write num_processes = {len(found)}"
         )
-    count = settings.max_parallel or len(found) // settings.num_processes
+    count = min(runs, settings.max_parallel or len(found) // settings.num_processes)
     # Where more runs are asked for than there are GPUs, they share them in turn.
     given = [found[index % len(found)] for index in range(count * settings.num_processes)]
     rows = []

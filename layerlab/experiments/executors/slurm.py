@@ -126,7 +126,7 @@ class Cluster:
         Slurm, which has a queue of its own, is handed all of them at once.
         """
         if self.queue is None:
-            return slots(self.settings)
+            return slots(self.settings, len(folders))
         run_slots = (RunSlot(threads=self.settings.threads),) * self.settings.num_processes
         for start in range(0, len(folders), ARRAY):
             part = folders[start : start + ARRAY]

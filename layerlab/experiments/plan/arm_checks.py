@@ -12,6 +12,7 @@ from layerlab.corpus.corpus import Corpus
 from layerlab.errors import UserError
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, settings
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.run import SHARED
 from layerlab.records.settings import matches
 from layerlab.system.hardware import LIBRARIES
 from layerlab.training.run_spec import RunSpec
@@ -19,7 +20,7 @@ from layerlab.validation import short_repr, suggest
 
 # What a manifest has beside the settings of its recipe, and may so be declared.
 PATHS = (
-    *("schema", "run", "arm", "match", "batch_tokens", "micro_batch", "sittings"),
+    *("schema", "run", "arm", "match", "batch_tokens", "micro_batch", "sittings", SHARED),
     *("data.digest", "data.order", "data.evaluation", "data.notes"),
     *("data.train_tokens", "data.validation_tokens", "data.validation_bytes"),
     *("model.parameters", "model.forward_flops"),

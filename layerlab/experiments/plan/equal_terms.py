@@ -7,15 +7,16 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import find, spans_tensor
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.run import SHARED
 from layerlab.records.settings import flatten, matches
 from layerlab.validation import short_repr
 
 Manifest = Mapping[str, Any]
 Flat = Mapping[str, Any]
 
-# What names a run and does not decide it. The sessions of a run are held against each other, and
-# not against those of another.
-_BESIDE = ("run", "arm", "data.notes", "sittings")
+# What names a run or tells of its speed, and does not decide it. The sessions of a run are held
+# against each other, and not against those of another.
+_BESIDE = ("run", "arm", "data.notes", "sittings", SHARED)
 # A smaller one leaves the tokens of an update, and what they are rounded to unless a format has one
 # scale for all of it.
 _MICRO = ("micro_batch", "train.micro_batch_size")

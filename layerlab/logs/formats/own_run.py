@@ -8,13 +8,13 @@ import numpy as np
 
 from layerlab.errors import UserError
 from layerlab.logs.training_log import TrainingLog
-from layerlab.records.run import read_record
+from layerlab.records.run import SHARED, read_record
 from layerlab.records.settings import flatten, matches
 
 MANIFEST = "manifest.json"
 # What an arm is, what follows from that (the account of the model), and what names a run.
 ARM = ("recipe.model.options", "recipe.model.load", "model", "match", "arm")
-NAMES = ("run", "recipe.train.seed", "data.notes", "sittings")
+NAMES = ("run", "recipe.train.seed", "data.notes", "sittings", SHARED)
 # It leaves the tokens of an update; what they are rounded to only where they are rounded.
 MICRO = ("micro_batch", "recipe.train.micro_batch_size")
 

@@ -176,7 +176,9 @@ def view(content: Mapping[str, Any]) -> Json:
     judged = [run["run"] for run, own in zip(content["runs"], runs, strict=True) if own["judged"]]
     counts = [sum(run["arm"] == index for run in runs) for index in range(len(names))]
     by_name = {str(one.get("run")): one for one in content["curves"]}
-    curves = [by_name.get(run["run"], {}) for run in content["runs"]]
+    told = [by_name.get(run["run"], {}) for run in content["runs"]]
+    curves = {kind: curve.curve_columns(told, kind, values) for kind, values in _CURVES.items()}
+    drawn = [one for kind in curves.values() for one in kind["runs"].values()]
     return {
         "models": [{"name": text.prose(n, NAME), "step": None, "layers": 0} for n in names],
         "aligned": False,
@@ -186,9 +188,8 @@ def view(content: Mapping[str, Any]) -> Json:
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
         "runs": runs,
         "several": any(not run["judged"] for run in runs),
-        "curves": {
-            kind: curve.curve_columns(curves, kind, values) for kind, values in _CURVES.items()
-        },
+        "timed": any(one["seconds"] is not None for one in drawn),
+        "curves": curves,
         "widths": curve.shares(_confidence(content), counts),
         "paired": curve.paired_columns(content["paired"], names),
         "monitor": monitor_timeline.monitor_timeline(content["monitor"], judged, names),

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlab.records.json_values import Json
+from layerlab.records.run import SHARED
 from layerlab.records.settings import flatten, matches
 from layerlab.report.i18n.language import Label
 
-# Names of a run, which tell it from others; its sessions are compared before there is a page.
-NAMES = frozenset({"schema", "run", "arm", "sittings"})
+# Names of a run, which tell it from others, and whether its speed counts; its sessions are compared
+# before there is a page.
+NAMES = frozenset({"schema", "run", "arm", "sittings", SHARED})
 MOST = 12
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,65 @@ from layerlab.training.flops import TokenFlops, peak_of
 from layerlab.training.run_spec import design_model
 from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
 
+ALONE: dict[str, Fraction] = {}
+SECONDS = st.lists(st.floats(0, 1e3), min_size=1, max_size=20)
 
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.integers(1, 8))
+
+@given(SECONDS, st.integers(1, 8))
 def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
-    found = _makespan(seconds, [0.0] * slots)
+    found = _makespan(seconds, [ALONE] * slots, 0.0)
     assert found is not None
     least = max(max(seconds), sum(seconds) / slots)
     assert least * (1 - 1e-9) <= found <= (2 - 1 / slots) * least * (1 + 1e-9)
-    assert math.isclose(_makespan(seconds, [0.0]) or 0.0, sum(seconds))
-    assert math.isclose(_makespan(seconds, [6.0]) or 0.0, 6 + sum(seconds))
+    assert math.isclose(_makespan(seconds, [ALONE], 0.0) or 0.0, sum(seconds))
+    assert math.isclose(_makespan(seconds, [ALONE], 6.0) or 0.0, 6 + sum(seconds))
+
+
+@given(SECONDS, st.integers(1, 4), st.integers(1, 12))
+def test_no_schedule_gets_more_out_of_cores_than_there_are(
+    seconds: list[float], cores: int, slots: int
+) -> None:
+    found = _makespan(seconds, [{"cpu": Fraction(1, cores)}] * slots, 1.0)
+    assert found is not None and found * (1 + 1e-9) >= (slots + sum(seconds)) / cores
+    if slots <= cores:
+        assert found == _makespan(seconds, [ALONE] * slots, 1.0)
+
+
+def test_slots_that_share_a_gpu_take_turns_and_the_others_do_not_wait() -> None:
+    whole = Fraction(1)
+    asked = [{"0": whole}, {"3": whole}, {"0": whole}]
+    # 0 and 3 begin the first two; the third, beside the first, lets both last twice as long.
+    assert _makespan([4.0, 4.0, 4.0], asked, 0.0) == 8
+    # The second slot, free after 4 s, takes the fourth run and needs no longer than alone.
+    assert _makespan([4.0, 4.0, 4.0, 4.0], asked, 0.0) == 8
+    # Once the first has ended, the third has the GPU to itself.
+    assert _makespan([2.0, 1.0, 4.0], asked, 0.0) == 6
+
+
+def test_more_slots_than_cores_or_gpus_do_not_shorten_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots_module, "cores", lambda: [(0,), (1,)])
+    planned = runs(compare={"seeds": [1, 2, 3, 4]})
+
+    def take(count: int, **given: Any) -> Estimate:
+        settings = RunSection.model_validate({"max_parallel": count, **given})
+        return estimate(planned, settings, measure=False)
+
+    one, two, *more = (take(count) for count in (1, 2, 4, 8))
+    assert one.crowded == two.crowded == 1 and [each.crowded for each in more] == [2, 4]
+    alone = sum(each.runs * (each.seconds or 0.0) for each in one.sides)
+    assert one.seconds == pytest.approx(startup.ASSUMED + alone)
+    assert two.seconds == pytest.approx(startup.ASSUMED + alone / 2)
+    # Each slot has a process to start, for which there are no more cores either.
+    found = [each.seconds for each in more]
+    starts = [count * startup.ASSUMED / 2 for count in (4, 8)]
+    assert found == [pytest.approx(each + alone / 2, rel=1e-3) for each in starts]
+    said = "runs at once share cores or GPUs: each takes up to 2 times as long as alone"
+    assert said in drawn(more[0], 120) and "runs at once share" not in drawn(two, 120)
+    assert more[0].to_dict()["crowded"] == 2
+    threads = take(2, threads=2)
+    assert threads.crowded == 2 and (threads.seconds or 0.0) > (one.seconds or 0.0)
 
 
 def test_an_estimate_adds_up() -> None:
@@ -90,8 +141,11 @@ def test_processes_take_time_to_start(
     without = estimate(runs(), settings, measure=False, processes=False)
     assert with_them.start == startup.ASSUMED and without.start == 0
     taken = (with_them.seconds or 0) - (without.seconds or 0)
-    assert taken == pytest.approx(times * startup.ASSUMED)
-    assert f"{said}" in drawn(with_them, 120) and "its start: 6 s" in drawn(with_them, 120)
+    begins = 2 * startup.ASSUMED / startup.BEGINNING
+    assert taken == pytest.approx(times * startup.ASSUMED + begins)
+    shown = drawn(with_them, 120)
+    assert said in shown and "its start: 6 s" in shown and "beginning and end: 0.5 s" in shown
+    assert "left out: what it takes to write checkpoints" in shown
 
 
 def test_what_was_resized_is_said_at_any_width() -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.executors import slots as module
-from layerlab.experiments.executors.slots import RunSlot, cores, fit_at_once, gpus, slots
+from layerlab.experiments.executors.slots import RunSlot, cores, gpus, share_devices, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import SHARED_DEVICE
 
+MANY = 24
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
@@ -33,18 +35,18 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("four")
 def test_a_run_for_every_physical_core() -> None:
-    assert pinned(slots(settings())) == [[(0, 4)], [(1, 5)], [(2, 6)], [(3, 7)]]
-    assert pinned(slots(settings(threads=2))) == [[(0, 4, 1, 5)], [(2, 6, 3, 7)]]
-    assert pinned(slots(settings(num_processes=2))) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
-    assert pinned(slots(settings(max_parallel=1))) == [[(0, 4)]]
-    assert pinned(slots(settings(threads=3))) == [[(0, 4, 1, 5, 2, 6)]]
+    assert pinned(slots(settings(), MANY)) == [[(0, 4)], [(1, 5)], [(2, 6)], [(3, 7)]]
+    assert pinned(slots(settings(threads=2), MANY)) == [[(0, 4, 1, 5)], [(2, 6, 3, 7)]]
+    assert pinned(slots(settings(num_processes=2), MANY)) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
+    assert pinned(slots(settings(max_parallel=1), MANY)) == [[(0, 4)]]
+    assert pinned(slots(settings(threads=3), MANY)) == [[(0, 4, 1, 5, 2, 6)]]
 
 
 @pytest.mark.usefixtures("four")
 def test_more_than_there_is_room_for_is_pinned_nowhere() -> None:
-    assert pinned(slots(settings(max_parallel=5))) == [[()]] * 5
-    assert pinned(slots(settings(threads=8))) == [[()]]
-    assert pinned(slots(settings(max_parallel=2, num_processes=4))) == [[()] * 4] * 2
+    assert pinned(slots(settings(max_parallel=5), MANY)) == [[()]] * 5
+    assert pinned(slots(settings(threads=8), MANY)) == [[()]]
+    assert pinned(slots(settings(max_parallel=2, num_processes=4), MANY)) == [[()] * 4] * 2
 
 
 @pytest.mark.full
@@ -110,57 +112,86 @@ def test_a_run_is_told_that_others_compute_on_its_device(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "gpus", lambda: ["0", "1", "2"])
 
     def shared(**given: Any) -> list[bool]:
-        return [row[0].shared for row in slots(settings(**given))]
+        return [row[0].shared for row in slots(settings(**given), MANY)]
 
     assert shared(device="cuda") == [False] * 3
     assert shared(device="cuda", max_parallel=4) == [True, False, False, True]
     assert shared(device="cuda", max_parallel=2, num_processes=2) == [True, True]
     assert shared(device="cuda:1", max_parallel=1) == [False]
     assert shared(device="cuda:1", max_parallel=2) == [True] * 2
+    # Two runs have a GPU each, however many might have gone on at once.
+    alone = slots(settings(device="cuda", max_parallel=6), 2)
+    assert [row[0].shared for row in alone] == [False] * 2
+
+
+@pytest.mark.usefixtures("four")
+def test_a_run_is_told_that_others_compute_on_its_cores() -> None:
+    def shared(runs: int = MANY, **given: Any) -> list[bool]:
+        return [row[0].shared for row in slots(settings(**given), runs)]
+
+    assert shared(max_parallel=4) == [False] * 4 and shared(max_parallel=5) == [True] * 5
+    assert shared(max_parallel=3, threads=2) == [True] * 3
+    # Its own threads and processes are not those of other runs.
+    assert shared(threads=8) == shared(num_processes=8) == [False]
+    assert shared(3, max_parallel=5) == [False] * 3
 
 
 def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "GPU-7"])
-    assert [row[0].gpus for row in slots(settings(device="cuda"))] == ["0", "3", "GPU-7"]
-    assert [row[0].gpus for row in slots(settings(device="cuda", max_parallel=4))] == [
+    assert [row[0].gpus for row in slots(settings(device="cuda"), MANY)] == ["0", "3", "GPU-7"]
+    assert [row[0].gpus for row in slots(settings(device="cuda", max_parallel=4), MANY)] == [
         *("0", "3", "GPU-7"),
         "0",
     ]
     # The processes of one run see all its GPUs: each takes the one with its own number.
-    (both,) = slots(settings(device="cuda", num_processes=2))
+    (both,) = slots(settings(device="cuda", num_processes=2), MANY)
     assert [slot.gpus for slot in both] == ["0,3", "0,3"]
     # A device by its number is left to the run.
-    assert slots(settings(device="cuda:1")) == [(RunSlot(threads=1),)]
+    assert slots(settings(device="cuda:1"), MANY) == [(RunSlot(threads=1),)]
     with pytest.raises(
         UserError, match=r"one GPU each, and there are 3 here; write num_processes = 3"
     ):
-        slots(settings(device="cuda", num_processes=4))
+        slots(settings(device="cuda", num_processes=4), MANY)
 
 
 @pytest.mark.usefixtures("four")
 def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fit_at_once(settings(), 24) == 4 and fit_at_once(settings(), 3) == 3
-    assert fit_at_once(settings(threads=2), 24) == fit_at_once(settings(num_processes=2), 24) == 2
-    assert (
-        fit_at_once(settings(max_parallel=9), 24)
-        == fit_at_once(settings(max_parallel=9, executor="submitit"), 24)
-        == 9
-    )
-    assert fit_at_once(settings(max_parallel=9, executor="slurm", slurm={"parallel": 5}), 24) == 5
-    assert fit_at_once(settings(device="npu"), 24) == 1
+    def count(runs: int = MANY, **given: Any) -> int:
+        return len(share_devices(settings(**given), runs))
+
+    assert count() == 4 and count(3) == 3
+    assert count(threads=2) == count(num_processes=2) == 2
+    assert count(max_parallel=9) == count(max_parallel=9, executor="submitit") == 9
+    assert count(max_parallel=9, executor="slurm", slurm={"parallel": 5}) == 5
+    assert count(device="npu") == 1
     monkeypatch.setattr(module, "gpus", list)
-    assert fit_at_once(settings(device="cuda"), 24) == 1 and fit_at_once(
-        settings(device="cuda", max_parallel=2), 9
-    )
+    assert count(device="cuda") == 1 and count(9, device="cuda", max_parallel=2) == 2
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "4"])
-    assert fit_at_once(settings(device="cuda"), 24) == 3
+    assert count(device="cuda") == 3
+
+
+@pytest.mark.usefixtures("four")
+def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(**given: Any) -> list[Any]:
+        return share_devices(settings(**given), MANY)
+
+    assert asked(threads=2) == [{"cpu": Fraction(1, 2)}] * 2
+    assert asked(threads=2, max_parallel=5) == [{"cpu": Fraction(1, 2)}] * 5
+    # Of more threads than cores the seconds that were measured tell; of processes they do not.
+    assert asked(threads=8) == [{"cpu": 1}]
+    assert asked(num_processes=8) == [{"cpu": 2}]
+    assert asked(device="cuda:1", max_parallel=2) == [{"cuda:1": 1}] * 2
+    assert asked(executor="slurm", slurm={"parallel": 2}) == [{}] * 2
+    monkeypatch.setattr(module, "gpus", lambda: ["0", "3"])
+    assert asked(device="cuda", max_parallel=3) == [{"0": 1}, {"3": 1}, {"0": 1}]
+    assert asked(device="cuda", num_processes=2) == [{"0": 1, "3": 1}]
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert gpus() == []
     with pytest.raises(UserError, match="there is no GPU here that PyTorch can use"):
-        slots(settings(device="cuda"))
+        slots(settings(device="cuda"), MANY)
 
 
 def test_gpus_that_the_environment_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,3 +43,12 @@ def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
         assert f"{said} llama" not in page
     drawn = view(json.loads(json.dumps(content)))["paired"]
     assert {(one["arm"], one["against"]) for one in drawn} == {(1, 0), (2, 1)}
+
+
+def test_time_is_an_axis_where_a_run_has_one() -> None:
+    content, option = few(), '<option value="seconds">'
+    assert view(content)["timed"] and option in render(content)
+    for one in content["curves"]:
+        for kind in ("train", "evaluation"):
+            one[kind]["seconds"] = [None] * len(one[kind]["update"])
+    assert not view(content)["timed"] and option not in render(content)
