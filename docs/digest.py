@@ -34,8 +34,8 @@ HEAD = f"""# Results
 What the comparisons of the package came to, and what they say of the claims of the sources.
 `make docs` writes this page from the files beside it: a `comparison.json` for each recipe, and its
 runs folded into two files: `manifests.parquet` with recipe, manifest and result of each, and
-`curves.parquet` with the journals line by line, to be drawn with pandas. `docs/fold.py FOLDER`
-writes both.
+`curves.parquet` with the journals line by line, to be drawn with pandas. `--fold` behind either
+command writes both.
 
 ```sh
 layerlab compare NAME --out {OUT}            # carries out what is missing, then judges

@@ -30,6 +30,7 @@ from layerlab.experiments.session import (
 )
 from layerlab.experiments.training_plan import SizePlan, TrainingPlan
 from layerlab.records.events import read, renumber
+from layerlab.records.parquet.folded_runs import fold_runs
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
 from layerlab.system.torch_settings import usual_arithmetic
@@ -259,6 +260,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     judge: bool = False,
+    fold: bool = False,
     load: Files = (),
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
@@ -279,6 +281,8 @@ def compare(
         lang: language of the page.
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
             be the folder of a comparison.
+        fold: write the finished runs into two files beside `runs/` as well, small enough to be
+            carried to another machine, where the comparison goes on from them.
         load: Python files with variants of your own, which the recipe or its arms may name.
         trust_recipe: run the Python files that the recipe names, and its commands; a file that
             `load` names, or `layerlab.load` has read, needs no more than that.
@@ -293,9 +297,10 @@ def compare(
     settings = _list_changes(arms, ladder, settings)
     with trust(trust_remote_code, trust_recipe):
         if judge:
-            return judge_task(find(recipe, Path(out), settings, load=load, lang=lang))
+            task = find(recipe, Path(out), settings, load=load, lang=lang)
+            return judge_task(task, fold=fold)
         task = prepare(recipe, Path(out), settings, load=load, progress=progress, lang=lang)
-        return compare_task(task, progress=progress)
+        return compare_task(task, progress=progress, fold=fold)
 
 
 def prepare(
@@ -334,11 +339,16 @@ def find(
 
 
 def compare_task(
-    task: PreparedRecipe, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
+    task: PreparedRecipe,
+    *,
+    progress: bool = True,
+    fold: bool = False,
+    tell: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
     """Execute all runs of a task, judge them, and write their report.
 
     Args:
+        fold: as for `judge_task`.
         tell: as for `judge_task`.
 
     Raises:
@@ -350,24 +360,26 @@ def compare_task(
     load_questions(task.recipe)
     outcomes = run(task, progress=progress, finish=score_runs)
     failed = [one for one in outcomes if one.result is None]
-    return judge_task(task, failed, tell=tell)
+    return judge_task(task, failed, fold=fold, tell=tell)
 
 
 def judge_task(
     task: PreparedRecipe,
     failed: Sequence[RunOutcome] = (),
     *,
+    fold: bool = False,
     tell: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
     """Judge the finished runs of a task, and write the report.
 
     Args:
         failed: outcomes of runs that failed, to be told with the verdicts.
+        fold: write the finished runs into two files too.
         tell: is handed the comparison before its report is written, which may find no room.
 
     Raises:
-        UserError: as `judging.judge`, or the report cannot be written, or would replace something
-            else.
+        UserError: as `judging.judge` and `fold_runs`, or the report cannot be written, or would
+            replace something else.
     """
     folder = page_folder(task)
     check_page_folder(folder)
@@ -375,4 +387,6 @@ def judge_task(
     if tell is not None:
         tell(comparison)
     save_comparison(comparison.content, folder, task.lang, shared=task.out)
+    if fold:
+        fold_runs(task.out)
     return comparison

@@ -15,6 +15,7 @@ from layerlab.cli.recipe_checks import check_model, check_scoring, check_texts
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.parse import toml_of
 from layerlab.system.untrusted.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
@@ -128,6 +129,12 @@ def compare(
     judge: Annotated[
         bool, typer.Option("--judge", help="Run nothing, read no text; judge what is finished.")
     ] = False,
+    fold: Annotated[
+        bool,
+        typer.Option(
+            "--fold", help="Write the finished runs into two files, to go on from elsewhere."
+        ),
+    ] = False,
     load: Load = None,
     lang: Lang = "en",
     as_json: AsJson = False,
@@ -137,6 +144,11 @@ def compare(
 
     Type the same again to resume.
     """
+    if planned and fold:
+        raise UserError(
+            "--plan writes nothing, and --fold the finished runs into two files; expected one of "
+            "the two: leave one out"
+        )
     if recipe is None:
         _catalogue(single=False)
         return
@@ -170,14 +182,16 @@ def compare(
 
     with announce_interruption():
         if judge:
-            comparison = experiment.judge_task(task, tell=tell)
+            comparison = experiment.judge_task(task, fold=fold, tell=tell)
         else:
-            comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
+            comparison = experiment.compare_task(task, progress=not quiet, fold=fold, tell=tell)
     if not as_json:
         folder = page_folder(task)
         if (other := describe_other(task)) is not None:
             say(f"{task.out / 'report.html'} {other} and is left as it is.")
         say(f"The page: {folder / 'report.html'}")
+        if fold:
+            say(f"The finished runs: {task.out / MANIFESTS} and {task.out / CURVES}")
     if comparison.failed:
         raise typer.Exit(1)
 

@@ -1,9 +1,11 @@
 """Training as a function: what is said where there is nothing to train, or nothing to keep."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -12,6 +14,7 @@ from layerlab.api.train import TrainingResult, compare_task, judge_task, prepare
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import make_recipe
+from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.run import RunRecord, read_record
 from tests import mounted
 from tests.refused import refuses
@@ -116,6 +119,34 @@ def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
     again = judge_task(prepare(more, tmp_path, progress=False))
     for found in (second, again):
         assert sum(one.startswith(said) for one in found.content["remarks"]) == 1
+
+
+@pytest.mark.full
+def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(
+    ended: TrainingResult, tmp_path: Path
+) -> None:
+    here, there = (tmp_path / place / "small" for place in ("here", "there"))
+    given = {**SMALL, "compare": {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1, 2]}}
+    whole = compare(given, out=here.parent, progress=False)
+    assert not (here / MANIFESTS).exists()
+    cut = next((here / "runs").glob("gpt2-s2-*"))
+    for file in ("result.json", "events.jsonl"):
+        (cut / file).unlink()  # what is left of a run that has begun
+    from layerlab.cli.app import app
+
+    done = CliRunner().invoke(app, ["compare", str(here), "--judge", "--fold"])
+    said = f"The finished runs: {here / MANIFESTS} and {here / CURVES}"
+    assert done.exit_code == 0 and said in done.output.replace("\n", " ")
+    there.mkdir(parents=True)
+    for name in (MANIFESTS, CURVES):
+        shutil.copy(here / name, there / name)
+    waiting = compare(given, out=there.parent, judge=True, progress=False)
+    assert len(waiting.content["runs"]) == 3 and waiting.rows[1]["missing"] == [2]
+    kept = {file: file.stat().st_mtime_ns for file in there.glob("runs/*/result.json")}
+    again = compare(given, out=there.parent, fold=True, progress=False)
+    assert again.rows[1]["difference"] == whole.rows[1]["difference"]
+    assert all(file.stat().st_mtime_ns == time for file, time in kept.items()) and len(kept) == 3
+    assert len(pd.read_parquet(there / MANIFESTS)) == 4
 
 
 @pytest.mark.full

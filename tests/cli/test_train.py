@@ -124,6 +124,10 @@ def test_the_metrics_may_be_those_of_run_clm(
             ("train", "small.toml", "--metrics", "run-clm", "--json"),
             "--metrics run-clm prints a block of text, and --json JSON; expected one of the two",
         ),
+        (
+            ("compare", "small.toml", "--set", ARMS, "--plan", "--fold"),
+            "--plan writes nothing, and --fold the finished runs into two files; expected one of",
+        ),
         (("train", "smal.toml"), "cannot read the recipe 'smal.toml': No such file"),
     ],
 )

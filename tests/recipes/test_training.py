@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
 from layerlab import UserError
+from layerlab.corpus.extent import CorpusSize
+from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
@@ -153,6 +155,26 @@ def test_a_file_that_is_no_toml_is_told_so(tmp_path):
     refuses("it is not UTF-8", load_recipe, file)
     file.write_text("[train]\nmax_steps = 3\n")
     assert load_recipe(file).name == "mine"
+
+
+def test_the_sweep_at_the_source_size_has_the_runs_at_the_source_rate() -> None:
+    swept, source = load_recipe("eight-residuals-rates"), load_recipe("eight-residuals")
+    assert swept.model == source.model and swept.data == source.data
+    assert swept.compare.arms == source.compare.arms and len(swept.compare.arms) == 8
+    at_source = swept.change({"compare.learning_rates": [source.train.learning_rate]})
+    text = CorpusSize(vocab=32_000, tokens=10**8, digest="d")
+    runs, own = (plan(one, text) for one in (swept, at_source))
+    assert len(runs) == 72 and len(own) == 24
+    assert {run.name for run in own} < {run.name for run in runs}
+    tokens = swept.train.max_steps * swept.train.batch_size * swept.model.context
+    assert tokens == pytest.approx(9.8e6, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["eight-residuals", "eight-residuals-rates", "pangu-h100"])
+def test_a_comparison_on_one_gpu_keeps_no_models_that_nothing_reads(name: str) -> None:
+    found = load_recipe(name)
+    assert found.run.device == "cuda" and not found.run.save_model
+    assert not found.compare.measures
 
 
 def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):

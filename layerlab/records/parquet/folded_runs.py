@@ -1,6 +1,6 @@
 """Packs the runs of a comparison into two Parquet files, and unpacks them byte for byte."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,16 @@ def fold_runs(root: Path) -> int:
         root: folder of a comparison.
 
     Raises:
-        UserError: a run has no text in UTF-8, or the files cannot be written.
+        UserError: no run is finished, one has no text in UTF-8, files that are there hold others,
+            or they cannot be written.
     """
     import pyarrow
     import pyarrow.parquet
 
-    found = [folder for folder in sorted((root / RUNS).iterdir()) if (folder / FILE).is_file()]
+    found = [folder for folder in sorted((root / RUNS).glob("*")) if (folder / FILE).is_file()]
+    if not found:
+        raise UserError(f"no run in {root} is finished, so there is none to fold; let one end")
+    _check_folded(root, {folder.name for folder in found})
     kept = [name for name in OPTIONAL if any((folder / name).exists() for folder in found)]
     heads = [
         {
@@ -93,6 +97,23 @@ def unfold_runs(root: Path) -> None:
     except UserError:
         if not (root / RUNS).exists():  # else another process was quicker
             raise
+
+
+def _check_folded(root: Path, names: Collection[str]) -> None:
+    """Refuse to replace folded runs that are not among those to be folded.
+
+    Raises:
+        UserError: some are not, or the file cannot be read.
+    """
+    if not (root / MANIFESTS).exists():
+        return
+    lost = sorted(set(_read(root / MANIFESTS).column("run").to_pylist()) - set(names))
+    if lost:
+        raise UserError(
+            f"{root / MANIFESTS} holds {len(lost)} runs that are not in {root / RUNS}, the first "
+            f"{short_repr(lost[0])}, and would lose them; move {MANIFESTS} and {CURVES} away, or "
+            f"move {RUNS} away to have it unfolded from them"
+        )
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import ENGLISH, label, language
-from layerlab.report.pages.ladder import check_ladder
+from layerlab.report.pages.ladder import check_ladder, tabulate_sweeps
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
@@ -209,6 +209,7 @@ def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
             content=content,
             single=single,
             ladder=content["ladder"],
+            sweeps=tabulate_sweeps(content["ladder"], content["metric"]),
             pictures=ladder_pictures(content, translator.label),
             names=_arms(content),
             confidence=f"{100 * _confidence(content):g} %",

@@ -1,5 +1,6 @@
 """What a page says of a ladder, checked: sizes with their rows, arms over sizes, best rates."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,12 @@ class _LadderPart(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, strict=True)
 
 
+class _Tried(_LadderPart):
+    rate: float = Field(gt=0)
+    nats: StoredNumber = None
+    bits_per_byte: StoredNumber = None
+
+
 class _LadderRow(_LadderPart):
     arm: str
     against: str = ""
@@ -24,6 +31,7 @@ class _LadderRow(_LadderPart):
     high: StoredNumber = None
     holm: StoredNumber = None
     rate: StoredNumber = None
+    rates: list[_Tried] = []
     flops: StoredNumber = None
     verdict: str = "no verdict"
 
@@ -92,3 +100,24 @@ def check_ladder(given: Any) -> dict[str, Any]:
             "this is no content of a comparison: 'ladder' is damaged; "
             "type layerlab compare RECIPE.toml to make it anew"
         ) from None
+
+
+def tabulate_sweeps(ladder: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return every rate that was swept, and a row of losses by rate for each arm and size.
+
+    Args:
+        ladder: checked; an arm has no row at a size where it has one rate.
+        metric: the key of a loss.
+    """
+    rows = [
+        {
+            "arm": row["arm"],
+            "parameters": size["parameters"],
+            "best": row["rate"],
+            "losses": {one["rate"]: one.get(metric) for one in row["rates"]},
+        }
+        for size in ladder.get("sizes", ())
+        for row in size["rows"]
+        if len(row["rates"]) > 1
+    ]
+    return {"rates": sorted({rate for row in rows for rate in row["losses"]}), "rows": rows}

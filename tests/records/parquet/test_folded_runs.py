@@ -61,6 +61,28 @@ def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path: P
     assert bytes_in(tmp_path)[f"runs/a/{JOURNAL}"] == b"own"
 
 
+def test_a_comparison_of_which_nothing_is_finished_is_not_folded(tmp_path: Path) -> None:
+    refuses("no run in .* is finished, so there is none to fold", fold_runs, tmp_path)
+    make_run(tmp_path, "a", b"")
+    (tmp_path / "runs" / "a" / "result.json").unlink()
+    refuses("no run in .* is finished, so there is none to fold", fold_runs, tmp_path)
+    assert not (tmp_path / MANIFESTS).exists()
+
+
+def test_runs_that_lie_in_the_files_alone_are_not_lost(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", b"")
+    make_run(tmp_path, "b", b"")
+    fold_runs(tmp_path)
+    before = (tmp_path / MANIFESTS).read_bytes()
+    (tmp_path / "runs").rename(tmp_path / "away")
+    make_run(tmp_path, "c", b"")
+    refuses("holds 2 runs that are not in .*, the first 'a'", fold_runs, tmp_path)
+    assert (tmp_path / MANIFESTS).read_bytes() == before
+    for name in ("a", "b"):
+        (tmp_path / "away" / name).rename(tmp_path / "runs" / name)
+    assert fold_runs(tmp_path) == 3
+
+
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "..", "a/b", ""])
 def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path: Path, name: str) -> None:
     make_run(tmp_path, "a", b"")

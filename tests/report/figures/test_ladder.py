@@ -2,6 +2,7 @@
 
 import copy
 import re
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,22 +11,28 @@ import pytest
 from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render, save_comparison
-from layerlab.report.pages.ladder import check_ladder
+from layerlab.report.pages.ladder import check_ladder, tabulate_sweeps
 from tests.refused import refuses
 from tests.report.race import race
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIZES = (1e6, 3e6, 9e6)
+# How far above the best each rate ends.
+SWEEP = ((1e-3, 0.1), (3e-3, 0.0), (9e-3, 0.2))
 
 
 def ladder(gains: tuple[float, ...] = (0.03, 0.02, 0.01)) -> dict[str, Any]:
     def rows(place: int) -> list[dict[str, Any]]:
         loss, gain = 4.0 - 0.3 * place, gains[place]
         common = {"against": "llama", "n": 3, "rate": 3e-3, "flops": 1e12 * 9**place}
+        own, other = (
+            {"nats": nats, "rates": [{"rate": rate, "nats": nats + up} for rate, up in SWEEP]}
+            for nats in (loss, loss - gain)
+        )
         interval = {"difference": -gain, "low": -gain - 0.01, "high": -gain + 0.01, "holm": 0.01}
         return [
-            {**common, "arm": "llama", "nats": loss, "verdict": "baseline"},
-            {**common, "arm": "history-1", "nats": loss - gain, "verdict": "better", **interval},
+            {**common, **own, "arm": "llama", "verdict": "baseline"},
+            {**common, **other, "arm": "history-1", "verdict": "better", **interval},
         ]
 
     sizes = [
@@ -72,9 +79,9 @@ def parsed(drawing: str) -> ElementTree.Element:
     return ElementTree.fromstring(drawing)
 
 
-def test_three_pictures_without_anything_that_runs_or_is_fetched() -> None:
+def test_pictures_without_anything_that_runs_or_is_fetched() -> None:
     found = ladder_pictures(content())
-    assert list(found) == ["ladder-gain.svg", "ladder-loss.svg", "ladder-rate.svg"]
+    assert list(found) == [f"ladder-{name}.svg" for name in ("gain", "loss", "rate", "sweep")]
     for drawing in found.values():
         root = parsed(drawing)
         tags = {one.tag.removeprefix(SVG) for one in root.iter()}
@@ -89,6 +96,108 @@ def test_points_stand_where_the_numbers_are() -> None:
     xs, ys = ([float(one.get(axis) or 0) for one in circles] for axis in ("cx", "cy"))
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2) and xs[0] < xs[1]
     assert ys[1] - ys[0] == pytest.approx(ys[2] - ys[1], abs=0.2) and ys[0] < ys[1]
+
+
+def drawn(given: dict[str, Any], kind: str) -> list[tuple[float, float]]:
+    """The centres of the circles of a class in the picture of the sweeps."""
+    circles = parsed(ladder_pictures(given)["ladder-sweep.svg"]).iter(f"{SVG}circle")
+    own = [one for one in circles if one.get("class") == kind]
+    return [(float(one.get("cx") or 0), float(one.get("cy") or 0)) for one in own]
+
+
+def crosses(given: dict[str, Any]) -> int:
+    strokes = parsed(ladder_pictures(given)["ladder-sweep.svg"]).iter(f"{SVG}line")
+    return sum((one.get("class") or "").startswith("s") for one in strokes) // 2
+
+
+def test_losses_stand_at_their_rates_in_a_panel_for_each_size() -> None:
+    """Rates are equal steps of a logarithmic axis; 0.2 above the best is twice as far as 0.1."""
+    dots = drawn(content(), "s0 dot")
+    assert len(dots) == 9
+    for place in range(3):
+        (low, first), (middle, best), (high, last) = dots[3 * place : 3 * place + 3]
+        assert middle - low == pytest.approx(high - middle, abs=0.2) and low < middle
+        assert best - last == pytest.approx(2 * (best - first), abs=0.3) and first < best
+    assert [x for x, _ in dots[:3]] == [x for x, _ in dots[3:6]] == [x for x, _ in dots[6:]]
+    assert dots[0][1] < dots[3][1] < dots[6][1]
+    root = parsed(ladder_pictures(content())["ladder-sweep.svg"])
+    said = [one.text for one in root.iter(f"{SVG}text")]
+    assert [one for one in said if one and "parameters" in one] == [
+        f"{size} M parameters" for size in (1, 3, 9)
+    ]
+    assert said.count("0.001") == said.count("0.003") == said.count("0.009") == 3
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "Held-out loss against the learning rate, by size"
+
+
+def test_a_ring_marks_the_best_rate() -> None:
+    given = content()
+    for size, rate in zip(given["ladder"]["sizes"], (9e-3, 3e-3, 1e-3), strict=True):
+        size["rows"][0]["rate"] = rate
+    dots = drawn(given, "s0 dot")
+    assert drawn(given, "s0 ring") == [dots[2], dots[4], dots[6]]
+    assert drawn(given, "s1 ring") == [drawn(given, "s1 dot")[at] for at in (1, 4, 7)]
+
+
+def test_what_diverged_or_lies_far_above_is_a_cross_that_does_not_set_the_scale() -> None:
+    given = content()
+    assert crosses(given) == 0
+    first = given["ladder"]["sizes"][0]["rows"][0]["rates"]
+    first[2]["nats"] = None
+    lost = ladder_pictures(given)["ladder-sweep.svg"]
+    assert crosses(given) == 1 and len(drawn(given, "s0 dot")) == 8
+    first[2]["nats"] = 400.0
+    assert ladder_pictures(given)["ladder-sweep.svg"] == lost
+    for row in given["ladder"]["sizes"][0]["rows"]:
+        row["rates"] = [{**one, "nats": None} for one in row["rates"]]
+    assert len(drawn(given, "s0 dot")) == 6
+
+
+def test_rates_that_lie_close_are_not_written_over_each_other() -> None:
+    given = content()
+    for size in given["ladder"]["sizes"]:
+        for row in size["rows"]:
+            row["rates"] = [{"rate": 1e-3 * 1.05**n, "nats": 4.0 + n / 10} for n in range(60)]
+    root = parsed(ladder_pictures(given)["ladder-sweep.svg"])
+    middles = [one for one in root.iter(f"{SVG}text") if one.get("text-anchor") == "middle"]
+    told = [float(one.get("x") or 0) for one in middles if one.text != "learning rate"]
+    panel = told[: len(told) // 3]
+    assert len(panel) > 5
+    assert all(after - before >= 44 for before, after in pairwise(panel))
+
+
+def test_an_arm_without_a_sweep_is_in_no_picture_of_rates() -> None:
+    given = content()
+    for size in given["ladder"]["sizes"]:
+        size["rows"][1]["rates"] = size["rows"][1]["rates"][:1]
+    assert "history-1" not in ladder_pictures(given)["ladder-sweep.svg"]
+    for size in given["ladder"]["sizes"]:
+        size["rows"][0]["rates"] = []
+    assert ladder_pictures(given)["ladder-sweep.svg"] == ""
+    assert tabulate_sweeps(check_ladder(given["ladder"]), "nats") == {"rates": [], "rows": []}
+
+
+def test_losses_by_rate_are_a_table_too() -> None:
+    given = check_ladder(ladder())
+    found = tabulate_sweeps(given, "nats")
+    assert found["rates"] == [1e-3, 3e-3, 9e-3] and len(found["rows"]) == 6
+    first = found["rows"][0]
+    assert (first["arm"], first["parameters"], first["best"]) == ("llama", 1e6, 3e-3)
+    assert first["losses"] == {1e-3: 4.1, 3e-3: 4.0, 9e-3: 4.2}
+
+
+def test_names_of_many_arms_stay_in_their_panel() -> None:
+    given = content()
+    for size in given["ladder"]["sizes"]:
+        size["rows"] = [{**size["rows"][0], "arm": f"arm-{n}"} for n in range(30)]
+    root = parsed(ladder_pictures(given)["ladder-sweep.svg"])
+    places = [
+        float(one.get("y") or 0)
+        for one in root.iter(f"{SVG}text")
+        if (one.text or "").startswith("arm-")
+    ]
+    assert max(places[:30]) < min(places[30:60]) and max(places) < float(root.get("height") or 0)
+    assert all(low - high > 13 for high, low in pairwise(sorted(places)))
 
 
 def test_what_is_forecast_is_dashed_and_does_not_set_the_scale() -> None:
@@ -119,7 +228,8 @@ def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> No
     page = render(content())
     section = page[page.index('<section id="ladder"') :]
     section = section[: section.index("</section>")]
-    assert section.count("<figure") == 3 and section.count("<tr>") == 7
+    assert section.count("<figure") == 4 and section.count("<tr>") == 14
+    assert section.count("<b>4</b>") == 1 and "Loss by learning rate" in section
     assert "its gain shrinks by 0.0063" in section and "octaves per doubling" in section
     save_comparison(content(), tmp_path)
     assert (tmp_path / "pictures" / "ladder-gain.svg").read_text("utf-8").startswith("<svg")
@@ -159,6 +269,7 @@ def test_the_page_speaks_chinese() -> None:
         lambda one: one["sizes"][0].update(parameters=-1),
         lambda one: one["arms"][0].update(gains="x"),
         lambda one: one["rates"][0]["best"][0].update(rate=0),
+        lambda one: one["sizes"][0]["rows"][0]["rates"][0].update(rate=0),
         lambda one: one.update(tests="many"),
     ],
 )
