@@ -45,6 +45,7 @@ def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
     assert {(one["arm"], one["against"]) for one in drawn} == {(1, 0), (2, 1)}
 
 
+@pytest.mark.full
 def test_time_is_an_axis_where_a_run_has_one() -> None:
     content, option = few(), '<option value="seconds">'
     assert view(content)["timed"] and option in render(content)
