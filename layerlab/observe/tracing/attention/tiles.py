@@ -185,7 +185,11 @@ def all_triangular(
     seen = {} if seen is None else seen
     # A bias of every head is one layer's own, and too large to be kept for others.
     keys = [_mask_key(one, first) for one in records]
-    unread = [number for number, key in enumerate(keys) if key not in seen]
+    unread = [
+        number
+        for number, key in enumerate(keys)
+        if key is None or (key not in seen and keys.index(key) == number)
+    ]
     asked = [one for one in records if one.bias is not None or _is_open(one)]
     found: dict[int, list[float]] = {}
     if unread and asked:
