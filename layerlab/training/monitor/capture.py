@@ -149,17 +149,17 @@ class Recording:
         past = heard.keys - tokens  # keys of a learned prefix stand before the first token
         keys = slice(0 if past else span.start, min(span.stop, tokens) + past)
         # Kernels that are given no mask of scores have their rule from elsewhere.
-        named = isinstance(heard.mask, Tensor) and heard.mask.dim() == 4
+        mask = heard.mask if isinstance(heard.mask, Tensor) and heard.mask.dim() == 4 else None
         window = getattr(heard.part.module, "sliding_window", None)
         return replace(
             heard,
             query=_take(heard.query, row, span),
             key=_take(heard.key, row, keys),
             value=_take(heard.value, row, keys) if self._check else None,
-            mask=self._cut_mask(heard.mask, row, span, keys) if named else None,
+            mask=None if mask is None else self._cut_mask(mask, row, span, keys),
             bias=_take(heard.bias, row, span, keys),
-            causal=heard.causal or (heard.mask is not None and not named),
-            window=window if isinstance(window, int) and not named else heard.window,
+            causal=heard.causal or (heard.mask is not None and mask is None),
+            window=window if isinstance(window, int) and mask is None else heard.window,
             scores=_take(scores, row, span, keys),
             output=_show(heard.output, row, span) if self._check else None,
         )

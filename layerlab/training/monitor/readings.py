@@ -51,7 +51,7 @@ OF_HEADS = {
 }
 """Measures of heads, and the columns of a pass over attention that they are read from."""
 
-Cell = tuple[float, int | None, int | None, str]
+ReadingPlace = tuple[float, int | None, int | None, str]
 """Number of the attention layer, inf where it is about none; layer, head, measure."""
 
 
@@ -68,7 +68,7 @@ class Reading:
         self.rows: list[ReadingRow] = []
         self.notes: dict[str, str] = {}
         self._waiting: list[tuple[Tensor, Callable[[Any], None]]] = []
-        self._cells: dict[Cell, list[float]] = {}
+        self._values: dict[ReadingPlace, list[float]] = {}
 
     def take(self, recording: Recording, gradient: float | None = None) -> None:
         """Measure what was recorded, the gradients and the weights as they are now.
@@ -104,13 +104,13 @@ class Reading:
         found = read_host([values for values, _ in self._waiting])
         for values, (_, hand_over) in zip(found, self._waiting, strict=True):
             hand_over(values.tolist())
-        for cell, each in sorted(self._cells.items(), key=lambda one: one[0][0]):
-            _, layer, head, measure = cell
+        for place, each in sorted(self._values.items(), key=lambda one: one[0][0]):
+            _, layer, head, measure = place
             self.rows.append((layer, head, measure, _pool(measure, each)))
 
-    def _add(self, cell: Cell, value: float) -> None:
+    def _add(self, place: ReadingPlace, value: float) -> None:
         """Take the value of one sequence."""
-        self._cells.setdefault(cell, []).append(value)
+        self._values.setdefault(place, []).append(value)
 
     def _attentions(self, heard: Mapping[int, list[AttentionCall]]) -> None:
         gathered: list[tuple[AttentionPart, AttentionRecord]] = []

@@ -220,7 +220,8 @@ def _mask_key(attended: AttentionRecord, first: Tensor | None) -> MaskKey | None
 def _is_alike(attended: AttentionRecord, first: Tensor | None) -> Tensor:
     """Return whether a record has that bias."""
     bias = attended.bias
-    if first is None or bias is None or (bias.shape, bias.dtype) != (first.shape, first.dtype):
+    kinds = [one if one is None else (one.device, one.shape, one.dtype) for one in (bias, first)]
+    if first is None or bias is None or kinds[0] != kinds[1]:
         return torch.zeros((), dtype=torch.bool, device=attended.device)
     return (bias == first).all()
 
