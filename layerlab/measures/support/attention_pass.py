@@ -1,8 +1,8 @@
 """What measures ask of the heads of a layer, read in one pass over the tiles of its attention.
 
 The scores and the softmax of a tile are computed once for all quantities: some look at its rows
-while they are computed, others take products with the whole matrix. The heads of several sequences
-of equal length are read as those of one record.
+while they are computed, others take products with the whole matrix. The heads of several records
+that are alike, of sequences of equal length or of layers, are read as those of one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,11 @@ import torch
 from layerlab.measures.support.attention_products import products, watch_rows
 from layerlab.measures.support.lanczos import Process, settle
 from layerlab.measures.support.products import Profile
-from layerlab.observe.tracing.attention.record import AttentionRecord, join
+from layerlab.observe.tracing.attention.record import (
+    AttentionRecord,
+    group_alike,
+    join,
+)
 from layerlab.observe.tracing.attention.tiles import (
     DENSE_TOKENS,
     SeenMasks,
@@ -60,6 +64,18 @@ def read_heads(
         dense: up to how many tokens a matrix is kept; above, each pass computes it again.
     """
     return _read_all(triangular(attended), quantities, dense)
+
+
+def read_joined(
+    records: Sequence[AttentionRecord], quantities: Iterable[HeadQuantity]
+) -> dict[str, HeadVector]:
+    """Return the columns of all quantities, of every head of records that are alike, in order.
+
+    Args:
+        records: a group of `group_alike`, with the rules that their masks say (`all_triangular`).
+        quantities: what is read.
+    """
+    return _read_all(records[0] if len(records) == 1 else join(records), quantities)
 
 
 @one_thread()
@@ -146,15 +162,14 @@ class HeadGroup:
 def _read_together(
     records: Sequence[AttentionRecord], quantities: Sequence[HeadQuantity]
 ) -> list[HeadVectors]:
-    joined = join(records)
-    if joined is None:
-        return [_read_all(one, quantities) for one in records]
-    found = _read_all(joined, quantities)
-    heads = records[0].heads
-    return [
-        {name: values[first : first + heads] for name, values in found.items()}
-        for first in range(0, joined.heads, heads)
-    ]
+    found: list[HeadVectors] = [{}] * len(records)
+    for numbers in group_alike(records):
+        read = read_joined([records[number] for number in numbers], quantities)
+        heads = records[numbers[0]].heads
+        for place, number in enumerate(numbers):
+            part = slice(place * heads, (place + 1) * heads)
+            found[number] = {name: values[part] for name, values in read.items()}
+    return found
 
 
 def heads_of(layer: Layer, quantity: HeadQuantity) -> SequenceHeads:

@@ -4,7 +4,7 @@ Measuring waits until the step is over: what surrounds a forward pass (autocast,
 checkpointing) cannot reach the measures then, and nothing that goes wrong in them can reach it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
 
 from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.parameter_layers import hearing_front
@@ -86,6 +87,9 @@ class Recording:
         self._sample, self._options = sample, options
         self._spans: list[tuple[int, slice]] = []
         self._shape = torch.Size()
+        # Layers share a mask: it is copied, and read, once.
+        self._masks: MutableMapping[Tensor, dict[tuple[int, int, int], Tensor | None]]
+        self._masks = WeakIdKeyDictionary()
 
     def call(self, options: Mapping[str, Any]) -> None:
         """Take what the model itself is called with, inside of a wrapper."""
@@ -145,20 +149,27 @@ class Recording:
         past = heard.keys - tokens  # keys of a learned prefix stand before the first token
         keys = slice(0 if past else span.start, min(span.stop, tokens) + past)
         # Kernels that are given no mask of scores have their rule from elsewhere.
-        named = isinstance(heard.mask, Tensor) and heard.mask.dim() == 4
+        mask = heard.mask if isinstance(heard.mask, Tensor) and heard.mask.dim() == 4 else None
         window = getattr(heard.part.module, "sliding_window", None)
         return replace(
             heard,
             query=_take(heard.query, row, span),
             key=_take(heard.key, row, keys),
             value=_take(heard.value, row, keys) if self._check else None,
-            mask=_take(heard.mask, row, span, keys) if named else None,
+            mask=None if mask is None else self._cut_mask(mask, row, span, keys),
             bias=_take(heard.bias, row, span, keys),
-            causal=heard.causal or (heard.mask is not None and not named),
-            window=window if isinstance(window, int) and not named else heard.window,
+            causal=heard.causal or (heard.mask is not None and mask is None),
+            window=window if isinstance(window, int) and mask is None else heard.window,
             scores=_take(scores, row, span, keys),
             output=_show(heard.output, row, span) if self._check else None,
         )
+
+    def _cut_mask(self, mask: Tensor, row: int, span: slice, keys: slice) -> Tensor | None:
+        copies = self._masks.setdefault(mask, {})
+        place = row, keys.start, keys.stop
+        if place not in copies:
+            copies[place] = _take(mask, row, span, keys)
+        return copies[place]
 
     @contextmanager
     def _tolerant(self, what: str) -> Iterator[None]:

@@ -1,15 +1,15 @@
 """The measures of one reading: of what a forward pass left, of gradients, and of weights.
 
-They are those of `layerlab.inspect`, by its own functions, and start from no earlier result: a
-reading depends on the weights and the batch alone, and a run that was interrupted reads the same.
-A warm start would save nothing here. Lanczos from the all-ones vector settles an attention matrix
-in a few products, and decomposing the thin factors of W_k^T W_q was measured to be ten times
-quicker than iterating with them.
+They are those of `layerlab.inspect`, and start from no earlier result: a reading depends on the
+weights and the batch alone, and a run that was interrupted reads the same. A warm start would save
+nothing here: Lanczos from the all-ones vector settles an attention matrix in a few products. All
+layers are read side by side, and the host waits for the device once they are.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from functools import partial
+from math import inf, isnan, nan, sqrt
 from typing import Any
 
 import torch
@@ -19,18 +19,21 @@ from transformers import PreTrainedModel
 from layerlab.measures.quantities.attention import BIASED, FOCUS
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.stream import norm
-from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
-from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
+from layerlab.measures.quantities.weights.querykey import NORMED
+from layerlab.measures.support.attention_pass import End, HeadQuantity, read_joined
 from layerlab.measures.support.lanczos import Perron, Process
 from layerlab.measures.support.products import Profile
 from layerlab.observe.architecture.parameter_layers import layer_of
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention.probe import AttentionCall
-from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.record import AttentionRecord, group_alike
+from layerlab.observe.tracing.attention.tiles import all_triangular
+from layerlab.observe.tracing.device_schedule import device_schedule, read_host
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import HeadVector
+from layerlab.shapes import Hidden
 from layerlab.training.monitor.capture import Recording
+from layerlab.training.monitor.form_norms import form_norms, squared_forms
 
 ReadingRow = tuple[int | None, int | None, str, float]
 """Layer, head, measure, value."""
@@ -39,6 +42,17 @@ WORST = ("score", "attention_norm", "stream_norm", "growth")
 """Measures of which the largest over the sequences counts; of the others it is their mean."""
 
 LOW = ("entropy", "relative_residual")
+
+OF_HEADS = {
+    "score": "logit_max",
+    "attention_norm": "norm",
+    "entropy": "entropy",
+    "sink_mass": "sink_mass",
+}
+"""Measures of heads, and the columns of a pass over attention that they are read from."""
+
+ReadingPlace = tuple[float, int | None, int | None, str]
+"""Number of the attention layer, inf where it is about none; layer, head, measure."""
 
 
 class Reading:
@@ -53,6 +67,8 @@ class Reading:
         self.model, self.stack, self.refused = model, stack, refused
         self.rows: list[ReadingRow] = []
         self.notes: dict[str, str] = {}
+        self._waiting: list[tuple[Tensor, Callable[[Any], None]]] = []
+        self._values: dict[ReadingPlace, list[float]] = {}
 
     def take(self, recording: Recording, gradient: float | None = None) -> None:
         """Measure what was recorded, the gradients and the weights as they are now.
@@ -62,11 +78,11 @@ class Reading:
         """
         self.notes |= recording.notes
         with torch.no_grad():
-            for part in self.stack.attentions:
-                self._try(part.name, self._attention, part, recording.heard.get(part.number))
-                self._try(f"{part.name} weights", self._weights, part)
+            self._try("attention", self._attentions, recording.heard)
+            self._try("weights", self._weights)
             self._try("stream", self._streams, recording.streams)
             self._try("gradient", self._gradients, recording, gradient)
+            self._try("reading", self._read)
 
     def summary(self) -> dict[str, float]:
         """Return one number for each measure: the largest, or the smallest where small is bad."""
@@ -83,7 +99,36 @@ class Reading:
         except Exception as error:
             self.notes.setdefault(what, f"{type(error).__name__}: {error}")
 
-    def _attention(self, part: AttentionPart, calls: list[AttentionCall] | None) -> None:
+    def _read(self) -> None:
+        """Wait for all that was measured, and make rows of it."""
+        found = read_host([values for values, _ in self._waiting])
+        for values, (_, hand_over) in zip(found, self._waiting, strict=True):
+            hand_over(values.tolist())
+        for place, each in sorted(self._values.items(), key=lambda one: one[0][0]):
+            _, layer, head, measure = place
+            self.rows.append((layer, head, measure, _pool(measure, each)))
+
+    def _add(self, place: ReadingPlace, value: float) -> None:
+        """Take the value of one sequence."""
+        self._values.setdefault(place, []).append(value)
+
+    def _attentions(self, heard: Mapping[int, list[AttentionCall]]) -> None:
+        gathered: list[tuple[AttentionPart, AttentionRecord]] = []
+        for part in self.stack.attentions:
+            self._try(part.name, self._gather, part, heard.get(part.number), gathered)
+        if not gathered:
+            return
+        records = all_triangular([record for _, record in gathered])
+        for numbers in group_alike(records):
+            parts, alike = zip(*((gathered[one][0], records[one]) for one in numbers), strict=True)
+            self._try("attention", self._heads, parts, alike)
+
+    def _gather(
+        self,
+        part: AttentionPart,
+        calls: list[AttentionCall] | None,
+        gathered: list[tuple[AttentionPart, AttentionRecord]],
+    ) -> None:
         if not calls:
             self.notes.setdefault(part.name, "its attention was not heard in the forward pass")
             return
@@ -92,17 +137,38 @@ class Reading:
             self.refused.add(part.number)
         if part.number in self.refused:
             return
-        found: dict[str, list[Tensor]] = {}
-        for call in calls:
-            if call.biased:
-                self.notes.setdefault("score", f"score: not applicable, because {BIASED}")
-            for measure, values in _heads(call.record(0)).items():
-                found.setdefault(measure, []).append(values)
-        for measure, each in found.items():
-            for head, value in enumerate(_pool(measure, torch.stack(each)).tolist()):
-                self.rows.append((part.block, head, measure, value))
+        if any(call.biased for call in calls):
+            self.notes.setdefault("score", f"score: not applicable, because {BIASED}")
+        gathered += [(part, call.record(0)) for call in calls]
 
-    def _weights(self, part: AttentionPart) -> None:
+    def _heads(self, parts: Sequence[AttentionPart], alike: Sequence[AttentionRecord]) -> None:
+        """Read the heads of attention layers, each on one sequence, that are alike."""
+        found = read_joined(alike, [FOCUS, _NORM])
+        for measure, column in OF_HEADS.items():
+            if measure != "score" or not alike[0].biased:
+                values = found[column].view(len(parts), -1)
+                self._waiting.append((values, partial(self._add_heads, parts, measure)))
+
+    def _add_heads(
+        self, parts: Sequence[AttentionPart], measure: str, found: list[list[float]]
+    ) -> None:
+        for part, heads in zip(parts, found, strict=True):
+            for head, value in enumerate(heads):
+                self._add((part.number, part.block, head, measure), value)
+
+    def _weights(self) -> None:
+        alike: dict[tuple[Any, ...], list[tuple[AttentionPart, Tensor]]] = {}
+        for part in self.stack.attentions:
+            self._try(f"{part.name} weights", self._form, part, alike)
+        for found in alike.values():
+            parts = [part for part, _ in found]
+            norms = form_norms(torch.cat([forms for _, forms in found])).view(len(parts), -1)
+            self._waiting.append((norms, partial(self._add_heads, parts, "querykey_norm")))
+
+    def _form(
+        self, part: AttentionPart, alike: dict[tuple[Any, ...], list[tuple[AttentionPart, Tensor]]]
+    ) -> None:
+        """Add the squared form of the scores of every head to those of layers of its shape."""
         children = dict(part.module.named_children())
         if any(children.get(name) is not None for name in (*QUERY_NORM, *KEY_NORM)):
             self.notes["querykey_norm"] = NORMED
@@ -113,48 +179,44 @@ class Reading:
             reasons = [found.refused.get(name) for name in ("query", "key")]
             self.notes["querykey_norm"] = next(filter(None, reasons), "no weights were found")
             return
-        query, key = (one.rows(found.head_width)[0] for one in (found.query, found.key))
-        values = factored_spectrum(_exact(query), _exact(key))[:, 0]
-        for head, value in enumerate(values.tolist()):
-            self.rows.append((part.block, head, "querykey_norm", value))
+        query, key = (one.rows(found.head_width)[0].detach() for one in (found.query, found.key))
+        forms = squared_forms(_whole(query), _whole(key))
+        alike.setdefault((forms.device, forms.shape), []).append((part, forms))
 
-    def _streams(self, streams: Mapping[int, list[Tensor]]) -> None:
+    def _streams(self, streams: Mapping[int, list[Hidden]]) -> None:
         if "stream" in self.notes:
             return
-        start = torch.stack([norm(h) for h in streams[EMBEDDING]])
-        for layer, each in sorted(streams.items()):
-            length = torch.stack([norm(h) for h in each])
-            spread = torch.stack([relative_residual(h) for h in each])
-            columns = {
-                "relative_residual": spread,
-                "stream_norm": length,
-                "growth": torch.where(start == 0, nan, length / start),
-            }
-            for measure, values in columns.items():
-                self.rows.append((layer, None, measure, float(_pool(measure, values))))
+        layers = sorted(streams)
+        for sequence, first in enumerate(streams[EMBEDDING]):
+            stack = torch.stack([streams[layer][sequence].to(first.device) for layer in layers])
+            self._waiting.append((_sizes(stack), partial(self._add_streams, layers)))
+
+    def _add_streams(self, layers: Sequence[int], found: list[list[float]]) -> None:
+        """Take length and spread of the stream after each layer; the first is the embedding."""
+        start = found[0][0]
+        for layer, (length, spread) in zip(layers, found, strict=True):
+            self._add((inf, layer, None, "relative_residual"), spread)
+            self._add((inf, layer, None, "stream_norm"), length)
+            self._add((inf, layer, None, "growth"), length / start if start else nan)
 
     def _gradients(self, recording: Recording, total: float | None) -> None:
-        sizes, found = gradient_norms(self.model, self.stack, recording.front)
+        gradients, layers = gather_gradients(self.model, self.stack, recording.front)
         if not recording.streams:  # unheard: what is in front of the blocks is not known
-            sizes = {
-                layer: size for layer, size in sizes.items() if 0 <= layer < len(self.stack.blocks)
-            }
+            inside = range(len(self.stack.blocks))
+            layers = {layer: held for layer, held in layers.items() if layer in inside}
+        norms = torch.stack(gradient_norms(gradients)) if gradients else torch.empty(0)
+        self._waiting.append((norms, partial(self._add_gradients, layers, total)))
+
+    def _add_gradients(
+        self, layers: Mapping[int, list[int]], total: float | None, norms: list[float]
+    ) -> None:
+        whole = _length(norms)
         # Clipping has scaled them all by one factor.
-        factor = 1.0 if total is None or found == 0 else total / found
-        for layer, size in sorted(sizes.items()):
-            self.rows.append((layer, None, "gradient", size * factor))
-        self.rows.append((None, None, "gradient", found * factor))
-
-
-def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
-    seen = read_heads(attended, [FOCUS, _NORM])
-    score = {} if attended.biased else {"score": seen["logit_max"]}
-    return {
-        **score,
-        "attention_norm": seen["norm"],
-        "entropy": seen["entropy"],
-        "sink_mass": seen["sink_mass"],
-    }
+        factor = 1.0 if total is None or whole == 0 else total / whole
+        for layer, held in sorted(layers.items()):
+            size = _length([norms[number] for number in held])
+            self._add((inf, layer, None, "gradient"), size * factor)
+        self._add((inf, None, None, "gradient"), whole * factor)
 
 
 def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
@@ -165,48 +227,67 @@ def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], 
 _NORM = HeadQuantity(columns=("norm",), solve=_solve)
 
 
-def _exact(weight: Tensor) -> Tensor:
-    """Return a weight in float32 on a GPU, else in float64 on the CPU."""
-    weight = _whole(weight.detach())
-    return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
+def _sizes(stack: Tensor) -> Tensor:
+    """Return the length and the relative residual of each stream, as many at once as fit."""
+    wide_bytes = 8 * stack[0].numel()
+    together = max(1, device_schedule(stack.device).block_bytes // wide_bytes)
+
+    def size(stream: Hidden) -> Tensor:
+        return torch.stack([norm(stream), relative_residual(stream)])
+
+    found: Tensor = torch.vmap(size, chunk_size=together)(stack)
+    return found
 
 
-def gradient_norms(
+def gather_gradients(
     model: PreTrainedModel, stack: ModelStructure, front: Container[str]
-) -> tuple[dict[int, float], float]:
-    """Return gradient norms by layer, EMBEDDING, the blocks from 0, then the rest; and the whole.
+) -> tuple[list[Tensor], dict[int, list[int]]]:
+    """Return the gradients, each once, and which of them count in which layer.
 
-    A weight that blocks share counts in each of them, and once in the whole.
+    Layers are EMBEDDING, the blocks from 0, then the rest. A weight that blocks share counts in
+    each of them, and once in the whole.
     """
     blocks = range(len(stack.blocks))
-    layers: dict[int, list[Tensor]] = {}
-    held: dict[int, set[int]] = {}
-    squares: dict[int, Tensor] = {}
+    gradients: list[Tensor] = []
+    numbers: dict[int, int] = {}
+    layers: dict[int, list[int]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.grad is None:
             continue
-        layer, own = layer_of(name, stack, front), id(parameter)
-        seen = held.setdefault(own, set())
-        if layer in seen or (seen and layer not in blocks):  # as a head that is the embedding
+        layer, first = layer_of(name, stack, front), id(parameter) not in numbers
+        number = numbers.setdefault(id(parameter), len(gradients))
+        if first:
+            gradients.append(parameter.grad)
+        elif layer not in blocks or number in layers.get(layer, []):  # a head that is the embedding
             continue
-        seen.add(layer)
-        if own not in squares:
-            squares[own] = _square(parameter.grad)
-        layers.setdefault(layer, []).append(squares[own])
-    norms = {layer: float(torch.stack(each).sum().sqrt()) for layer, each in layers.items()}
-    total = sum(float(one) for one in squares.values())
-    return norms, total**0.5
+        layers.setdefault(layer, []).append(number)
+    return gradients, layers
 
 
-def _square(gradient: Tensor) -> Tensor:
-    values = gradient.detach()
-    values = values.coalesce().values() if values.is_sparse else values
-    return _whole(torch.linalg.vector_norm(values, dtype=torch.float32)).square()
+def gradient_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the Euclidean norm of each gradient, in float32; sharded ones are gathered."""
+    dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
+    alike: dict[Any, list[int]] = {}
+    for number, gradient in enumerate(dense):
+        mesh = getattr(gradient, "device_mesh", None)
+        alike.setdefault((mesh, gradient.device, gradient.dtype), []).append(number)
+    found: dict[int, Tensor] = {}
+    for numbers in alike.values():
+        norms = torch._foreach_norm([dense[number] for number in numbers], 2, torch.float32)
+        found |= zip(numbers, map(_whole, norms), strict=True)
+    home = dense[0].device
+    return [found[number].to(home) for number in range(len(dense))]
 
 
-def _pool(measure: str, values: Tensor) -> Tensor:
-    """Pool a reading over the sequences, its first axis."""
-    return values.amax(0) if measure in WORST else values.mean(0)
+def _length(norms: Sequence[float]) -> float:
+    return sqrt(sum(one * one for one in norms))
+
+
+def _pool(measure: str, values: Sequence[float]) -> float:
+    """Pool a reading over the sequences; one that is no number is passed on."""
+    if measure in WORST:
+        return max(values, key=lambda value: (isnan(value), value))
+    return sum(values) / len(values)
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from layerlab.measures.support import attention_pass
 from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
 from layerlab.measures.support.lanczos import GAP
 from layerlab.observe.tracing.attention.record import AttentionRecord
+from layerlab.observe.tracing.attention.tiles import all_triangular
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 ODD = 301
@@ -112,6 +113,27 @@ def test_records_that_differ_are_read_one_after_another(passes):
         assert len(group(records)) == 2 and passes == [3, 3]
 
 
+def test_records_that_are_alike_are_read_together_beside_others(passes):
+    whole = record("init", 40)
+    records = [whole, replace(whole, window=9), record("peaky", 40), replace(whole, window=9)]
+    together = group(records)
+    assert passes == [6, 6]
+    for one, read in zip(records, together, strict=True):
+        (alone,) = group([one])
+        assert torch.allclose(read.vectors["norm"], alone.vectors["norm"], rtol=1e-6)
+        assert torch.equal(read.vectors["entropy"], alone.vectors["entropy"])
+
+
+def test_joined_layers_keep_the_sinks_of_each(passes):
+    sinks = torch.tensor([1.0, -3.0, 6.0])
+    records = [record("init", 40, sinks=one) for one in (sinks, -sinks)]
+    together = group(records)
+    assert passes == [6]
+    for one, read in zip(records, together, strict=True):
+        (alone,) = group([one])
+        assert torch.equal(read.vectors["sink_mass"], alone.vectors["sink_mass"])
+
+
 def test_what_one_quantity_gives_is_not_read_for_another(monkeypatch):
     def never(part, known):
         raise AssertionError("the spectrum has it")
@@ -182,3 +204,9 @@ def test_joined_heads_behind_a_mask_have_the_norms_of_the_svd(mask, dtype, sinks
         assert (read.vectors["norm"] <= exact * (1 + 1e-6)).all()
         centred = svd_contraction(matrix)
         assert torch.allclose(read.vectors["contraction"], centred, rtol=2e-6, atol=2e-5)
+
+
+def test_masks_of_layers_on_other_devices_are_not_compared():
+    here = record("init", 20, bias=torch.zeros(1, 20, 20), causal=False)
+    there = record("init", 20, bias=torch.zeros(1, 20, 20, device="meta"))
+    assert [one.causal for one in all_triangular([here, there])] == [False, True]

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 import peft
@@ -104,6 +104,23 @@ def test_several_sequences_tell_the_worst_or_the_mean() -> None:
     mean = {place: sum(one["entropy"][place] for one in each) / 3 for place in each[0]["entropy"]}
     assert values(monitor, "score") == pytest.approx(largest, rel=1e-5)
     assert values(monitor, "entropy") == pytest.approx(mean, rel=1e-5)
+
+
+def test_one_sequence_that_is_not_finite_is_not_hidden_by_others() -> None:
+    model, tokens = ours(), batch(9).clamp_max(VOCAB - 2)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[VOCAB - 1] = torch.nan
+    for bad in range(3):
+        monitor = Monitor(model, sequences=3, on_alarm=None)
+        given = tokens.clone()
+        given[bad, 5] = VOCAB - 1
+        loss_of(model, given).backward()
+        monitor.step()
+        monitor.close()
+        for measure in ("stream_norm", "relative_residual", "growth"):
+            assert isnan(values(monitor, measure)[EMBEDDING, None]), measure
+        for measure in ("score", "entropy", "attention_norm"):
+            assert isnan(values(monitor, measure)[0, 0]), measure
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

@@ -172,33 +172,37 @@ def _is_forbidden(bias: Tensor) -> Tensor:
     return bias <= torch.finfo(bias.dtype).min / 2
 
 
-def join(records: Sequence[AttentionRecord]) -> AttentionRecord | None:
-    """Return the heads of one layer on several sequences as those of one record, in their order.
+def group_alike(records: Sequence[AttentionRecord]) -> list[list[int]]:
+    """Return the numbers of the records whose heads can be read as those of one.
 
-    None where they differ in more than what query and key hold, or where scores would be copied.
+    They differ in nothing but what query, key and sinks hold. What hands over scores is alone,
+    because they would be copied, and so is what has a bias of each head.
     """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for number, record in enumerate(records):
+        groups.setdefault(_rules(record) or (number,), []).append(number)
+    return list(groups.values())
+
+
+def join(records: Sequence[AttentionRecord]) -> AttentionRecord:
+    """Return the heads of records that are alike as those of one record, in their order."""
     first = records[0]
-    if any(one.query is None or _rules(one) != _rules(first) for one in records):
-        return None
-    if not all(_same_bias(one.bias, first.bias) for one in records[1:]):
-        return None
     return replace(
         first,
         query=torch.cat([one.query for one in records if one.query is not None]),
         key=torch.cat([one.key for one in records if one.key is not None]),
         value=None,
-        sinks=None if first.sinks is None else first.sinks.repeat(len(records)),
+        sinks=None
+        if first.sinks is None
+        else torch.cat([one.sinks for one in records if one.sinks is not None]),
     )
 
 
-def _rules(record: AttentionRecord) -> tuple[object, ...]:
-    key = None if record.key is None else record.key.shape
+def _rules(record: AttentionRecord) -> tuple[object, ...] | None:
+    """Return what alike records share, the very same bias too; None where none can be alike."""
+    query, key, bias = record.query, record.key, record.bias
+    if query is None or key is None or (bias is not None and len(bias) > 1):
+        return None
     rules = (record.scaling, record.softcap, record.causal, record.window, record.sinks is None)
-    return record._shape, key, *rules
-
-
-def _same_bias(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return whether all heads of both have the very same bias."""
-    if one is None or other is None:
-        return one is other
-    return len(one) == 1 and one is other
+    same = None if bias is None else id(bias)
+    return query.device, query.dtype, query.shape, key.shape, same, *rules

@@ -185,7 +185,11 @@ def all_triangular(
     seen = {} if seen is None else seen
     # A bias of every head is one layer's own, and too large to be kept for others.
     keys = [_mask_key(one, first) for one in records]
-    unread = [number for number, key in enumerate(keys) if key not in seen]
+    unread = [
+        number
+        for number, key in enumerate(keys)
+        if key is None or (key not in seen and keys.index(key) == number)
+    ]
     asked = [one for one in records if one.bias is not None or _is_open(one)]
     found: dict[int, list[float]] = {}
     if unread and asked:
@@ -216,7 +220,8 @@ def _mask_key(attended: AttentionRecord, first: Tensor | None) -> MaskKey | None
 def _is_alike(attended: AttentionRecord, first: Tensor | None) -> Tensor:
     """Return whether a record has that bias."""
     bias = attended.bias
-    if first is None or bias is None or (bias.shape, bias.dtype) != (first.shape, first.dtype):
+    kinds = [one if one is None else (one.device, one.shape, one.dtype) for one in (bias, first)]
+    if first is None or bias is None or kinds[0] != kinds[1]:
         return torch.zeros((), dtype=torch.bool, device=attended.device)
     return (bias == first).all()
 
