@@ -101,6 +101,7 @@ class MeasureContext:
     Attributes:
         subject: the model as `loading.model.LoadedModel` describes it.
         sequences: all that will be read.
+        batches: how often tokens of a layer are given to `read` and `pool`, 0 where nobody knows.
         notes: remarks beside the rows.
         picture: what a report draws besides the rows: a `kind`, and what JSON can hold.
     """
@@ -108,6 +109,7 @@ class MeasureContext:
     options: Mapping[str, Any]
     subject: Any = None
     sequences: Sequence[TokenIds] = ()
+    batches: int = 0
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)

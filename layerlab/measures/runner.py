@@ -47,9 +47,7 @@ def readings(
     Args:
         more: batches of other sequences, for measures that pool tokens.
     """
-    reader = _Reader(subject, sequences, measures, progress or NullProgress())
-    reader.more = more
-    return reader.run()
+    return _Reader(subject, sequences, measures, progress or NullProgress(), more).run()
 
 
 class _Reader:
@@ -61,14 +59,19 @@ class _Reader:
         sequences: Sequence[Tensor],
         measures: Sequence[Measure],
         progress: Progress,
+        more: Sequence[Tensor],
     ) -> None:
         self.subject = subject
         self.sequences = sequences
+        self.more = more
         self.progress = progress
         self.found = Readings(faults=find_weight_faults(subject))
         self.runs = {
             measure.name: MeasureContext(
-                options=_fill(measure, sequences), subject=subject, sequences=sequences
+                options=_fill(measure, sequences),
+                subject=subject,
+                sequences=sequences,
+                batches=len(sequences) + len(more),
             )
             for measure in measures
         }
@@ -85,7 +88,6 @@ class _Reader:
         self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
-        self.more: Sequence[Tensor] = ()
 
     def accepts(self, measure: Measure) -> bool:
         """Return whether the model has what the measure needs, and keep the reason where not."""

@@ -14,6 +14,8 @@ not cancel). The order of the sequences changes the result by rounding only.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -22,10 +24,11 @@ from layerlab.errors import UserError
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool, SecondMoments, ValueVector
-from layerlab.observe.tracing.device_schedule import map_host, read_numbers
+from layerlab.observe.tracing.device_schedule import HostThreads, read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
 
+LAYERS = "layers"
 ENOUGH = 4  # tokens for each feature: see `reliable`
 USE = """\
 Type `layerlab inspect MODEL --text FILE --samples auto`, and this measure reads as many tokens as
@@ -179,11 +182,13 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
 
 def pool(layer: int, tokens: Hidden, run: MeasureContext) -> None:
-    """Add tokens to the pool of a layer.
+    """Add tokens to the pool of a layer, and begin to read the pools that are complete.
 
     Source: Own.
     """
-    run.memory.setdefault(layer, Pool()).add(tokens)
+    layers = run.memory.setdefault(LAYERS, _Layers(epsilon=run.options["epsilon"]))
+    layers.pools.setdefault(layer, Pool()).add(tokens)
+    layers.begin_complete(run.batches)
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
@@ -191,11 +196,9 @@ def close(run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    if not run.memory:
+    if LAYERS not in run.memory:
         return
-    device = next(iter(run.memory.values())).device
-    work = partial(_reading, epsilon=run.options["epsilon"])
-    for row in map_host(work, _moments(run), device):
+    for row in run.memory.pop(LAYERS).finish():
         if not row["reliable"]:
             run.notes["tokens"] = (
                 f"{row['tokens']} tokens for a width of {row['width']}: too few to read a "
@@ -205,10 +208,45 @@ def close(run: MeasureContext) -> Iterator[Row]:
         yield row
 
 
-def _moments(run: MeasureContext) -> Iterator[tuple[Row, SecondMoments]]:
-    for layer in sorted(run.memory):
-        pool = run.memory.pop(layer)
-        yield {"layer": layer, "tokens": pool.tokens, "width": pool.width}, pool.on_host()
+@dataclass(kw_only=True)
+class _Layers:
+    """The pools of layers, and the rows that the host's threads already make of some."""
+
+    epsilon: float
+    pools: dict[int, Pool] = field(default_factory=dict)
+    begun: dict[int, Future[Row]] = field(default_factory=dict)
+    threads: HostThreads | None = None
+
+    def begin_complete(self, batches: int) -> None:
+        """Begin to read the layers that no more tokens follow for, while threads are free.
+
+        The rest stay where they are: each takes a matrix of the host's memory.
+        """
+        for layer in [one for one, pool in self.pools.items() if pool.batches == batches]:
+            threads = self._beside(layer)
+            if threads.busy < threads.beside:
+                self._begin(layer)
+
+    def finish(self) -> list[Row]:
+        """Return the rows of all layers."""
+        for layer in sorted(self.pools):
+            self._begin(layer)
+        rows = [self.begun[layer].result() for layer in sorted(self.begun)]
+        if self.threads is not None:
+            self.threads.close()
+        return rows
+
+    def _begin(self, layer: int) -> None:
+        """Begin to make a layer's row, and release its pool."""
+        threads, pool = self._beside(layer), self.pools.pop(layer)
+        sizes: Row = {"layer": layer, "tokens": pool.tokens, "width": pool.width}
+        work = partial(_reading, epsilon=self.epsilon)
+        self.begun[layer] = threads.begin(work, (sizes, pool.on_host()))
+
+    def _beside(self, layer: int) -> HostThreads:
+        """Return the threads, which work beside the device of the layer that is read first."""
+        self.threads = self.threads or HostThreads(self.pools[layer].device)
+        return self.threads
 
 
 def _reading(given: tuple[Row, SecondMoments], epsilon: float) -> Row:

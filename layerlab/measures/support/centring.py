@@ -93,6 +93,7 @@ class Pool:
     """
 
     tokens: int = 0
+    batches: int = 0
     features: list[Hidden] = field(default_factory=list)
     count: int = 0
     mean: ValueVector | None = None
@@ -109,10 +110,11 @@ class Pool:
         return (self.features[0] if self.moments is None else self.moments).device
 
     def add(self, h: Hidden) -> None:
-        """Take the tokens of one more sequence."""
+        """Take the tokens of one more batch."""
         # A copy, because a slice would keep the whole batch alive.
         self.features.append(h.detach().clone())
         self.tokens += len(h)
+        self.batches += 1
         held = sum(part.numel() * part.element_size() for part in self.features)
         if self.moments is not None or held > 8 * h.shape[1] ** 2:
             self._fold()

@@ -2,7 +2,7 @@
 
 Families store them apart, fused in blocks, or interleaved per head, transposed or not; everything
 that reads weights gets them from here in one form. A layout that is not recognised is refused with
-the reason, never guessed. `agreement.py` checks the result against what a forward pass showed.
+the reason, never guessed. `verify_weights` checks the result against what a forward pass showed.
 """
 
 import math

@@ -6,10 +6,11 @@ operations, and each value that the host reads makes it wait until all before it
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from threading import Barrier
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -106,24 +107,74 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def map_host(work: Callable[[G], T], given: Iterable[G], device: torch.device) -> Iterator[T]:
-    """Yield what the host makes of each of the given: its threads side by side for an accelerator.
+class HostThreads:
+    """Threads of the host for what an accelerator would do one after another, and wait for.
 
-    What an accelerator does one after another, and waits for, such as decompositions, the threads
-    of its host do at once, each on one, while it prepares the next. No more are given out than
-    there are threads. On a processor, whose threads share each work, one follows another.
+    Each makes a decomposition, for example, several side by side. Beside a processor, whose threads
+    share each work, there are none: what is begun is done at once.
+
+    Source: Own.
+
+    Attributes:
+        most: how many there are.
+        beside: how many may work while the accelerator is given other work, which takes one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.most = 0 if device_schedule(device) is PROCESSOR else torch.get_num_threads()
+        # Apple's device has no float64, so its host is busy with that.
+        self.beside = max(1, self.most - 1) if self.most and device.type != "mps" else 0
+        self.begun: list[Future[Any]] = []
+        self.threads = ThreadPoolExecutor(self.most) if self.most else None
+        if self.threads is not None:
+            ready = Barrier(self.most + 1)
+            with one_thread():  # each keeps the number of threads that it begins with
+                for _ in range(self.most):
+                    self.threads.submit(_begin_thread, ready)
+                ready.wait()
+
+    @property
+    def busy(self) -> int:
+        """Return how many threads are at work."""
+        self.begun = [one for one in self.begun if not one.done()]
+        return len(self.begun)
+
+    def begin(self, work: Callable[[G], T], given: G) -> Future[T]:
+        """Begin a piece of work, once a thread is free."""
+        if self.threads is None:
+            done = Future[T]()
+            done.set_result(work(given))
+            return done
+        if self.busy == self.most:
+            wait(self.begun, return_when=FIRST_COMPLETED)
+        begun = self.threads.submit(work, given)
+        self.begun.append(begun)
+        return begun
+
+    def close(self) -> None:
+        """End the threads once they have done their work."""
+        if self.threads is not None:
+            self.threads.shutdown()
+
+
+def _begin_thread(ready: Barrier) -> None:
+    torch.get_num_threads()
+    ready.wait()
+
+
+def map_host(work: Callable[[G], T], given: Iterable[G], device: torch.device) -> Iterator[T]:
+    """Yield what the host makes of each of the given, in their order.
+
+    For an accelerator its threads work side by side, while it prepares the next. No more are given
+    out than there are threads.
 
     Source: Own.
     """
-    if device_schedule(device) is PROCESSOR:
-        yield from map(work, given)
-        return
-    most = torch.get_num_threads()
     begun: deque[Future[T]] = deque()
-    with one_thread(), ThreadPoolExecutor(most) as threads:
+    with closing(HostThreads(device)) as threads:
         for one in given:
-            if len(begun) == most:
+            begun.append(threads.begin(work, one))
+            if len(begun) > threads.most:
                 yield begun.popleft().result()
-            begun.append(threads.submit(work, one))
         while begun:
             yield begun.popleft().result()

@@ -1,6 +1,8 @@
 import contextlib
 import io
 import math
+import queue
+import threading
 import warnings
 from fractions import Fraction
 from itertools import pairwise
@@ -23,7 +25,8 @@ from layerlab.measures.quantities.dimension import (
     stable_rank,
 )
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.measures.support.centring import Pool, centre, gram_eigenvalues
+from layerlab.measures.support.centring import Pool, SecondMoments, centre, gram_eigenvalues
+from layerlab.observe.tracing import device_schedule
 from layerlab.observe.tracing.records import Layer
 
 COUNTS = [effective_dimension, effective_rank, participation_ratio, stable_rank, entropy_rank]
@@ -301,6 +304,80 @@ def test_a_layer_pools_the_tokens_of_all_sequences():
     assert rows[1]["tokens"] == 28 and rows[1]["width"] == 3 and rows[1]["reliable"]
     assert set(rows[0]) == {*MEASURES[0].per, *MEASURES[0].columns}
     assert run.memory == {} and run.notes == {}
+
+
+def fed(layers, batches, feed=lambda layer: None):
+    """Rows of layers of which each is given two sequences and two more batches."""
+    measure = MEASURES[0]
+    run = MeasureContext(options=measure.options, batches=batches)
+    for sequence in range(4):
+        for layer in range(layers):
+            stream = gaussian(10 * sequence + layer, 9, 4)
+            feed(sequence * layers + layer)
+            if sequence < 2:
+                assert list(measure.read(record(stream, sequence, layer), run)) == []
+            else:
+                measure.pool(layer, stream, run)
+    feed(4 * layers)
+    return list(measure.close(run))
+
+
+@pytest.fixture
+def decomposed(monkeypatch):
+    """Of each decomposition, whether the main thread makes it and beside how many others."""
+    found, read = queue.SimpleQueue(), SecondMoments.eigenvalues
+
+    def give(moments):
+        found.put((threading.current_thread() is threading.main_thread(), torch.get_num_threads()))
+        return read(moments)
+
+    monkeypatch.setattr(SecondMoments, "eigenvalues", give)
+    return found
+
+
+def test_a_layer_is_decomposed_beside_the_rest_once_its_last_tokens_have_come(
+    decomposed, monkeypatch
+):
+    expected = fed(3, 4, lambda number: decomposed.empty() or pytest.fail("not at the end"))
+    assert {decomposed.get() for _ in range(3)} == {(True, torch.get_num_threads())}
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
+
+    def feed(number):
+        assert number > 9 or decomposed.empty()
+        if number == 11:  # the last layer of the last batch is still to come
+            assert decomposed.get(timeout=20) == (False, 1)
+
+    assert fed(3, 4, feed) == expected
+    assert [decomposed.get() for _ in range(2)] == [(False, 1), (False, 1)]
+
+
+@pytest.mark.parametrize("batches", [0, 5])
+def test_layers_whose_last_tokens_are_not_known_are_decomposed_at_the_end(
+    batches, decomposed, monkeypatch
+):
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
+    fed(3, batches, lambda number: decomposed.empty() or pytest.fail("not at the end"))
+    assert {decomposed.get() for _ in range(3)} == {(False, 1)}
+
+
+def test_no_more_layers_are_taken_to_the_host_than_threads_are_free(monkeypatch):
+    """One of two threads is left to what gives the accelerator its work."""
+    expected = fed(4, 4)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    gate, taken = threading.Event(), []
+    held, read = Pool.on_host, SecondMoments.eigenvalues
+    monkeypatch.setattr(Pool, "on_host", lambda pool: taken.append(pool) or held(pool))
+    monkeypatch.setattr(
+        SecondMoments, "eigenvalues", lambda one: read(one) if gate.wait(20) else pytest.fail()
+    )
+
+    def feed(number):
+        if number == 16:
+            assert len(taken) == 1
+            gate.set()
+
+    assert fed(4, 4, feed) == expected and len(taken) == 4
 
 
 def test_the_share_is_an_option():
