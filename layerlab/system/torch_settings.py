@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 # What products of float32 matrices are computed in.
-_PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+_PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
 # Below this the matrices of a block are too small to share: handing them over costs more.
 SMALL_PARAMETERS = 20_000_000
 

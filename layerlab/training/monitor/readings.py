@@ -32,6 +32,7 @@ from layerlab.observe.tracing.attention.tiles import all_triangular
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
+from layerlab.system.torch_settings import float32_products
 from layerlab.training.monitor.capture import Recording
 from layerlab.training.monitor.form_norms import form_norms, squared_forms
 
@@ -77,7 +78,8 @@ class Reading:
             gradient: norm of the whole gradient before it was clipped, where that is known.
         """
         self.notes |= recording.notes
-        with torch.no_grad():
+        # Training may allow TF32, in which the enclosure of a norm does not hold.
+        with torch.no_grad(), float32_products():
             self._try("attention", self._attentions, recording.heard)
             self._try("weights", self._weights)
             self._try("stream", self._streams, recording.streams)
