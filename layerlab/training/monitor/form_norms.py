@@ -42,8 +42,9 @@ def form_norms(forms: Forms) -> HeadVector:
     Unit: that of W_q times that of W_k.
 
     Example:
-        >>> form_norms(squared_forms(torch.eye(2, 5)[None], 3 * torch.eye(2, 5)[None])).tolist()
-        [3.0]
+        >>> forms = squared_forms(torch.eye(2, 5)[None], 3 * torch.eye(2, 5)[None])
+        >>> round(form_norms(forms).item(), 6)
+        3.0
     """
     logarithm = forms.new_zeros(len(forms))
     for power in range(SQUARINGS + 1):
