@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -195,6 +195,8 @@ def test_the_embedding_output_has_a_gradient_and_no_constant(
     assert isnan(row["local"]) and isnan(row["weights"])
 
 
+# Its start holds next to nothing of the largest singular vector.
+@example(9, 5, 0, 3377)
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(-6, 6), st.integers(0, 2**20))
 def test_spectral_norm_equals_the_svd(rows: int, columns: int, exponent: int, seed: int) -> None:
