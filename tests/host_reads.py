@@ -10,7 +10,7 @@ naming a device. What threads of the host do is done in line, so that it is coun
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -105,12 +105,12 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _InLine(AbstractContextManager["_InLine"]):
+class _InLine:
     """Does at once what threads would do, whose operations no mode of this thread sees."""
 
     def __init__(self, threads: int) -> None: ...
 
-    def __exit__(self, *raised: Any) -> None: ...
+    def shutdown(self) -> None: ...
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -122,6 +122,7 @@ class _InLine(AbstractContextManager["_InLine"]):
 def counted() -> Iterator[Counts]:
     """Count all that happens until the context ends."""
     found = Counts()
-    in_line = mock.patch.object(device_schedule, "ThreadPoolExecutor", _InLine)
-    with in_line, _Reads(found), _Operations(found):
+    # Nobody is there to be waited for.
+    in_line = {"ThreadPoolExecutor": _InLine, "Barrier": mock.MagicMock()}
+    with mock.patch.multiple(device_schedule, **in_line), _Reads(found), _Operations(found):
         yield found
