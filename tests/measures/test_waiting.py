@@ -38,13 +38,13 @@ def read(model, sequences, names=ATTENTION):
 def joined(monkeypatch) -> list[int]:
     """How many sequences were joined, each time that heads are read as on an accelerator."""
     found: list[int] = []
-    join = attention_pass.join
+    plain = attention_pass.read_joined
 
-    def watching(records):
-        found.append(len(records) if join(records) is not None else 1)
-        return join(records)
+    def watching(records, quantities):
+        found.append(len(records))
+        return plain(records, quantities)
 
-    monkeypatch.setattr(attention_pass, "join", watching)
+    monkeypatch.setattr(attention_pass, "read_joined", watching)
     return found
 
 
