@@ -157,7 +157,7 @@ def _refusals(checks: Sequence[WeightCheck]) -> dict[str, str]:
     found: dict[str, str] = {}
     for check, seen in zip(checks, read_host([one.seen for one in checks]), strict=True):
         if seen != check.expected:
-            found.setdefault(check.part, check.refusal.format(int(seen)))
+            found.setdefault(check.part, check.refusal.format(allowed=int(seen)))
     if "value" in found:
         found.pop("output", None)
     return found
@@ -346,7 +346,7 @@ def _seen_rows(
     for row in rows:
         allowed = attended.allowed_keys(rows=slice(row, row + 1)).sum(-1).min()
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)
-        reason = f"row {row} uses {{}} keys where {expected} were expected"
+        reason = f"row {row} uses {{allowed}} keys where {expected} were expected"
         checks.append(WeightCheck("scores", allowed, reason, expected))
         if attended.bias is not None and attended.bias.dtype != torch.bool:
             added = _is_added(attended.bias, row)
