@@ -38,7 +38,7 @@ class Batching:
         alone: none may.
     """
 
-    padded: float = math.inf
+    padded: int | float = math.inf
     alone: bool = False
 
     def split(
@@ -152,7 +152,7 @@ def _write(model: Any, texts: Sequence[Sequence[int]], fill: int = 0) -> list[Te
     return list(torch.stack(found.logits, dim=1))
 
 
-def _same_frequencies(config: Any) -> float:
+def _same_frequencies(config: Any) -> int | float:
     """Return how many tokens are read with the same frequencies whatever stands beside them."""
     given = getattr(config, "rope_parameters", None) or {}
     kinds = [given, *(one for one in given.values() if isinstance(one, Mapping))]

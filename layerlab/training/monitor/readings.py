@@ -52,7 +52,7 @@ OF_HEADS = {
 }
 """Measures of heads, and the columns of a pass over attention that they are read from."""
 
-ReadingPlace = tuple[float, int | None, int | None, str]
+ReadingPlace = tuple[int | float, int | None, int | None, str]
 """Number of the attention layer, inf where it is about none; layer, head, measure."""
 
 
