@@ -148,7 +148,7 @@ def test_the_error_is_that_of_the_ratio_over_documents() -> None:
 
 def test_a_loss_that_is_no_number_is_refused() -> None:
     model = uniform(300)
-    torch.nn.init.constant_(model.lm_head.weight, 1e38)
+    torch.nn.init.constant_(model.lm_head.weight, 3.4e38)
     with pytest.raises(UserError, match="loss on these texts is not finite, so that nothing can"):
         bits_per_byte(model, WORDS, TEXTS)
 
