@@ -30,10 +30,6 @@ SMALL = 256
 STEP = 2.0**10
 """By how much more a bound is raised where the last one had no certificate."""
 
-TINY = 32
-"""The side up to which a run goes to its end: a start that holds next to nothing of the largest
-singular vector leaves a small residual there before that vector has grown."""
-
 AGREEMENT = 0.05
 """Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""
 
@@ -251,8 +247,6 @@ class StackedNorms:
         self._krylov.absorb(product, widen(image).square().sum(1))
 
     def judge(self, evidence: Tensor) -> None:
-        if self.steps_left and self._wide.shape[2] <= TINY:
-            return
         self._krylov.judge(evidence)
         self.settled = self._krylov.settled
 

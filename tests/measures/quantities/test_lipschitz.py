@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -195,14 +195,23 @@ def test_the_embedding_output_has_a_gradient_and_no_constant(
     assert isnan(row["local"]) and isnan(row["weights"])
 
 
-# Its start holds next to nothing of the largest singular vector.
-@example(9, 5, 0, 3377)
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(-6, 6), st.integers(0, 2**20))
 def test_spectral_norm_equals_the_svd(rows: int, columns: int, exponent: int, seed: int) -> None:
     matrix = 10.0**exponent * gaussian(rows, columns, seed=seed)
     truth = float(torch.linalg.matrix_norm(matrix, 2))
     assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-5)
+
+
+@pytest.mark.parametrize(("columns", "seed"), [(5, 8784), (24, 24949), (64, 64489)])
+def test_a_start_with_little_of_the_largest_vector_is_not_taken_for_the_end(
+    columns: int, seed: int
+) -> None:
+    """At a small residual runs had met the second value: 25, 3 and 0.8 % below the largest."""
+    draw = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(columns + columns // 2, columns, generator=draw, dtype=torch.float64)
+    truth = float(torch.linalg.matrix_norm(matrix, 2))
+    assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-6)
 
 
 @pytest.mark.full
