@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -53,16 +53,20 @@ from layerlab.training.trainer import Trainer as Ours
 
 LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
 SMALL = {"width": 128, "layers": 6, "heads": 4, "inner": 256, "context": 128}
-# By shape: batch, tokens a second that one H100 must reach, and how many times those of Trainer.
-WIDE: dict[str, tuple[dict[str, Any], int, float, float | None]] = {
-    "124 M": (
-        {"width": 768, "layers": 12, "heads": 12, "context": 1024, "vocab": 50304},
-        *(32, 480_000.0, 1.10),
-    ),
-    "1 B": (
-        {"width": 2048, "layers": 16, "heads": 32, "context": 1024, "vocab": 50304},
-        *(16, 42_000.0, None),
-    ),
+
+
+class LargeShape(NamedTuple):
+    """A model for a GPU, and what one H100 must reach: tokens/s, and how many times Trainer's."""
+
+    model: dict[str, Any]
+    batch: int
+    tokens_per_second: int
+    over_trainer: float | None
+
+
+WIDE = {
+    "124 M": LargeShape({"width": 768, "layers": 12, "heads": 12}, 32, 480_000, 1.10),
+    "1 B": LargeShape({"width": 2048, "layers": 16, "heads": 32}, 16, 42_000, None),
 }
 UPDATES = 1_000_000  # of which a few are made: no evaluation and no checkpoint falls among them
 FIRST = 2  # updates of a round that do not count
@@ -91,14 +95,15 @@ def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
 
 def wide(name: str, small: bool, device: str) -> TrainingRecipe:
     """Return the recipe of a large shape, in bf16, compiled, on a text that comes with Python."""
-    model, batch, _, _ = WIDE[name]
+    shape = WIDE[name]
+    model = {**shape.model, "context": 1024, "vocab": 50304}
     tiny = {"width": 64, "layers": 2, "heads": 2, "context": 64, "vocab": 2048}
     return make_recipe(
         {
             "model": {**model, **(tiny if small else {}), "variant": "llama"},
             "data": {"sources": [{"text": "python-docs"}], "vocab_size": 2048},
             "train": {
-                **{"max_steps": UPDATES, "batch_size": 2 if small else batch},
+                **{"max_steps": UPDATES, "batch_size": 2 if small else shape.batch},
                 **{"learning_rate": 3e-4, "mixed_precision": "bf16", "torch_compile": True},
             },
             "run": {"device": device},

@@ -290,3 +290,13 @@ def test_a_campaign_adopts_what_works_and_nothing_else(
     some = made["campaigns"](300, 500, 20, terms)
     assert some.found > least * some.planned and some.false < 0.1
     assert not never or some.wrong < most
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
+def test_shapes_for_a_gpu_are_tried_small_beside_trainer() -> None:
+    command = [sys.executable, "-W", "error::FutureWarning", str(BENCH / "training.py")]
+    command += ["--section", "large", "--small", "--rounds", "1", "--updates", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert sum("at least" in " ".join(line) for line in lines) == 3 and "MISSED" not in done.stdout

@@ -59,7 +59,7 @@ class RunRecord:
         return float(self.manifest["recipe"]["train"]["learning_rate"])
 
     @property
-    def shared(self) -> bool:
+    def shares_device(self) -> bool:
         """Return whether it computed beside other runs on its device; earlier ones do not say."""
         return self.manifest.get(SHARED) is True
 

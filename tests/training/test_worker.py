@@ -124,7 +124,7 @@ def test_a_run_that_shares_its_device_has_no_speed(
     assert beside["tokens_per_second"] is None and beside["seconds"] > 0
     assert beside["weights"] == alone["weights"]
     told = [read_record(tmp_path / name) for name in ("alone", "beside")]
-    assert [one is not None and one.shared for one in told] == [False, True]
+    assert [one is not None and one.shares_device for one in told] == [False, True]
 
 
 def test_a_folder_that_another_worker_holds_is_left_alone(

@@ -224,14 +224,14 @@ def without_untimed(
             f"of speeds only those of {told} count: the other runs shared their device, and their "
             "seconds and tokens per second are left out"
         )
-    if shared := sum(one.shared for one in records):
+    if shared := sum(one.shares_device for one in records):
         remarks.append(
             f"{shared} of {len(records)} runs shared their device with others: their seconds and "
             "tokens per second are left out"
         )
 
     def alone(one: RunRecord) -> bool:
-        return not one.shared and (not named or f"{one.arm}-s{one.seed}" in named)
+        return not one.shares_device and (not named or f"{one.arm}-s{one.seed}" in named)
 
     return [one if alone(one) else _drop_speeds(one) for one in records], remarks
 
