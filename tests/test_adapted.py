@@ -15,14 +15,14 @@ adapted = runpy.run_path(str(ROOT / "docs" / "adapted.py"))["adapted"]
 RECIPE = load_adaptation("yunshan-mini")
 
 
-def test_a_recipe_that_has_not_run_says_so(tmp_path: Path) -> None:
+def test_a_recipe_that_has_not_run_says_so(tmp_path):
     page = adapted(tmp_path, [RECIPE])
     assert page.startswith("## yunshan-mini\n")
     assert "**Not run yet.** `layerlab adapt yunshan-mini --out docs/results`" in page
     assert "for another device (cuda)" in adapted(tmp_path, [load_adaptation("yunshan")])
 
 
-def test_a_result_is_told_with_its_scores_and_what_was_forgotten(tmp_path: Path) -> None:
+def test_a_result_is_told_with_its_scores_and_what_was_forgotten(tmp_path):
     save_curriculum({**passed(), "name": RECIPE.name}, tmp_path / RECIPE.name)
     page = adapted(tmp_path, [RECIPE])
     for said in (
@@ -38,7 +38,7 @@ def test_a_result_is_told_with_its_scores_and_what_was_forgotten(tmp_path: Path)
         assert said in page, said
 
 
-def test_scores_are_held_against_chance(tmp_path: Path) -> None:
+def test_scores_are_held_against_chance(tmp_path):
     content = {**passed(), "name": RECIPE.name}
     content["recipe"] = {"evaluate": {"limit": 5}}
     row = content["table"]["rows"][1]
@@ -51,7 +51,7 @@ def test_scores_are_held_against_chance(tmp_path: Path) -> None:
         assert "0.1 would by chance alone: nothing is decided." in page
 
 
-def test_of_an_adaptation_its_result_and_its_pictures_are_kept(tmp_path: Path) -> None:
+def test_of_an_adaptation_its_result_and_its_pictures_are_kept(tmp_path):
     place = tmp_path / RECIPE.name
     save_curriculum(passed(), place)
     (place / "stages" / "base-1").mkdir(parents=True)

@@ -52,21 +52,21 @@ def printed(folder: Path) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", PROMISED)
-def test_the_steps_run_in_order_and_show_what_the_page_says(words: str, printed: str) -> None:
+def test_the_steps_run_in_order_and_show_what_the_page_says(words, printed):
     assert " ".join(words.split()) in " ".join(printed.split()), PROMISED[words]
 
 
-def test_every_step_is_run_or_read() -> None:
+def test_every_step_is_run_or_read():
     assert {language for language, _ in STEPS} == {"console", "python", "toml"}
 
 
 @pytest.mark.full
-def test_the_saved_model_runs_where_layerlab_is_not(printed: str, folder: Path) -> None:
+def test_the_saved_model_runs_where_layerlab_is_not(printed, folder):
     done = fresh(ELSEWHERE, folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert "transformers_modules" in done.stdout
 
 
-def test_the_entry_point_is_the_group_that_is_read() -> None:
+def test_the_entry_point_is_the_group_that_is_read():
     (text,) = [code for language, code in STEPS if language == "toml"]
     assert set(tomllib.loads(text)["project"]["entry-points"]) == {PLUGINS}

@@ -23,7 +23,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda name: runpy.run_path(str(BENCH / f"{name}.py"))
 
 
-def test_runs_are_timed_while_both_are_at_work(bench: Any) -> None:
+def test_runs_are_timed_while_both_are_at_work(bench):
     """Alone a run makes 200 tokens a second, beside the other 100: before 4 s and after 10 s."""
     early = [
         (float(second), 200.0 * second if second < 4 else 400.0 + 100 * second)
@@ -39,7 +39,7 @@ def test_runs_are_timed_while_both_are_at_work(bench: Any) -> None:
         together([early, [(20.0, 0.0), (21.0, 100.0)]])
 
 
-def test_the_best_rate_of_a_curve_and_its_drift(bench: Any) -> None:
+def test_the_best_rate_of_a_curve_and_its_drift(bench):
     """Parabolas with their lowest points at -8.3, -8.3 - d and -8.3 - 2 d."""
     made = bench("mup")
     octaves = [-11.0, -10.0, -9.0, -8.5, -8.0, -7.5, -7.0, -6.0]
@@ -55,9 +55,7 @@ def test_the_best_rate_of_a_curve_and_its_drift(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_fewer_kills_than_asked_for_are_a_failure(
-    alive: bool, bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_kills_than_asked_for_are_a_failure(alive, bench, monkeypatch):
     """The run may be over before the last of them."""
     main = bench("resume")["main"]
     fake = {
@@ -86,9 +84,7 @@ time.sleep(60)
 """
 
 
-def test_a_run_is_killed_once_it_has_a_checkpoint(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_is_killed_once_it_has_a_checkpoint(bench, monkeypatch, tmp_path):
     killed = bench("resume")["killed"]
     start = [sys.executable, "-c", LATE, str(tmp_path)]
     monkeypatch.setitem(killed.__globals__, "command", lambda *_: start)
@@ -96,7 +92,7 @@ def test_a_run_is_killed_once_it_has_a_checkpoint(
     assert (tmp_path / "run" / "checkpoints" / "step-00000005").is_dir()
 
 
-def test_kills_without_a_resume_are_a_failure(bench: Any, tmp_path: Path) -> None:
+def test_kills_without_a_resume_are_a_failure(bench, tmp_path):
     report = bench("resume")["report"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for folder in (whole, broken):
@@ -112,7 +108,7 @@ def test_kills_without_a_resume_are_a_failure(bench: Any, tmp_path: Path) -> Non
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("error::FutureWarning")
-def test_the_bench_of_training_names_settings_as_they_are_called(bench: Any) -> None:
+def test_the_bench_of_training_names_settings_as_they_are_called(bench):
     made = bench("training")
     for way in made["WAYS"].values():
         found = made["recipe"](True, "cpu", **way).train
@@ -120,9 +116,7 @@ def test_the_bench_of_training_names_settings_as_they_are_called(bench: Any) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_absent_is_one_line(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpu_that_is_absent_is_one_line(bench, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"^no GPU is here; expected one that torch.cuda sees, or"):
         bench("gpu")["main"]()
@@ -131,8 +125,8 @@ def test_a_gpu_that_is_absent_is_one_line(
 
 @pytest.mark.full
 def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    bench, monkeypatch, tmp_path
+):
     gpu = bench("gpu")
     sections = gpu["SECTIONS"]
 
@@ -156,9 +150,7 @@ def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
 
 
 @pytest.mark.full
-def test_small_shapes_try_every_section_that_needs_no_process(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_small_shapes_try_every_section_that_needs_no_process(bench, monkeypatch, tmp_path, capsys):
     sections = (
         *("limits", "rounding", "emulation", "errors", "kernels", "long", "large"),
         *("peers", "offload", "formats"),
@@ -188,7 +180,7 @@ def test_small_shapes_try_every_section_that_needs_no_process(
 
 
 @pytest.mark.full
-def test_small_shapes_try_what_users_do(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_shapes_try_what_users_do(bench, monkeypatch):
     gpu = bench("gpu")
     table, device = gpu["Table"]("a GPU", {}, True), torch.device("cpu")
     for name in ("use", "commands"):
@@ -199,7 +191,7 @@ def test_small_shapes_try_what_users_do(bench: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 @pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
-def test_small_shapes_try_a_monitor_beside_compiled_updates(bench: Any) -> None:
+def test_small_shapes_try_a_monitor_beside_compiled_updates(bench):
     gpu = bench("gpu")
     table, device = gpu["Table"]("a GPU", {}, True), torch.device("cpu")
     torch.compiler.reset()  # else a layer that another test has compiled is taken again
@@ -210,9 +202,7 @@ def test_small_shapes_try_a_monitor_beside_compiled_updates(bench: Any) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
 
 
-def test_every_line_is_kept_before_the_next_is_measured(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_line_is_kept_before_the_next_is_measured(bench, monkeypatch, tmp_path):
     gpu = bench("gpu")
     sections = gpu["SECTIONS"]
 
@@ -229,9 +219,7 @@ def test_every_line_is_kept_before_the_next_is_measured(
     assert line["name"] == "first" and "| limits | first |" in (tmp_path / "gpu.md").read_text()
 
 
-def test_what_users_do_comes_before_the_longest_and_formats_are_gated_by_themselves(
-    bench: Any,
-) -> None:
+def test_what_users_do_comes_before_the_longest_and_formats_are_gated_by_themselves(bench):
     order = list(bench("gpu")["SECTIONS"])
     assert order.index("use") < order.index("long") < order.index("large")
     assert order[-1] == "formats"
@@ -241,9 +229,7 @@ def test_what_users_do_comes_before_the_longest_and_formats_are_gated_by_themsel
 
 
 @pytest.mark.parametrize(("fails", "code"), [("bench/gpu.py", 2), ("pytest", 2), ("", 0)])
-def test_make_gpu_runs_the_tests_too_where_the_bench_fails(
-    fails: str, code: int, tmp_path: Path
-) -> None:
+def test_make_gpu_runs_the_tests_too_where_the_bench_fails(fails, code, tmp_path):
     python, ready = tmp_path / "python", tmp_path / "ready"
     stops = f'case "$*" in *{fails or "nothing"}*) exit 1;; esac'
     python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n{stops}\n')
@@ -256,9 +242,7 @@ def test_make_gpu_runs_the_tests_too_where_the_bench_fails(
     assert done.returncode == code
 
 
-def test_a_section_without_time_is_named_and_not_begun(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_section_without_time_is_named_and_not_begun(bench, monkeypatch):
     gpu = bench("gpu")
     table = gpu["Table"]("a GPU", {}, False)
     device = torch.device("cpu")
@@ -267,7 +251,7 @@ def test_a_section_without_time_is_named_and_not_begun(
     assert line.value.startswith("not run: it takes 75 s") and not line.failed
 
 
-def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> None:
+def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench):
     """By the code that judges trained ones; one that gains nothing gets no word of a gain."""
     ladder = bench("ladder")
     _, wrong, right = ladder["setting"]("stays large", "alike", 2, 5, 4)
@@ -278,9 +262,7 @@ def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize(("never", "least"), [(False, 0.6), (True, 0.25)])
-def test_a_campaign_adopts_what_works_and_nothing_else(
-    never: bool, least: float, bench: Any
-) -> None:
+def test_a_campaign_adopts_what_works_and_nothing_else(never, least, bench):
     made = bench("ledger")
     terms = made["CampaignTerms"](baseline="plain", never=never)
     none = made["campaigns"](300, 500, 0, terms)
@@ -294,7 +276,7 @@ def test_a_campaign_adopts_what_works_and_nothing_else(
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
-def test_shapes_for_a_gpu_are_tried_small_beside_trainer() -> None:
+def test_shapes_for_a_gpu_are_tried_small_beside_trainer():
     command = [sys.executable, "-W", "error::FutureWarning", str(BENCH / "training.py")]
     command += ["--section", "large", "--small", "--rounds", "1", "--updates", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

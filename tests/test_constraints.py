@@ -27,7 +27,7 @@ def pinned(file: str) -> dict[str, Version]:
 
 
 @pytest.mark.parametrize("file", ["constraints.txt", "constraints-oldest.txt"])
-def test_each_version_is_allowed(file: str) -> None:
+def test_each_version_is_allowed(file):
     versions = pinned(file)
     assert len(versions) > 100
     known = [one for one in required() if one.name.lower() in versions]
@@ -35,7 +35,7 @@ def test_each_version_is_allowed(file: str) -> None:
     assert [str(one) for one in known if versions[one.name.lower()] not in one.specifier] == []
 
 
-def test_the_oldest_are_the_lowest_that_are_allowed() -> None:
+def test_the_oldest_are_the_lowest_that_are_allowed():
     """Of what the package itself needs: 4.4 is the lowest of `>=4.4`."""
     versions = pinned("constraints-oldest.txt")
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]

@@ -1,6 +1,5 @@
 """What keeps an evaluation from its end, in one line each."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +31,7 @@ __all__ = ["shelf"]
         ("auto", "--batch-size 1; type --dtype"),
     ],
 )
-def test_too_little_memory_is_one_line(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int | str, said: str
-) -> None:
+def test_too_little_memory_is_one_line(shelf, monkeypatch, batch, said):
     def full(self: Any, *args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
@@ -44,9 +41,7 @@ def test_too_little_memory_is_one_line(
     )
 
 
-def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(shelf, tmp_path, monkeypatch):
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB.")
 
@@ -58,9 +53,7 @@ def test_a_model_that_does_not_fit_while_it_is_loaded_is_one_line(
     assert "--dtype bfloat16" in said and "--device auto" in said
 
 
-def test_other_faults_of_a_model_stay_what_they_are(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_faults_of_a_model_stay_what_they_are(shelf, monkeypatch):
     def broken(self: Any, *args: Any) -> Any:
         raise RuntimeError("shapes do not match")
 
@@ -86,23 +79,23 @@ def test_other_faults_of_a_model_stay_what_they_are(
         ({"suite": "boolq", "model": "prenorm"}, "'prenorm' is neither a folder, nor a built-in"),
     ],
 )
-def test_one_clear_line(shelf: Path, options: dict[str, Any], said: str) -> None:
+def test_one_clear_line(shelf, options, said):
     assert refusal(run, shelf, **options).startswith(said)
 
 
-def test_no_such_data_folder(tmp_path: Path) -> None:
+def test_no_such_data_folder(tmp_path):
     assert refusal(run, tmp_path / "none") == (
         f"there is no folder {str(tmp_path / 'none')!r}; give --data the one that benchmarks lie in"
     )
 
 
-def test_no_model_is_asked_where_a_later_one_is_misspelt(shelf: Path, tmp_path: Path) -> None:
+def test_no_model_is_asked_where_a_later_one_is_misspelt(shelf, tmp_path):
     with pytest.raises(UserError, match="'prenorm' is neither a folder, nor a built-in"):
         run(shelf, model=["pre-norm", "prenorm"], limit=1, out=tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
-def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_results(shelf, tmp_path):
     (tmp_path / "out").write_text("mine")
     assert (
         refusal(run, shelf, out=tmp_path / "out")
@@ -111,19 +104,19 @@ def test_a_file_in_the_place_of_results(shelf: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_a_model_without_a_tokenizer(shelf: Path) -> None:
+def test_a_model_without_a_tokenizer(shelf):
     with pytest.raises(UserError, match="has no tokenizer, which questions have to be read with"):
         layerlab.evaluate(candidate(512).model, "boolq", data=shelf, progress=False)
 
 
-def test_the_list_is_named_only_where_something_is_not_here(shelf: Path, tmp_path: Path) -> None:
+def test_the_list_is_named_only_where_something_is_not_here(shelf, tmp_path):
     refuses("layerlab evaluate --list to see what is here", run, shelf, "piqa")
     (tmp_path / "piqa").mkdir()
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
     assert refusal(run, tmp_path, "piqa").endswith("copy it anew, whole and without a password")
 
 
-def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
+def test_an_archive_that_is_not_whole(shelf, tmp_path):
     boolq(tmp_path, True)
     (tmp_path / "piqa").mkdir()
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK\x03\x04 half")
@@ -136,9 +129,7 @@ def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.full)]
 )
-def test_a_model_without_a_finite_logit_has_no_score(
-    shelf: Path, scoring: str, value: float
-) -> None:
+def test_a_model_without_a_finite_logit_has_no_score(shelf, scoring, value):
     model = candidate(4096).model
     model.lm_head.weight.data[:] = value
     found = run(shelf, "financeiq", model=model, scoring=scoring, limit=1)
@@ -155,14 +146,14 @@ def test_a_model_without_a_finite_logit_has_no_score(
 
 
 @pytest.mark.full
-def test_a_model_of_finite_logits_has_no_such_remark(shelf: Path) -> None:
+def test_a_model_of_finite_logits_has_no_such_remark(shelf):
     found = run(shelf, "financeiq,boolq", scoring="gen", limit=1)
     assert not any("NaN" in one for one in found.content["remarks"])
     assert not any(row["lost"] for row in found.content["benchmarks"])
 
 
 @pytest.mark.full
-def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf: Path) -> None:
+def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf):
     for scoring in ("choice_ll", "gen"):
         found = run(shelf, "financeiq", model=candidate(8).model, scoring=scoring, limit=1)
         (row,) = found.content["benchmarks"]
@@ -171,7 +162,7 @@ def test_no_answer_means_the_same_for_choices_and_for_what_is_written(shelf: Pat
     assert [row["abstained"] for row in found.content["benchmarks"]] == [0.0, 0.0]
 
 
-def test_results_without_a_question_in_common(shelf: Path) -> None:
+def test_results_without_a_question_in_common(shelf):
     whole = run(shelf, "boolq,ax-b", limit=1)
     rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
     earlier = EvaluationResult({**whole.content, "subjects": rest})

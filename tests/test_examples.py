@@ -26,18 +26,18 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_every_example_is_listed() -> None:
+def test_every_example_is_listed():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROMISED)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PROMISED)
-def test_example_runs_and_prints_what_it_is_about(name: str, tmp_path: Path) -> None:
+def test_example_runs_and_prints_what_it_is_about(name, tmp_path):
     assert PROMISED[name] in run(tmp_path, str(EXAMPLES / name))
 
 
 @pytest.mark.full
-def test_an_own_measure_is_read_through_load(tmp_path: Path) -> None:
+def test_an_own_measure_is_read_through_load(tmp_path):
     file = str(EXAMPLES / "own_measure.py")
     command = ["-m", "layerlab", "inspect", "pre-norm", "--load", file, "--out", "own"]
     run(tmp_path, *command, "--measures", "focus(channels=2)", "--context", "32")

@@ -5,7 +5,7 @@ import os
 from tests.forked import READY, Server, python
 
 
-def test_who_joins_a_server_forks_from_it_and_starts_none() -> None:
+def test_who_joins_a_server_forks_from_it_and_starts_none():
     other = Server()
     address, pid = READY.share()
     assert address is not None and pid is not None
@@ -16,6 +16,6 @@ def test_who_joins_a_server_forks_from_it_and_starts_none() -> None:
     assert other.share() == READY.share() and pid != os.getpid()
 
 
-def test_a_process_looks_for_garbage_though_its_server_did_not() -> None:
+def test_a_process_looks_for_garbage_though_its_server_did_not():
     code = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000)"
     assert python("-c", code).stdout.split() == ["True", "True"]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.measures.measure import Measure
 from layerlab.plugins import list_measures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,11 +88,11 @@ def quantities() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", quantities(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_quantities_name_their_source(path: Path) -> None:
+def test_quantities_name_their_source(path):
     assert undocumented(path.read_text("utf-8"), sources()) == []
 
 
-def test_a_source_that_is_named_can_be_found() -> None:
+def test_a_source_that_is_named_can_be_found():
     known = sources()
     wrong = {
         str(path.relative_to(PACKAGE)): found
@@ -112,7 +111,7 @@ def test_a_source_that_is_named_can_be_found() -> None:
         "A.\n\n    Source: a book.\n",
     ],
 )
-def test_docstring_rule_can_fail(doc: str) -> None:
+def test_docstring_rule_can_fail(doc):
     assert undocumented(f'def f():\n    """{doc}"""\n', sources())
     inside = f'class A:\n    def _f():\n        """{doc}"""\n'
     assert bool(misattributed(inside, sources())) == ("Source" in doc)
@@ -125,12 +124,12 @@ def test_docstring_rule_can_fail(doc: str) -> None:
         "A.\n\n    Source: pangu23, Theorem 1; dong21,\n    section 2.\n\n    Raises: x.\n    ",
     ],
 )
-def test_docstring_rule_accepts_a_key_or_own(doc: str) -> None:
+def test_docstring_rule_accepts_a_key_or_own(doc):
     assert undocumented(f'def f():\n    """{doc}"""\n', sources()) == []
 
 
 @pytest.mark.parametrize("measure", list_measures().values(), ids=lambda measure: measure.name)
-def test_measure_says_what_it_is(measure: Measure) -> None:
+def test_measure_says_what_it_is(measure):
     assert re.fullmatch(r"[a-z]+", measure.name)
     for text in (measure.title, measure.unit, measure.equation):
         assert text.strip()
@@ -146,18 +145,18 @@ def test_measure_says_what_it_is(measure: Measure) -> None:
         assert unresolved(bound.source, sources()) is None
 
 
-def test_sentences_are_counted_through_figures_and_abbreviations() -> None:
+def test_sentences_are_counted_through_figures_and_abbreviations():
     assert sentences("A norm of 1.5, i.e. small, is fine. 0 means collapse.") == 2
     assert sentences("One only") == 0
 
 
 @pytest.mark.full
-def test_every_source_is_used_somewhere() -> None:
+def test_every_source_is_used_somewhere():
     used = {key for path, text in texts() if path.name != "sources.md" for key in KEY.findall(text)}
     assert sources() - used == set()
 
 
-def test_generated_pages_are_what_the_declarations_say() -> None:
+def test_generated_pages_are_what_the_declarations_say():
     generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
     old = [path.name for path, text in generated.items() if path.read_text("utf-8") != text]
     assert old == [], "type: make docs"
@@ -165,7 +164,7 @@ def test_generated_pages_are_what_the_declarations_say() -> None:
     assert left == set(), "pages of measures that are gone"
 
 
-def test_every_setting_of_a_recipe_is_explained() -> None:
+def test_every_setting_of_a_recipe_is_explained():
     page = (ROOT / "docs" / "training.md").read_text("utf-8")
     table = page.partition("<!-- settings:")[2]
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*?) ?\|$", table, re.MULTILINE)
@@ -173,18 +172,18 @@ def test_every_setting_of_a_recipe_is_explained() -> None:
     assert [name for name, meaning in rows if not meaning.strip()] == []
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
 @pytest.mark.full
-def test_nothing_is_left_unfinished_and_no_machine_is_named() -> None:
+def test_nothing_is_left_unfinished_and_no_machine_is_named():
     for path, text in texts():
         assert not UNFINISHED.search(text), path
         assert not MACHINE.search(text), path
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_between_documents_lead_somewhere():
     for path, text in texts():
         if path.suffix == ".md":
             for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
@@ -242,7 +241,7 @@ def unheard(source: str, tests: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
+def test_every_error_a_user_can_mend_is_tested_on_its_text():
     tests = heard()
     missing = [
         f"{path.relative_to(ROOT)}: {text}"
@@ -254,7 +253,7 @@ def test_every_error_a_user_can_mend_is_tested_on_its_text() -> None:
 
 
 @pytest.mark.full
-def test_every_error_that_is_explained_can_be_met() -> None:
+def test_every_error_that_is_explained_can_be_met():
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
     files = [*sorted(PACKAGE.rglob("*.py")), ROOT / "Makefile"]
     spoken = f" {' '.join(words(' '.join(path.read_text('utf-8') for path in files)))} "
@@ -266,7 +265,7 @@ def test_every_error_that_is_explained_can_be_met() -> None:
         assert any(f" {run} " in spoken for run in runs), message
 
 
-def test_an_untested_error_would_be_found() -> None:
+def test_an_untested_error_would_be_found():
     source = 'raise UserError(f"the {colour} moon is full; expected a new one")'
     assert unheard(source, " some words of a test ")
     assert not unheard(source, " moon is full ")
@@ -282,13 +281,13 @@ def ambiguous(sources: dict[str, str]) -> dict[str, list[str]]:
     return {name: homes[name] for name in sorted(homes) if len(homes[name]) > 1}
 
 
-def test_a_type_has_a_name_of_its_own() -> None:
+def test_a_type_has_a_name_of_its_own():
     files = sorted(PACKAGE.rglob("*.py"))
     assert ambiguous({str(one.relative_to(ROOT)): one.read_text("utf-8") for one in files}) == {}
 
 
 @pytest.mark.parametrize("other", ["class Aim(A):", "Aim = dict[str, int]", "Aim: TypeAlias = A"])
-def test_a_name_of_two_meanings_would_be_found(other: str) -> None:
+def test_a_name_of_two_meanings_would_be_found(other):
     files = {"one.py": "class Aim:\n    pass\n", "two.py": other}
     assert ambiguous(files) == {"Aim": ["one.py", "two.py"]}
     assert ambiguous(files | {"two.py": other.replace("Aim", "Goal")}) == {}
@@ -344,7 +343,7 @@ def participles(source: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_functions_are_not_named_by_bare_participles() -> None:
+def test_functions_are_not_named_by_bare_participles():
     found = {
         name: names
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -354,7 +353,7 @@ def test_functions_are_not_named_by_bare_participles() -> None:
     assert found == NAMED_OTHERWISE, "name a function by what it does, or by what it returns"
 
 
-def test_a_bare_participle_would_be_found() -> None:
+def test_a_bare_participle_would_be_found():
     source = "def {}(x):\n    return x\n"
     for name in ("checked", "_kept", "drawn_from", "left_out"):
         assert participles(source.format(name)) == [name]
@@ -373,7 +372,7 @@ def questions(source: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_class_is_said_by_a_noun() -> None:
+def test_a_class_is_said_by_a_noun():
     found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     assert {path: names for path, names in found.items() if names} == {}
     assert questions('class A:\n    """What it came to."""') == ["A"]
@@ -381,7 +380,7 @@ def test_a_class_is_said_by_a_noun() -> None:
 
 
 @pytest.mark.full
-def test_what_gives_true_or_false_is_said_to_return_whether() -> None:
+def test_what_gives_true_or_false_is_said_to_return_whether():
     """Who judges gives a verdict or a score, who tells gives a text."""
     kinds = [
         f"{path.relative_to(PACKAGE)}: {node.name}"

@@ -130,7 +130,7 @@ def dotted(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=dotted)
-def test_import_rule_holds(path: Path) -> None:
+def test_import_rule_holds(path):
     assert offences(imports(path), dotted(path)) == []
 
 
@@ -158,7 +158,7 @@ def test_import_rule_holds(path: Path) -> None:
         ("layerlab.blocks.x", "from layerlab.variants.models import pangu"),
     ],
 )
-def test_import_rule_can_fail(module: str, source: str) -> None:
+def test_import_rule_can_fail(module, source):
     assert offences(frozenset(imported(ast.parse(source), module)), module)
 
 
@@ -174,7 +174,7 @@ def test_import_rule_can_fail(module: str, source: str) -> None:
         ("tools.builtin_models.train", "from tools.builtin_models.card import card"),
     ],
 )
-def test_import_rule_allows_what_the_layers_are_for(module: str, source: str) -> None:
+def test_import_rule_allows_what_the_layers_are_for(module, source):
     assert offences(frozenset(imported(ast.parse(source), module)), module) == []
 
 
@@ -203,19 +203,19 @@ def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_circle():
     assert TopologicalSorter(graph()).prepare() is None, "it raises where there is a circle"
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
 
 
-def test_inspection_reaches_neither_training_nor_evaluation() -> None:
+def test_inspection_reaches_neither_training_nor_evaluation():
     parts = {part(module) for module in reached(graph(), "layerlab.cli.inspect")}
     assert "measures" in parts
     assert {"training", "experiments", "evaluation", "adaptation"} & parts == set()
 
 
-def test_folders_of_a_part_have_an_order() -> None:
+def test_folders_of_a_part_have_an_order():
     wrong = []
     for module, targets in graph().items():
         order = WITHIN.get(part(module) or "", "")
@@ -234,19 +234,19 @@ def _folder(module: str) -> str:
     return parts[2] if len(parts) > 3 else parts[1]
 
 
-def test_no_folder_holds_more_than_one_sees_at_once() -> None:
+def test_no_folder_holds_more_than_one_sees_at_once():
     counts = Counter(path.parent for path in FILES)
     crowded = {str(one.relative_to(ROOT)): n for one, n in counts.items() if n > MOST}
     assert crowded == {}
 
 
-def test_quantities_hold_measures_and_nothing_else() -> None:
+def test_quantities_hold_measures_and_nothing_else():
     files = sorted((PACKAGE / "measures" / "quantities").rglob("[a-z]*.py"))
     none = [one.name for one in files if "\nMEASURES = " not in one.read_text("utf-8")]
     assert files and none == []
 
 
-def test_an_engine_is_imported_in_one_file() -> None:
+def test_an_engine_is_imported_in_one_file():
     homes = defaultdict(set)
     for path in FILES:
         for name in imports(path):
@@ -255,7 +255,7 @@ def test_an_engine_is_imported_in_one_file() -> None:
     assert homes["lm_eval"], "the rule looks at what is there"
 
 
-def test_no_function_in_a_package_shares_its_name_with_a_submodule() -> None:
+def test_no_function_in_a_package_shares_its_name_with_a_submodule():
     for init in PACKAGE.rglob("__init__.py"):
         tree = ast.parse(init.read_text("utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -270,7 +270,7 @@ def test_no_function_in_a_package_shares_its_name_with_a_submodule() -> None:
         assert not public & beside, f"{init}: import would shadow {public & beside}"
 
 
-def test_importing_the_package_and_its_command_line_costs_nothing() -> None:
+def test_importing_the_package_and_its_command_line_costs_nothing():
     code = "import sys, layerlab, layerlab.cli.app; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
@@ -278,7 +278,7 @@ def test_importing_the_package_and_its_command_line_costs_nothing() -> None:
     assert not heavy & set(loaded.split())
 
 
-def test_every_file_holds_one_concept() -> None:
+def test_every_file_holds_one_concept():
     assert FILES
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in SOURCES
@@ -286,6 +286,6 @@ def test_every_file_holds_one_concept() -> None:
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
-def test_no_file_is_named_after_a_heap() -> None:
+def test_no_file_is_named_after_a_heap():
     stems = {path.stem.removeprefix("test_"): path for path in SOURCES}
     assert not FORBIDDEN & set(stems)

@@ -27,7 +27,7 @@ for code in json.loads(sys.argv[1]):
 
 
 @pytest.mark.full
-def test_the_notebook_runs_and_shows_its_results(tmp_path: Path) -> None:
+def test_the_notebook_runs_and_shows_its_results(tmp_path):
     done = python("-c", RUN, json.dumps(CODE), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = [line for line in done.stdout.splitlines() if line.startswith("SHOWN")]
@@ -35,13 +35,13 @@ def test_the_notebook_runs_and_shows_its_results(tmp_path: Path) -> None:
     assert "<iframe" in shown[0] and "<table" in shown[2]
 
 
-def test_the_notebook_is_stored_without_results() -> None:
+def test_the_notebook_is_stored_without_results():
     assert NOTEBOOK["nbformat"] == 4 and len({cell["id"] for cell in NOTEBOOK["cells"]}) > 4
     code = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
 
 
-def test_a_comparison_shows_its_rows_and_runs_nothing_of_a_name() -> None:
+def test_a_comparison_shows_its_rows_and_runs_nothing_of_a_name():
     row = {"arm": "<b>x</b>", "n": 3, "nats": 1.5, "verdict": "baseline", "said": "<i>x</i> is it"}
     shown = Comparison({"rows": [row]})._repr_html_()
     assert "&lt;b&gt;x" in shown and "<li>&lt;i&gt;x" in shown and "<b>" not in shown

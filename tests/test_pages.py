@@ -274,13 +274,13 @@ def follow(tmp_path_factory: pytest.TempPathFactory) -> Follow:
 
 @pytest.mark.full
 @pytest.mark.parametrize("page", PROMISED)
-def test_the_blocks_run_and_show_what_the_page_says(page: str, follow: Follow) -> None:
+def test_the_blocks_run_and_show_what_the_page_says(page, follow):
     folder, printed = follow(page)
     for promised in PROMISED[page]:
         assert promised in printed or (folder / promised).is_file(), f"{promised}\n{printed}"
 
 
-def test_every_block_of_every_page_is_followed() -> None:
+def test_every_block_of_every_page_is_followed():
     found = {
         path.relative_to(DOCS).as_posix(): path.read_text("utf-8") for path in DOCS.rglob("*.md")
     }
@@ -297,7 +297,7 @@ def test_every_block_of_every_page_is_followed() -> None:
 
 
 @pytest.mark.full
-def test_a_study_is_repeated_by_what_its_page_says(tmp_path: Path) -> None:
+def test_a_study_is_repeated_by_what_its_page_says(tmp_path):
     pages = sorted((DOCS / "studies").glob("*.md"))
     assert len(pages) > 30
     for page in pages:
@@ -309,14 +309,14 @@ def test_a_study_is_repeated_by_what_its_page_says(tmp_path: Path) -> None:
             Shell(tmp_path).type(line)
 
 
-def test_what_a_contributor_types_is_there(tmp_path: Path) -> None:
+def test_what_a_contributor_types_is_there(tmp_path):
     typed = [code for _, code in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))]
     assert len(typed) == 1
     for line in lines(typed[0]):
         Shell(tmp_path).type(line)
 
 
-def test_no_entry_of_a_table_is_of_a_block_that_is_gone() -> None:
+def test_no_entry_of_a_table_is_of_a_block_that_is_gone():
     for page, table in SMALLER.items():
         code = "".join(code for _, code in blocks(page))
         assert [words for words in table if words not in code] == []
@@ -339,6 +339,6 @@ def test_no_entry_of_a_table_is_of_a_block_that_is_gone() -> None:
         "torchrun --no_such_option 1 program.py",
     ],
 )
-def test_what_is_wrong_is_found_without_running_it(line: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_found_without_running_it(line, tmp_path):
     with pytest.raises((AssertionError, SystemExit, typer.TyperException)):
         Shell(tmp_path).type(line)

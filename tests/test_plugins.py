@@ -4,7 +4,6 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,34 +38,34 @@ def length(tmp_path: Path) -> Measure:
     return load(outside(tmp_path))[0]
 
 
-def test_measures_come_in_the_order_of_a_report() -> None:
+def test_measures_come_in_the_order_of_a_report():
     names = list(list_measures())
     documented = [name for name in ORDER if name in names]
     assert names[: len(documented)] == documented
     assert names[len(documented) :] == sorted(names[len(documented) :])
 
 
-def test_every_documented_measure_is_found() -> None:
+def test_every_documented_measure_is_found():
     assert set(ORDER) <= set(list_measures())
 
 
-def test_nothing_asked_for_means_the_default_set() -> None:
+def test_nothing_asked_for_means_the_default_set():
     assert [one.name for one in resolve()] == [
         one.name for one in list_measures().values() if one.default
     ]
 
 
-def test_a_loaded_measure_joins_the_default_set_even_when_it_is_costly(length: Measure) -> None:
+def test_a_loaded_measure_joins_the_default_set_even_when_it_is_costly(length):
     assert resolve(None, [replace(length, default=False)])[-1].name == "length"
 
 
-def test_options_in_brackets_replace_the_defaults_and_leave_the_others(length: Measure) -> None:
+def test_options_in_brackets_replace_the_defaults_and_leave_the_others(length):
     (changed,) = resolve(["length(epsilon=1, label='a,b')"], [length])
     assert changed.options == {**length.options, "epsilon": 1, "label": "a,b"}
     assert length.options["epsilon"] == 0.5
 
 
-def test_options_may_stand_in_a_table_as_a_report_has_them(length: Measure) -> None:
+def test_options_may_stand_in_a_table_as_a_report_has_them(length):
     first, second = resolve({"length": {"epsilon": 0.25}, "diversity": {}}, [length])
     assert first.options == {**length.options, "epsilon": 0.25} and second.name == "diversity"
     said = (
@@ -76,12 +75,12 @@ def test_options_may_stand_in_a_table_as_a_report_has_them(length: Measure) -> N
     refuses("epsilon", resolve, {"length": {"epsilon": "x"}}, [length])
 
 
-def test_one_string_names_several_measures_in_the_given_order(length: Measure) -> None:
+def test_one_string_names_several_measures_in_the_given_order(length):
     asked = resolve([" length(top=2), diversity, "], [length])
     assert [one.name for one in asked] == ["length", "diversity"]
 
 
-def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
+def test_a_measure_as_a_value_is_taken_as_it_is(length):
     assert resolve([length]) == [length]
 
 
@@ -132,59 +131,57 @@ def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
         ("length(top=1, top=2)", r"length\(top=\.\.\.\) is given twice; type it once"),
     ],
 )
-def test_what_cannot_be_measured_is_answered_in_one_line(
-    asked: str, answer: str, length: Measure
-) -> None:
+def test_what_cannot_be_measured_is_answered_in_one_line(asked, answer, length):
     refuses(answer, resolve, [asked], [length])
 
 
-def test_a_string_alone_is_a_list_of_names_and_a_measure_alone_is_itself(length: Measure) -> None:
+def test_a_string_alone_is_a_list_of_names_and_a_measure_alone_is_itself(length):
     assert [one.name for one in resolve("stream,diversity")] == ["stream", "diversity"]
     assert resolve(length) == [length]
 
 
 @pytest.mark.parametrize("asked", ["", [""], [], ()])
-def test_naming_nothing_is_answered_with_an_example(asked: Any) -> None:
+def test_naming_nothing_is_answered_with_an_example(asked):
     refuses("no measure is named; type for example", resolve, asked)
 
 
 @pytest.mark.parametrize("asked", [5, [5], ["stream", None]])
-def test_what_is_neither_a_name_nor_a_measure_is_answered_in_one_line(asked: Any) -> None:
+def test_what_is_neither_a_name_nor_a_measure_is_answered_in_one_line(asked):
     refuses(r"cannot read the measures .*; expected names with commas", resolve, asked)
 
 
-def test_a_choice_may_stand_without_quotes() -> None:
+def test_a_choice_may_stand_without_quotes():
     assert resolve("spectrum(dtype=float64)") == resolve("spectrum(dtype='float64')")
 
 
-def test_every_default_of_the_package_is_one_that_it_takes() -> None:
+def test_every_default_of_the_package_is_one_that_it_takes():
     for measure in list_measures().values():
         assert measure.given(**measure.options).options == measure.options
         assert set(measure.domains) <= set(measure.options)
 
 
-def test_an_option_without_a_default_takes_any_value(length: Measure) -> None:
+def test_an_option_without_a_default_takes_any_value(length):
     assert resolve(["length(seed=7)"], [length])[0].options["seed"] == 7
 
 
-def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_two_files_that_claim_one_name_are_told_apart(tmp_path):
     mine = load(outside(tmp_path, name="diversity"))
     refuses(r"two measures are called 'diversity'.*layerlab_loaded_mine", resolve, None, mine)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(
         UserError, match=r"no Python file at .*absent\.py; expected a file that ends"
     ):
         load(tmp_path / "absent.py")
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path):
     refuses("no Python file at", load, outside(tmp_path, file="mine.txt"))
 
 
 @pytest.mark.parametrize("foot", ["", "MEASURES = ()[0:]\nMEASURES = None", "MEASURES = (1,)"])
-def test_a_file_with_nothing_at_its_foot_is_told_what_to_add(tmp_path: Path, foot: str) -> None:
+def test_a_file_with_nothing_at_its_foot_is_told_what_to_add(tmp_path, foot):
     path = tmp_path / "empty.py"
     path.write_text(foot)
     refuses("declares no measures, parts or variants; expected a tup", load, path)
@@ -198,9 +195,7 @@ def test_a_file_with_nothing_at_its_foot_is_told_what_to_add(tmp_path: Path, foo
         ("\0", "as Python: line 1: source code string cannot contain null bytes"),
     ],
 )
-def test_a_file_that_is_not_python_is_answered_in_one_line(
-    tmp_path: Path, source: str, said: str
-) -> None:
+def test_a_file_that_is_not_python_is_answered_in_one_line(tmp_path, source, said):
     path = tmp_path / "broken.py"
     path.write_text(source)
     refuses(re.escape(said), load, path)
@@ -214,9 +209,7 @@ def test_a_file_that_is_not_python_is_answered_in_one_line(
         ("import os; os.listdir('/nowhere')", "failed while it was loaded: FileNotFoundError:"),
     ],
 )
-def test_a_file_that_fails_while_it_is_loaded_is_named_with_its_line(
-    line: str, did: str, tmp_path: Path
-) -> None:
+def test_a_file_that_fails_while_it_is_loaded_is_named_with_its_line(line, did, tmp_path):
     path = tmp_path / "broken.py"
     path.write_text(f"A = 1\n{line}\nMEASURES = ()\n")
     with pytest.raises(UserError) as caught:
@@ -226,7 +219,7 @@ def test_a_file_that_fails_while_it_is_loaded_is_named_with_its_line(
     assert "layerlab_loaded_broken" not in sys.modules
 
 
-def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it() -> None:
+def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it():
     chosen = with_saliency(resolve("stream,saliency(bins=8)"), "I am", " here", None)
     assert [one.name for one in chosen] == ["stream", "saliency"]
     options = chosen[1].options
@@ -237,7 +230,7 @@ def test_a_text_brings_its_saliency_and_keeps_what_was_asked_of_it() -> None:
     assert probe["foil"] == " there" and probe["text"].startswith("The lamp on the pier")
 
 
-def test_a_word_without_a_text_is_refused() -> None:
+def test_a_word_without_a_text_is_refused():
     assert "--foil asks about the next token of a text; type for example" in refusal(
         with_saliency, resolve("stream"), None, None, " there"
     )

@@ -50,31 +50,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return empty
 
 
-def test_a_first_report_takes_three_lines_and_an_own_comparison_five() -> None:
+def test_a_first_report_takes_three_lines_and_an_own_comparison_five():
     assert COMMANDS[:2] == ["pip install torch==2.13.0 .", "layerlab inspect MODEL"]
     made = COMMANDS.index("layerlab variants --new my_idea.py")
     assert COMMANDS[made + 1] == OWN  # with the first line, three in all
 
 
-def test_every_extra_is_named_by_what_it_is_for() -> None:
+def test_every_extra_is_named_by_what_it_is_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     start = (ROOT / "docs" / "start.md").read_text("utf-8").partition("Extras, as")[2]
     named = set(re.findall(r"`(\w+)`", start.partition("Or let")[0]))
     assert set(project["optional-dependencies"]) <= named
 
 
-def test_the_tree_names_every_folder_of_the_package() -> None:
+def test_the_tree_names_every_folder_of_the_package():
     (tree,) = blocks("text")
     folders = {path.parent.name for path in ROOT.glob("layerlab/*/__init__.py")}
     assert set(re.findall(r"(\w+)/", tree.partition("bench/")[0])) == folders | {"layerlab"}
 
 
-def test_there_is_something_to_run() -> None:
+def test_there_is_something_to_run():
     assert len(RUN) >= 4 and blocks("python")
 
 
 @pytest.mark.parametrize("command", REST)
-def test_a_command_of_set_up_exists(command: str) -> None:
+def test_a_command_of_set_up_exists(command):
     if command == ". .venv/bin/activate":
         assert "-m venv .venv" in MAKEFILE
     elif command.startswith("pip install "):
@@ -100,7 +100,7 @@ def typed(command: str, folder: Path, stdin: str = "") -> subprocess.CompletedPr
     return python("-m", "layerlab", *arguments, cwd=folder, stdin=stdin)
 
 
-def test_both_ways_are_taken() -> None:
+def test_both_ways_are_taken():
     assert {"| layerlab" in command for command in RUN} == {True, False}
     assert set(MORE) <= set(RUN)
 
@@ -120,7 +120,7 @@ def carried_out(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("command", RUN)
-def test_command_runs(command: str, folder: Path) -> None:
+def test_command_runs(command, folder):
     done = carried_out(command, folder)
     assert str(folder) not in done.stdout  # paths begin where one stands
     out = re.search(r"--out (\S+)", command)
@@ -137,7 +137,7 @@ def test_command_runs(command: str, folder: Path) -> None:
         assert (folder / out.group(1) / written).exists()
 
 
-def test_the_chinese_edition_has_the_same_commands_python_and_links() -> None:
+def test_the_chinese_edition_has_the_same_commands_python_and_links():
     chinese = (ROOT / "README.zh.md").read_text("utf-8")
     for language in ("console", "python"):
         assert blocks(language, chinese) == blocks(language)
@@ -148,6 +148,6 @@ def test_the_chinese_edition_has_the_same_commands_python_and_links() -> None:
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_runs(code: str, folder: Path) -> None:
+def test_python_runs(code, folder):
     done = python("-c", code, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -61,9 +61,7 @@ def manifests(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_finished_run_is_skipped_from_what_is_kept_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_skipped_from_what_is_kept_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     small: dict[str, Any] = {
         "name": "small",
@@ -119,7 +117,7 @@ def test_a_finished_run_is_skipped_from_what_is_kept_alone(
     assert not list((tmp_path / "again").glob("small/runs/*/model"))
 
 
-def test_what_is_kept_is_small() -> None:
+def test_what_is_kept_is_small():
     """A bound for what is committed, and a reason to look at what broke it."""
     for path in kept(RESULTS):
         size = (RESULTS / path).stat().st_size
@@ -128,7 +126,7 @@ def test_what_is_kept_is_small() -> None:
         assert size < most, f"{path} has {size:,} bytes"
 
 
-def test_what_is_kept_is_few_files() -> None:
+def test_what_is_kept_is_few_files():
     """A study draws the pictures of its comparison, which then keeps none of its own."""
     assert len(kept(RESULTS)) <= 250
 
@@ -139,13 +137,13 @@ def told(row: dict[str, Any]) -> tuple[Any, ...]:
     return (*parts, None if row.get("difference") is None else f"{row['difference']:.6g}")
 
 
-def test_every_stored_verdict_of_a_study_has_its_unit_and_its_scale() -> None:
+def test_every_stored_verdict_of_a_study_has_its_unit_and_its_scale():
     for file in sorted((RESULTS / "studies").glob("*/study.json")):
         for verdict in json.loads(file.read_text("utf-8"))["verdicts"]:
             assert verdict["unit"] and verdict["scale"], (file.parent.name, verdict["claim"])
 
 
-def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
+def test_a_stored_study_is_repeated_from_the_folder_of_the_project():
     """A command names no folder of the machine that it was typed on."""
     stored = sorted((RESULTS / "studies").glob("*/study.json"))
     commands = [json.loads(file.read_text("utf-8")).get("command", "") for file in stored]
@@ -154,7 +152,7 @@ def test_a_stored_study_is_repeated_from_the_folder_of_the_project() -> None:
 
 
 @pytest.mark.full
-def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
+def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules():
     """Every kept comparison follows from the kept runs: verdicts cannot be older than claims."""
     known = {one.name: one for one in declared(RESULTS)}
     for file in sorted(RESULTS.glob("*/comparison.json")):
@@ -170,7 +168,7 @@ def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
             ], again
 
 
-def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
+def test_the_page_says_every_verdict_with_its_number(tmp_path):
     given = saved(tmp_path)
     manifests(tmp_path)
     said = digest(tmp_path, [given])
@@ -193,7 +191,7 @@ def test_the_page_says_every_verdict_with_its_number(tmp_path: Path) -> None:
     assert "not final" not in said
 
 
-def test_a_recipe_beside_its_results_has_its_part_and_only_times_that_count(tmp_path: Path) -> None:
+def test_a_recipe_beside_its_results_has_its_part_and_only_times_that_count(tmp_path):
     given = saved(tmp_path)
     manifests(tmp_path)
     timed = ["llama-s1", "gpt2-s1"]
@@ -228,7 +226,7 @@ LADDERS = {
 
 
 @pytest.mark.parametrize("name", list(LADDERS))
-def test_a_ladder_has_its_sizes_and_what_they_say_together(name: str) -> None:
+def test_a_ladder_has_its_sizes_and_what_they_say_together(name):
     content = json.loads((RESULTS / name / "comparison.json").read_text("utf-8"))
     part = (RESULTS / "README.md").read_text("utf-8").partition(f"\n## {name}\n")[2]
     part = part.partition("\n## ")[0]
@@ -240,7 +238,7 @@ def test_a_ladder_has_its_sizes_and_what_they_say_together(name: str) -> None:
     assert "not distinguishable at 121 k, 242 k and 529 k parameters" in part
 
 
-def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:
+def test_a_partial_comparison_says_how_far_it_is(tmp_path):
     given = saved(tmp_path, {"llama": LOSSES["llama"], "gpt2": {1: 2.9}})
     manifests(tmp_path)
     said = digest(tmp_path, [given])
@@ -250,7 +248,7 @@ def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:
     assert "planned seeds are missing: this verdict is not final." in said
 
 
-def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -> None:
+def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path):
     found = [load_recipe(name) for name in list_packaged()]
     said = digest(tmp_path, found)
     many = [one for one in found if one.compare is not None]
@@ -265,7 +263,7 @@ def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -
     assert "smoke" not in said  # a single run compares nothing
 
 
-def test_what_has_to_be_known_beside_is_told(tmp_path: Path) -> None:
+def test_what_has_to_be_known_beside_is_told(tmp_path):
     """A remark, as of what a source printed, of rates, or of seeds that are missing."""
     twin = load_recipe("eight-residuals-twin")
     content = compare_runs(twin, []).content

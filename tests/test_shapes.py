@@ -141,7 +141,7 @@ def test_a_vector_is_no_matrix():
 
 
 @pytest.mark.full
-def test_shapes_are_as_annotated_and_another_one_is_found(tmp_path: Path) -> None:
+def test_shapes_are_as_annotated_and_another_one_is_found(tmp_path):
     wrong = tmp_path / "test_wrong.py"
     wrong.write_text(WRONG)
     left_out = [f"tests/{file}::test_{name}" for file, names in REPEATING.items() for name in names]

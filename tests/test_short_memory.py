@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import layerlab
 from layerlab.console.ending import run_app
 from layerlab.errors import UserError
-from layerlab.loading.batching import Side, find_batching, reads_ahead
+from layerlab.loading.batching import find_batching, reads_ahead
 from layerlab.loading.model import load_model
 from layerlab.measures.quantities.lipschitz import local_lipschitz
 from layerlab.observe.architecture.structure import anatomy
@@ -43,7 +42,7 @@ def short_in(model: Any, backward: bool) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_an_inspection_names_what_takes_less(tiny: Build, backward: bool) -> None:
+def test_an_inspection_names_what_takes_less(tiny, backward):
     model = short_in(tiny("llama"), backward)
     with pytest.raises(UserError) as told:
         layerlab.inspect(model, input_ids=[[1, 2, 3, 4]], measures=["lipschitz"], progress=False)
@@ -53,15 +52,15 @@ def test_an_inspection_names_what_takes_less(tiny: Build, backward: bool) -> Non
     assert "\n" not in said
 
 
-def test_so_does_a_search_for_a_precision(tiny: Build) -> None:
+def test_so_does_a_search_for_a_precision(tiny):
     model = short_in(tiny("llama"), backward=False)
     with pytest.raises(UserError, match=r"^out of memory .*; type --device auto, .*--context$"):
         layerlab.precision(model, input_ids=[[1, 2, 3, 4]], progress=False)
 
 
 def test_a_model_that_does_not_fit_while_it_is_loaded_ends_the_command_with_2(
-    tiny: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tiny, tmp_path, monkeypatch, capsys
+):
     tiny("llama").save_pretrained(tmp_path / "model")
     monkeypatch.setattr(nn.Module, "to", full)
 
@@ -74,9 +73,7 @@ def test_a_model_that_does_not_fit_while_it_is_loaded_ends_the_command_with_2(
     assert said.startswith("layerlab: out of memory (CUDA out of memory. Tried to allocate 2.00")
 
 
-def test_memory_that_ends_while_weights_are_read_is_no_fault_of_theirs(
-    tiny: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_ends_while_weights_are_read_is_no_fault_of_theirs(tiny, tmp_path, monkeypatch):
     tiny("llama").save_pretrained(tmp_path / "model")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
     with pytest.raises(UserError, match=r"^out of memory"):
@@ -92,8 +89,8 @@ def test_memory_that_ends_while_weights_are_read_is_no_fault_of_theirs(
     ],
 )
 def test_a_device_that_is_full_or_busy_is_told_from_one_that_is_absent(
-    tiny: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
-) -> None:
+    tiny, tmp_path, monkeypatch, error
+):
     tiny("llama").save_pretrained(tmp_path / "model")
     plain = torch.zeros
 
@@ -110,7 +107,7 @@ def test_a_device_that_is_full_or_busy_is_told_from_one_that_is_absent(
     assert "not here" not in said and "\n" not in said
 
 
-def test_a_measure_that_runs_out_is_not_taken_for_one_that_does_not_apply(tiny: Build) -> None:
+def test_a_measure_that_runs_out_is_not_taken_for_one_that_does_not_apply(tiny):
     with pytest.raises(torch.OutOfMemoryError):
         local_lipschitz(full, torch.ones(3, 4))
     model = short_in(tiny("llama"), backward=True)
@@ -119,7 +116,7 @@ def test_a_measure_that_runs_out_is_not_taken_for_one_that_does_not_apply(tiny: 
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_trial_that_runs_out_says_nothing_of_masks(tiny: Build, side: Side) -> None:
+def test_a_trial_that_runs_out_says_nothing_of_masks(tiny, side):
     """Else each sequence would be run by itself, and a model be taken for one that is blind."""
     model = short_in(tiny("llama"), backward=False)
     with pytest.raises(torch.OutOfMemoryError):
@@ -128,7 +125,7 @@ def test_a_trial_that_runs_out_says_nothing_of_masks(tiny: Build, side: Side) ->
         reads_ahead(model)
 
 
-def test_what_waits_on_a_device_without_memory_of_its_own_is_little() -> None:
+def test_what_waits_on_a_device_without_memory_of_its_own_is_little():
     own, shared = (device_schedule(torch.device(name)) for name in ("cuda", "mps"))
     assert shared.waiting_bytes + shared.tile_bytes <= 2**30
     assert replace(shared, waiting_bytes=own.waiting_bytes, tile_bytes=own.tile_bytes) == own

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.report.window import DESKTOP, LOCAL, PHONE, Tabs, tabs
+from tests.report.window import DESKTOP, LOCAL, PHONE, tabs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -89,14 +89,14 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 @pytest.mark.full
-def test_every_document_is_a_page(site: Path, pages: dict[Path, Page]) -> None:
+def test_every_document_is_a_page(site, pages):
     for path in [*PAGES, DOCS / "results" / "README.md"]:
         name = path.with_name("index.md") if path.name == "README.md" else path
         assert site / name.relative_to(DOCS).with_suffix(".html") in pages, path
 
 
 @pytest.mark.full
-def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:
+def test_every_page_is_in_the_navigation(site, pages):
     start = site / "index.html"
     reached, waiting = {start}, [start]
     while waiting:
@@ -110,7 +110,7 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
 
 
 @pytest.mark.full
-def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Page]) -> None:
+def test_every_link_of_the_site_leads_somewhere(pages):
     wrong = []
     for path, page in pages.items():
         for link in [*page.links, *page.fetched]:
@@ -126,21 +126,21 @@ def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Page]) -> None
 
 
 @pytest.mark.full
-def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_nothing_is_fetched_from_elsewhere(site, pages):
     assert [one for page in pages.values() for one in page.fetched if urlsplit(one).netloc] == []
     styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]+", styles) == []
 
 
 @pytest.mark.full
-def test_no_table_or_list_is_left_as_text(pages: dict[Path, Page], site: Path) -> None:
+def test_no_table_or_list_is_left_as_text(pages, site):
     for path in pages:
         for text in re.findall(r"<p>(.*?)</p>", path.read_text("utf-8"), re.DOTALL):
             assert not re.search(r"^(\| .* \|$|[-*] |\d+\. |```)", text, re.MULTILINE), path
 
 
 @pytest.mark.full
-def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+def test_the_reference_has_every_public_name(site, pages):
     import layerlab
 
     anchors = pages[site / "api.html"].anchors
@@ -149,7 +149,7 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
 
 
 @pytest.mark.full
-def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_stops_the_build(tmp_path):
     settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")
     (tmp_path / "docs" / "site").mkdir(parents=True)
@@ -162,7 +162,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) -> None:
+def test_a_browser_reads_it_from_disk_and_searches(site, browser):
     problems: list[str] = []
     asked: list[str] = []
     page = browser.take()
@@ -195,9 +195,7 @@ def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) ->
         ("weights only", "measures/matrices.html"),
     ],
 )
-def test_a_search_finds_the_page_of_what_one_calls_it(
-    site: Path, browser: Tabs, words: str, address: str
-) -> None:
+def test_a_search_finds_the_page_of_what_one_calls_it(site, browser, words, address):
     page = browser.take()
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("/")
@@ -212,7 +210,7 @@ def test_a_search_finds_the_page_of_what_one_calls_it(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["what-holds", "measures/lens", "add-a-variant", "api"])
-def test_no_page_of_the_site_breaks_a_rule(site: Path, browser: Tabs, name: str) -> None:
+def test_no_page_of_the_site_breaks_a_rule(site, browser, name):
     from tests.report.test_accessibility import violations
 
     for viewport, scheme in ((DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark")):
@@ -228,7 +226,7 @@ ROWS = "table[data-claims] tbody tr"
 
 
 @pytest.mark.full
-def test_a_session_is_copied_without_prompts_and_answers(site: Path, browser: Tabs) -> None:
+def test_a_session_is_copied_without_prompts_and_answers(site, browser):
     page = browser.take(permissions=["clipboard-read", "clipboard-write"])
     page.goto((site / "precision.html").as_uri())
     block = page.locator(".highlight").filter(has_text="$ layerlab precision llama").first
@@ -241,9 +239,7 @@ def test_a_session_is_copied_without_prompts_and_answers(site: Path, browser: Ta
 
 
 @pytest.mark.full
-def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(
-    site: Path, browser: Tabs
-) -> None:
+def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(site, browser):
     page = browser.take(viewport=DESKTOP)
     page.goto((site / "what-holds.html").as_uri())
     folds = page.locator("article details")
@@ -258,9 +254,7 @@ def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(
 
 
 @pytest.mark.full
-def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(
-    site: Path, browser: Tabs
-) -> None:
+def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(site, browser):
     page = browser.take(viewport=PHONE)
     page.goto((site / "results" / "index.html").as_uri())
     count = page.locator(ROWS).count()
@@ -282,7 +276,7 @@ def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(
 
 
 @pytest.mark.full
-def test_without_scripts_claims_are_a_plain_table(site: Path, browser: Tabs) -> None:
+def test_without_scripts_claims_are_a_plain_table(site, browser):
     page = browser.take(java_script_enabled=False)
     page.goto((site / "results" / "index.html").as_uri())
     table = page.locator("table").filter(has=page.locator("th", has_text="claim")).first
@@ -302,7 +296,7 @@ def slugs(text: str) -> Iterator[str]:
         yield f"{slug}-{seen[slug]}" if seen[slug] else slug
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_between_documents_lead_somewhere():
     wrong = []
     for path in WRITTEN:
         text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
@@ -318,7 +312,7 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert wrong == []
 
 
-def test_no_page_is_left_of_a_variant_that_is_gone() -> None:
+def test_no_page_is_left_of_a_variant_that_is_gone():
     from layerlab.variants.registry import home, variants
 
     own = {name for name in variants() if home(name).startswith("layerlab.")}

@@ -41,9 +41,7 @@ PLACES = {
         ("pangu23, Lemma 9", set()),
     ],
 )
-def test_a_citation_names_each_of_its_places_and_ends_with_its_sentence(
-    text: str, expected: set[tuple[str, str]]
-) -> None:
+def test_a_citation_names_each_of_its_places_and_ends_with_its_sentence(text, expected):
     assert set(COVERED["cited"](text, PLACES)) == expected
 
 
@@ -56,18 +54,18 @@ def test_a_citation_names_each_of_its_places_and_ends_with_its_sentence(
         ("test_a_model_of_7_layers", "pangu23", set()),
     ],
 )
-def test_the_name_of_a_test_says_what_it_holds(name: str, key: str, expected: set[str]) -> None:
+def test_the_name_of_a_test_says_what_it_holds(name, key, expected):
     assert COVERED["named"](name, PLACES[key]) == expected
 
 
-def test_a_place_of_which_nothing_speaks_is_an_error(tmp_path: Path) -> None:
+def test_a_place_of_which_nothing_speaks_is_an_error(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "places.toml").write_text('[pangu23]\n"Lemma 99" = "none"\n', "utf-8")
     with pytest.raises(ValueError, match="nothing speaks of pangu23: Lemma 99"):
         COVERED["covered"](tmp_path, [])
 
 
-def test_a_claim_on_a_place_that_is_not_in_the_list_is_an_error() -> None:
+def test_a_claim_on_a_place_that_is_not_in_the_list_is_an_error():
     def claimed(place: str) -> tuple[Any, ...]:
         said = {"scale": "", "word": "holds", "claim": "It is so."}
         return (SimpleNamespace(place=place, verdict=said, link="here"),)
@@ -79,7 +77,7 @@ def test_a_claim_on_a_place_that_is_not_in_the_list_is_an_error() -> None:
         COVERED["read_verdicts"]([claimed("pangu23, Lemma 1; pangu23, abstract")], PLACES)
 
 
-def test_a_recipe_cites_line_by_line_and_says_its_name(tmp_path: Path) -> None:
+def test_a_recipe_cites_line_by_line_and_says_its_name(tmp_path):
     folder = tmp_path / "layerlab" / "recipes"
     folder.mkdir(parents=True)
     lines = ("# Of pangu23, Lemma 1", 'claim = "Lemma 2 of another"')
@@ -95,7 +93,7 @@ def test_a_recipe_cites_line_by_line_and_says_its_name(tmp_path: Path) -> None:
     } == told
 
 
-def test_an_example_of_a_citation_is_no_place_of_it(tmp_path: Path) -> None:
+def test_an_example_of_a_citation_is_no_place_of_it(tmp_path):
     folder = tmp_path / "layerlab"
     folder.mkdir()
     text = '"""Print.\n\n    Source: pangu23, {}.\n    {}"""\n'

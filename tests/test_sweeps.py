@@ -15,13 +15,11 @@ ALL = 2 * EXAMPLES
 
 @settings(max_examples=ALL)
 @given(st.booleans())
-def test_a_property(value: bool) -> None:
+def test_a_property(value):
     assert value in {True, False}
 
 
-def test_a_property_draws_few_examples_where_the_sweeps_are_left_out(
-    request: pytest.FixtureRequest,
-) -> None:
+def test_a_property_draws_few_examples_where_the_sweeps_are_left_out(request):
     found: Any = next(one for one in request.session.items if one.name == "test_a_property")
     drawn = found.obj._hypothesis_internal_use_settings.max_examples
     brief = str(request.config.option.markexpr).endswith("and not full")
@@ -38,7 +36,7 @@ def case(path: Path, name: str, few: int | None = None) -> Any:
 @pytest.mark.parametrize(
     ("name", "cases", "kept"), [("form", 3, 3), ("form", 20, 7), ("laws_hold", 5, 1)]
 )
-def test_of_many_options_a_few_cases_stay_spread_evenly(name: str, cases: int, kept: int) -> None:
+def test_of_many_options_a_few_cases_stay_spread_evenly(name, cases, kept):
     path = Path("tests/variants/test_x.py")
     items: Any = [case(path, f"test_{name}[{place}]") for place in range(cases)]
     spared = [one.name for one in spare_cases(items)]
@@ -46,18 +44,18 @@ def test_of_many_options_a_few_cases_stay_spread_evenly(name: str, cases: int, k
     assert len(left) == kept <= CASES and left[0] == items[0].name
 
 
-def test_what_is_no_variant_keeps_all_its_cases() -> None:
+def test_what_is_no_variant_keeps_all_its_cases():
     path = Path("tests/model/test_x.py")
     items: Any = [case(path, f"test_form[{place}]") for place in range(40)]
     assert list(spare_cases(items)) == []
 
 
-def test_what_is_marked_so_keeps_as_many_as_the_mark_says() -> None:
+def test_what_is_marked_so_keeps_as_many_as_the_mark_says():
     items: Any = [case(Path("x.py"), f"test_form[{place}]", 3) for place in range(40)]
     assert len(items) - len(list(spare_cases(items))) == 3
 
 
-def test_parts_of_the_sweeps_are_all_of_them_and_what_is_no_sweep_is_in_each() -> None:
+def test_parts_of_the_sweeps_are_all_of_them_and_what_is_no_sweep_is_in_each():
     items: Any = [case(Path("x.py"), f"test[{place}]", place % 3 or None) for place in range(40)]
     sweeps = {one.name for one in items if one.get_closest_marker("full")}
     kept = [
@@ -69,7 +67,7 @@ def test_parts_of_the_sweeps_are_all_of_them_and_what_is_no_sweep_is_in_each() -
     assert sum(len(one & sweeps) for one in kept) == len(sweeps) == 26
 
 
-def test_a_part_is_one_of_as_many() -> None:
+def test_a_part_is_one_of_as_many():
     assert read_part("2/4") == (2, 4)
     for wrong in ("0/4", "5/4", "2", "x/4", ""):
         with pytest.raises(ValueError):

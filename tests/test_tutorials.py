@@ -97,19 +97,19 @@ def follow(tmp_path_factory: pytest.TempPathFactory) -> Follow:
 
 @pytest.mark.full
 @pytest.mark.parametrize("page", PROMISED)
-def test_the_steps_run_and_show_what_the_page_says(page: str, follow: Follow) -> None:
+def test_the_steps_run_and_show_what_the_page_says(page, follow):
     folder, printed = follow(page)
     for promised in PROMISED[page]:
         assert promised in printed or (folder / promised).is_file(), promised
 
 
-def test_every_tutorial_is_followed() -> None:
+def test_every_tutorial_is_followed():
     pages = {f"tutorials/{path.name}" for path in (DOCS / "tutorials").glob("*.md")}
     assert pages <= set(PROMISED)
 
 
 @pytest.mark.parametrize("page", PROMISED)
-def test_every_block_is_run_or_saved(page: str) -> None:
+def test_every_block_is_run_or_saved(page):
     text = (DOCS / page).read_text("utf-8")
     assert len(steps(page)) == len(re.findall(r"^```\w", text, re.MULTILINE)) > 1
     for language, title, code in steps(page):
@@ -117,7 +117,7 @@ def test_every_block_is_run_or_saved(page: str) -> None:
         assert title or language == "python" or code.startswith("$ ")
 
 
-def test_set_up_exists() -> None:
+def test_set_up_exists():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     lines = re.findall(r"^\$ (make \w+)$", (DOCS / "start.md").read_text("utf-8"), re.MULTILINE)
     assert lines == ["make demo"]
@@ -125,7 +125,7 @@ def test_set_up_exists() -> None:
     assert re.search(r"^demo:", makefile, re.MULTILINE)
 
 
-def test_a_translation_has_the_steps_of_its_page() -> None:
+def test_a_translation_has_the_steps_of_its_page():
     translated = [path.relative_to(DOCS / "zh") for path in (DOCS / "zh").rglob("*.md")]
     assert translated
     for name in translated:

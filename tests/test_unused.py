@@ -22,7 +22,7 @@ def idle(source: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_no_private_function_is_left_that_nothing_calls() -> None:
+def test_no_private_function_is_left_that_nothing_calls():
     found = {
         path.relative_to(PACKAGE).as_posix(): names
         for path in PACKAGE.rglob("*.py")
@@ -31,7 +31,7 @@ def test_no_private_function_is_left_that_nothing_calls() -> None:
     assert found == {}, "delete it, or call it"
 
 
-def test_a_function_that_nothing_calls_would_be_found() -> None:
+def test_a_function_that_nothing_calls_would_be_found():
     source = (
         "def _deep(x):\n    return _deep(x)\n\n\ndef _used(x):\n    return x\n\n\nFIRST = _used(1)"
     )

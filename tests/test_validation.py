@@ -3,7 +3,6 @@
 import math
 import os
 import subprocess
-from typing import Any
 
 import pytest
 import torch
@@ -20,38 +19,38 @@ LENGTH = Constraint(kind=int | None, least=1)
 
 
 @given(st.one_of(st.floats(), st.integers()))
-def test_a_range_holds_the_numbers_between_its_limits(value: float) -> None:
+def test_a_range_holds_the_numbers_between_its_limits(value):
     assert (value in SHARE) == (0 < value <= 1)
 
 
 @pytest.mark.parametrize("value", [True, "1", None, [1], 1j, math.nan, 0, -math.inf])
-def test_what_is_no_number_in_the_range_is_outside(value: Any) -> None:
+def test_what_is_no_number_in_the_range_is_outside(value):
     assert value not in SHARE
 
 
 @pytest.mark.parametrize(("value", "inside"), [(None, True), (1, True), (0, False), (1.0, False)])
-def test_an_open_length_is_none_or_a_whole_number(value: Any, inside: bool) -> None:
+def test_an_open_length_is_none_or_a_whole_number(value, inside):
     assert (value in LENGTH) == inside
 
 
 @pytest.mark.parametrize("value", [math.inf, 10**400])
-def test_a_number_without_a_limit_is_still_a_float(value: Any) -> None:
+def test_a_number_without_a_limit_is_still_a_float(value):
     assert value not in Constraint(kind=float)
 
 
-def test_a_domain_says_itself_in_words() -> None:
+def test_a_domain_says_itself_in_words():
     assert str(SHARE) == "a number above 0 and at most 1"
     assert str(LENGTH) == "None or a whole number at least 1"
     assert str(Constraint(kind=str, choices=("a", "b"))) == "'a' or 'b'"
     assert str(Constraint(kind=list)) == "list"
 
 
-def test_a_whole_number_for_a_float_becomes_one() -> None:
+def test_a_whole_number_for_a_float_becomes_one():
     options = MEASURES[0].given(tolerance=1).options
     assert isinstance(options["tolerance"], float)
 
 
-def test_a_value_of_many_lines_is_answered_in_one() -> None:
+def test_a_value_of_many_lines_is_answered_in_one():
     with pytest.raises(
         UserError, match=r"option steps .* got tensor\(.*expected a whole"
     ) as caught:
@@ -62,13 +61,13 @@ def test_a_value_of_many_lines_is_answered_in_one() -> None:
 @pytest.mark.parametrize(
     "word", ["a b", "it's", "\x1b[31mred's \\", "two\nlines", "\udcff\xe9\u202e", ""]
 )
-def test_a_shell_reads_the_words_of_a_command_and_no_page_shows_a_control(word: str) -> None:
+def test_a_shell_reads_the_words_of_a_command_and_no_page_shows_a_control(word):
     line = join_words(["printf", "%s", word])
     assert line.isprintable()
     found = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
     assert found.stdout == os.fsencode(word)
 
 
-def test_a_table_is_no_list_of_its_names() -> None:
+def test_a_table_is_no_list_of_its_names():
     with pytest.raises(UserError, match=r"formats is .*; expected .*list of texts"):
         layerlab.inspect("pre-norm", formats={"bf16": 3})

@@ -58,7 +58,7 @@ def run(installed: Path, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_wheel_holds_every_file_of_the_package(wheel):
     here = {
         path.relative_to(ROOT).as_posix()
         for path in PACKAGE.rglob("*")
@@ -67,12 +67,12 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert here - contents(wheel) == set()
 
 
-def test_wheel_holds_what_is_not_python(wheel: Path) -> None:
+def test_wheel_holds_what_is_not_python(wheel):
     suffixes = {Path(name).suffix for name in contents(wheel) if name.startswith("layerlab/")}
     assert {".html", ".js", ".css", ".txt", ".json", ".safetensors", ".toml"} <= suffixes
 
 
-def test_wheel_holds_the_tables_of_benchmarks(wheel: Path) -> None:
+def test_wheel_holds_the_tables_of_benchmarks(wheel):
     names = contents(wheel)
     for file in (
         "data/catalog.toml",
@@ -84,13 +84,13 @@ def test_wheel_holds_the_tables_of_benchmarks(wheel: Path) -> None:
     assert any(re.match(r"layerlab/recipes/library/adaptation/.+\.toml", name) for name in names)
 
 
-def test_wheel_holds_no_questions(wheel: Path) -> None:
+def test_wheel_holds_no_questions(wheel):
     data = (".csv", ".jsonl", ".parquet", ".zip", ".gz", ".lst")
     library = "layerlab/report/static/plotly-cartesian.min.js.gz"
     assert [name for name in contents(wheel) if name.endswith(data)] == [library]
 
 
-def test_wheel_holds_no_tests_and_nothing_beside_the_package(wheel: Path) -> None:
+def test_wheel_holds_no_tests_and_nothing_beside_the_package(wheel):
     tops = {name.split("/")[0] for name in contents(wheel)}
     assert {re.sub(r"-.*\.dist-info", "-info", top) for top in tops} == {
         "layerlab",
@@ -100,24 +100,24 @@ def test_wheel_holds_no_tests_and_nothing_beside_the_package(wheel: Path) -> Non
     assert not [name for name in contents(wheel) if tests.search(name)]
 
 
-def test_wheel_carries_the_licence(wheel: Path) -> None:
+def test_wheel_carries_the_licence(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in contents(wheel))
 
 
 @pytest.mark.full
-def test_installed_command_gives_help(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_gives_help(installed, tmp_path):
     assert "inspect" in run(installed, tmp_path, "--help")
 
 
 @pytest.mark.full
-def test_installed_command_inspects_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_inspects_from_an_empty_folder(installed, tmp_path):
     options = ("--measures", "diversity,attention", "--context", "32", "--samples", "1")
     run(installed, tmp_path / "empty", "inspect", *options, "--out", "report")
     assert (tmp_path / "empty" / "report" / "report.html").stat().st_size > 10_000
 
 
 @pytest.mark.full
-def test_installed_package_is_the_one_that_runs(installed: Path, tmp_path: Path) -> None:
+def test_installed_package_is_the_one_that_runs(installed, tmp_path):
     code = "import layerlab; print(layerlab.__file__)"
     where = subprocess.run(
         [sys.executable, "-c", code],

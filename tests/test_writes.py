@@ -119,7 +119,7 @@ def writers(source: str) -> Iterator[str]:
 
 
 @pytest.mark.full
-def test_everything_is_written_through_one_mechanism_or_is_named_here() -> None:
+def test_everything_is_written_through_one_mechanism_or_is_named_here():
     files = ((path.relative_to(PACKAGE).as_posix(), path) for path in PACKAGE.rglob("*.py"))
     found = {
         f"{name} {one}"
@@ -131,7 +131,7 @@ def test_everything_is_written_through_one_mechanism_or_is_named_here() -> None:
     assert set(REASONS) - found == set(), "these write nothing any more"
 
 
-def test_what_writes_otherwise_would_be_found() -> None:
+def test_what_writes_otherwise_would_be_found():
     for line in (
         'Path("a").write_text("x")',
         'open(file, "w")',

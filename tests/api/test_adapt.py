@@ -74,7 +74,7 @@ def weights(adapted: AdaptationResult, arm: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.full
-def test_every_stage_is_told_and_tables_are_whole(whole: AdaptationResult) -> None:
+def test_every_stage_is_told_and_tables_are_whole(whole):
     assert all(one["finished"] and one["seconds"] >= 0 for one in whole.content["stages"])
     scores = whole.frame("scores")
     assert set(scores["after"]) == {"base", "vocabulary", "pretrain", "tune"}
@@ -93,7 +93,7 @@ def test_every_stage_is_told_and_tables_are_whole(whole: AdaptationResult) -> No
 
 
 @pytest.mark.full
-def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -> None:
+def test_the_last_models_load_and_differ_between_arms(whole):
     assert whole.model("alone").config.vocab_size == 288
     first, second = (weights(whole, arm) for arm in ("replay", "alone"))
     assert any(not torch.equal(first[name], second[name]) for name in first)
@@ -101,7 +101,7 @@ def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -
 
 
 @pytest.mark.full
-def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
+def test_a_terminal_shows_it_in_25_lines(whole):
     lines = whole.summary(100).splitlines()
     assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
     assert any("alone, forgetting:" in line and "against replay" in line for line in lines)
@@ -109,9 +109,7 @@ def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
 
 
 @pytest.mark.full
-def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
-    whole: AdaptationResult, folder: Path, monkeypatch: Any
-) -> None:
+def test_nothing_runs_twice_and_an_arm_that_is_added_shares(whole, folder, monkeypatch):
     begun: list[str] = []
     monkeypatch.setattr(adapt.NullProgress, "begin", lambda self, name, steps=0: begun.append(name))
     again = layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
@@ -123,7 +121,7 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
 
 
 @pytest.mark.full
-def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
+def test_a_plan_tells_what_is_finished(whole, folder):
     expected = layerlab.estimate_adaptation(recipe(folder, arm=ARMS), out=folder / "whole")
     assert all(row.finished for row in expected.rows) and expected.left == 0
     # What they read, and not what was guessed of their texts.
@@ -150,9 +148,7 @@ def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) ->
 
 
 @pytest.mark.full
-def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
-    whole: AdaptationResult, folder: Path
-) -> None:
+def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(whole, folder):
     stages = folder / "out" / "lessons" / "stages"
     done: dict[str, int] = {}
     ended = python("-c", PROGRAM, folder, json.dumps(KILLED), cwd=Path.cwd())
@@ -173,16 +169,14 @@ def test_killed_in_each_stage_it_ends_with_the_weights_of_one_that_was_not(
 
 
 @pytest.mark.full
-def test_a_model_that_is_there_is_adapted_without_text(tmp_path: Path) -> None:
+def test_a_model_that_is_there_is_adapted_without_text(tmp_path):
     content = {"name": "there", "base": {"model": "pre-norm"}}
     found = layerlab.adapt(content, out=tmp_path, progress=False)
     assert found.models == {"there": "pre-norm"} and found.content["base"][0]["parameters"] > 1000
 
 
 @pytest.mark.full
-def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(tmp_path, monkeypatch):
     data = tmp_path / "none"
     monkeypatch.setenv("LAYERLAB_DATA", str(data))
     content = {
@@ -218,7 +212,7 @@ def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
     assert before["score"]["PIQA"] == 1 - after["score"]["PIQA"]
 
 
-def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> None:
+def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path):
     def record(question: str, score: float) -> dict[str, Any]:
         about = {"benchmark": "piqa", "subject": "all", "scoring": "choice_ll", "arm": "x"}
         return {**about, "task": "piqa", "shots": {"asked": 0}, "scores": {question: score}}
@@ -242,7 +236,7 @@ def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> Non
     assert "evaluate after tune (three): this run and 'base' have no question" in str(found)
 
 
-def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
+def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.txt").write_text(f"{name} text, of some words.\n\n" * 40)
@@ -261,7 +255,7 @@ def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
+def test_what_cannot_be_adapted_is_one_line(tmp_path, tiny):
     tiny("llama").save_pretrained(tmp_path / "bare")
     diverging = recipe(tmp_path)
     diverging["base"]["recipe"]["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
@@ -280,7 +274,7 @@ def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
 
 
 @pytest.mark.full
-def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folder: Path) -> None:
+def test_a_stage_that_was_changed_is_not_believed(whole, folder):
     """What an arm scored cannot be raised beside the program."""
     for file in sorted((folder / "whole" / "lessons" / "stages").glob("*/stage.json")):
         kept = file.read_text("utf-8")
@@ -300,7 +294,7 @@ def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folde
 
 
 @pytest.mark.full
-def test_what_a_kill_left_of_a_stage_goes_and_is_not_sealed(tmp_path: Path) -> None:
+def test_what_a_kill_left_of_a_stage_goes_and_is_not_sealed(tmp_path):
     content = {"name": "there", "base": {"model": "pre-norm"}}
     layerlab.adapt(content, out=tmp_path, progress=False)
     (kept,) = tmp_path.glob("there/stages/*/stage.json")

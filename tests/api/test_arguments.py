@@ -37,7 +37,7 @@ def arguments(name: str) -> list[inspect.Parameter]:
     [object(), b"bytes", 3 + 1j, [object()], [b"bytes"]],
     ids=["object", "bytes", "complex", "list of objects", "list of bytes"],
 )
-def test_what_no_argument_can_be_is_refused_by_its_name(name: str, value: Any) -> None:
+def test_what_no_argument_can_be_is_refused_by_its_name(name, value):
     function = getattr(layerlab, name)
     known = arguments(name)
     needed = {
@@ -71,7 +71,7 @@ KINDS: Kinds = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_is_of_its_kind_or_the_line_says_which(kind: str) -> None:
+def test_a_value_is_of_its_kind_or_the_line_says_which(kind):
     annotation, right, wrong, words = KINDS[kind]
 
     def take(value=0):
@@ -86,14 +86,14 @@ def test_a_value_is_of_its_kind_or_the_line_says_which(kind: str) -> None:
         assert f"expected {words}: type help(lab.take)" in line
 
 
-def test_a_public_function_is_one_object_with_the_signature_of_its_own() -> None:
+def test_a_public_function_is_one_object_with_the_signature_of_its_own():
     assert layerlab.train is layerlab.train
     assert pickle.loads(pickle.dumps(layerlab.train)) is layerlab.train
     with pytest.raises(TypeError, match="unexpected keyword argument 'recipes'"):
         layerlab.train(recipes="a.toml")
 
 
-def test_what_is_declared_as_anything_is_refused_in_a_line_as_well() -> None:
+def test_what_is_declared_as_anything_is_refused_in_a_line_as_well():
     for value in (3, b"x", [], {}, np.zeros(3), object()):
         refuses("^", layerlab.evaluate, "nothing", policy=value)
         refuses("^", layerlab.retrofit, value, "llama")
@@ -106,7 +106,7 @@ def test_what_is_declared_as_anything_is_refused_in_a_line_as_well() -> None:
     )
 
 
-def test_errors_of_a_function_itself_pass() -> None:
+def test_errors_of_a_function_itself_pass():
     def fail(value: int) -> None:
         raise UserError(f"{value} is too small")
 

@@ -1,7 +1,6 @@
 """Timing and stages of adaptation as functions: what Python alone can give them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +18,12 @@ from layerlab import UserError, bench_latency, change_vocabulary
         ({"models": [Path("none")]}, "none"),
     ],
 )
-def test_what_no_size_and_no_model_is_is_one_line(given: dict[str, Any], said: str) -> None:
+def test_what_no_size_and_no_model_is_is_one_line(given, said):
     with pytest.raises(UserError, match=said):
         bench_latency(**{"models": "llama", "progress": False, **given})
 
 
-def test_a_size_of_a_vocabulary_may_be_a_number(tmp_path: Path) -> None:
+def test_a_size_of_a_vocabulary_may_be_a_number(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("an appeal", encoding="utf-8")
     with pytest.raises(UserError, match="there is no tokenizer 'none'"):

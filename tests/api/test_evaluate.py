@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 import layerlab
 from layerlab.errors import Interrupted
-from layerlab.evaluation.results.result import EvaluationResult, load_result
+from layerlab.evaluation.results.result import load_result
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.full
 __all__ = ["shelf", "whole"]
 
 
-def test_official_averages_are_those_of_the_subjects(whole: EvaluationResult) -> None:
+def test_official_averages_are_those_of_the_subjects(whole):
     frame = whole.frame("subjects")
     finance = frame[frame.benchmark == "financeiq"]
     assert whole.score("financeiq") == pytest.approx(finance.score.mean())
@@ -40,7 +39,7 @@ def test_official_averages_are_those_of_the_subjects(whole: EvaluationResult) ->
     assert row(whole, "fineval")["n"] == fineval.n.sum()
 
 
-def test_chance_examples_and_groups_stand_beside(whole: EvaluationResult) -> None:
+def test_chance_examples_and_groups_stand_beside(whole):
     assert row(whole, "boolq")["chance"] == 0.5 and row(whole, "financeiq")["chance"] == 0.25
     assert row(whole, "financeiq")["shots"]["asked"] == 5
     assert row(whole, "ax-b")["other"].keys() == {"mcc"}
@@ -55,14 +54,14 @@ def test_chance_examples_and_groups_stand_beside(whole: EvaluationResult) -> Non
     }
 
 
-def test_what_is_not_here_is_named_with_how_to_get_it(whole: EvaluationResult, shelf: Path) -> None:
+def test_what_is_not_here_is_named_with_how_to_get_it(whole, shelf):
     (left,) = whole.content["left_out"]
     assert left["benchmark"] == "piqa" and "PIQA is not here: expected" in left["reason"]
     assert "get it from github.com/ybisk" in left["reason"]
     assert "left out: PIQA" in whole.summary()
 
 
-def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
+def test_rows_of_the_source_are_labelled(whole):
     frame = whole.frame("published")
     assert set(frame["from"]) == {"published", "measured here"}
     assert set(frame.table) == {5, 6, 8, 9}
@@ -72,13 +71,13 @@ def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     assert "measured here are the first" not in whole.summary(200)
 
 
-def test_a_part_beside_published_scores_is_called_one(shelf: Path) -> None:
+def test_a_part_beside_published_scores_is_called_one(shelf):
     said = "measured here are the first 2 of each subject's questions, published are all"
     assert said in run(shelf, "boolq", compare=True, limit=2).content["remarks"]
     assert said not in run(shelf, "boolq", limit=2).content["remarks"]
 
 
-def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -> None:
+def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf):
     model = candidate(4096).model
     with torch.no_grad():
         model.get_output_embeddings().weight.zero_()
@@ -96,9 +95,7 @@ def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -
     assert difference["difference"] == pytest.approx(0.25 - other.score("financeiq"))
 
 
-def test_the_group_of_plain_lm_eval_has_the_same_score(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_group_of_plain_lm_eval_has_the_same_score(shelf, monkeypatch):
     from lm_eval.evaluator import evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -117,9 +114,7 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
         assert ours.score(name) == pytest.approx(found["groups"][f"layerlab_{name}"]["score,none"])
 
 
-def test_a_tokenizer_that_takes_more_is_asked_anew(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_that_takes_more_is_asked_anew(shelf, tmp_path, monkeypatch):
     monkeypatch.setattr(LoadedModel, "context", None)  # as of a model without positions
     words, asked, ask = copy.deepcopy(tokenizer()), [], sitting.run_task
     monkeypatch.setattr(
@@ -131,9 +126,7 @@ def test_a_tokenizer_that_takes_more_is_asked_anew(
     assert len(asked) == 2
 
 
-def test_a_second_run_goes_on_after_the_last_finished_task(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_goes_on_after_the_last_finished_task(shelf, tmp_path, monkeypatch):
     answered: list[str] = []
     ask = sitting.run_task
 
@@ -160,9 +153,7 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
 
 
 @pytest.mark.parametrize("changed", ["scorer", "template", "end", "special", "weights on disk"])
-def test_what_is_kept_is_not_taken_for_something_else(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
+def test_what_is_kept_is_not_taken_for_something_else(shelf, tmp_path, monkeypatch, changed):
     """Neither that of other code, nor of another way to write, nor of another model."""
     speaking = copy.deepcopy(tokenizer())
     speaking.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -228,9 +219,7 @@ def bend_a_method(model: Any) -> None:
     "change",
     [put_another_activation, stretch_positions, scale_attention, hang_in_a_hook, bend_a_method],
 )
-def test_a_model_that_was_changed_in_memory_is_asked_anew(
-    shelf: Path, tmp_path: Path, change: Any
-) -> None:
+def test_a_model_that_was_changed_in_memory_is_asked_anew(shelf, tmp_path, change):
     """Its weights and its configuration are the same."""
     model = copy.deepcopy(candidate(512).model)
 
@@ -243,7 +232,7 @@ def test_a_model_that_was_changed_in_memory_is_asked_anew(
     assert keys() == 2
 
 
-def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
+def test_what_is_written_can_be_read(shelf, tmp_path):
     found = run(shelf, "boolq", out=tmp_path / "out")
     assert load_result(tmp_path / "out").content == found.content
     assert load_result(tmp_path / "out" / "results.json").to_json() == found.to_json()
@@ -255,9 +244,7 @@ def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob(".*"))
 
 
-def test_differences_to_an_earlier_run(
-    shelf: Path, whole: EvaluationResult, tmp_path: Path
-) -> None:
+def test_differences_to_an_earlier_run(shelf, whole, tmp_path):
     same = run(shelf, against=whole, limit=2)
     parts = [one for one in same.content["compared"] if one.get("complete", True)]
     assert {one["difference"] for one in parts} == {0.0} == {one["error"] for one in parts}
@@ -276,9 +263,7 @@ def test_differences_to_an_earlier_run(
     assert "asked differently: FinanceIQ: 1 example here, 5 there" in other.content["remarks"]
 
 
-def test_models_of_one_name_are_compared_with_those_of_their_folders(
-    shelf: Path, tmp_path: Path
-) -> None:
+def test_models_of_one_name_are_compared_with_those_of_their_folders(shelf, tmp_path):
     places = [tmp_path / one / "mine" for one in ("a", "b")]
     for place, spread in zip(places, (0.02, 0.5), strict=True):
         candidate(512, initializer_range=spread).model.save_pretrained(place)
@@ -292,7 +277,7 @@ def test_models_of_one_name_are_compared_with_those_of_their_folders(
     assert [row["difference"] for row in rows] == [0.0, 0.0]
 
 
-def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
+def test_what_a_precision_costs(shelf, tmp_path):
     policy = tmp_path / "policy.toml"
     layerlab.Policy(format="bf16", keep=("lm_head",)).save(policy)
     found = run(shelf, "boolq", format="int4", policy=policy, limit=4)
@@ -305,7 +290,7 @@ def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     assert "What a precision costs" in found.summary()
 
 
-def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_read_for_their_hash_once(shelf, monkeypatch):
     from layerlab.loading import model as module
 
     hashed: list[Any] = []
@@ -322,7 +307,7 @@ def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("scoring", ["mean_nll", "gen"])
-def test_other_scorings(shelf: Path, scoring: str) -> None:
+def test_other_scorings(shelf, scoring):
     found = run(shelf, "financeiq,boolq,piqa", scoring=scoring, limit=1)
     assert row(found, "financeiq")["scoring"] == scoring
     expected = "choice_ll" if scoring == "gen" else scoring
@@ -332,7 +317,7 @@ def test_other_scorings(shelf: Path, scoring: str) -> None:
     assert ("BoolQ: not scored by gen" in found.content["remarks"]) == (scoring == "gen")
 
 
-def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explained_examples(shelf, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     fineval = find_benchmark("fineval")
     tasks = sitting.load_tasks(task_configs(fineval, "cot")[:1])
@@ -342,7 +327,7 @@ def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.samples[0]["prompt"].count("因为") == 5
 
 
-def test_two_models_beside_each_other(shelf: Path) -> None:
+def test_two_models_beside_each_other(shelf):
     models = [candidate(512).model, candidate(512, hidden_size=16, head_dim=4).model]
     found = run(shelf, "boolq", model=models)
     names = [one["arm"] for one in found.content["arms"]]
@@ -350,9 +335,7 @@ def test_two_models_beside_each_other(shelf: Path) -> None:
     assert found.score("boolq", names[1]) == found.content["benchmarks"][1]["score"]
 
 
-def test_another_folder_of_data_gives_the_same_questions(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_folder_of_data_gives_the_same_questions(shelf, tmp_path, monkeypatch):
     """Where data lies is no part of what is asked, so that kept answers are found again."""
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path / "none"))
     first = run(shelf, "boolq", limit=1, out=tmp_path / "out")
@@ -362,7 +345,7 @@ def test_another_folder_of_data_gives_the_same_questions(
     assert again.score("boolq") == first.score("boolq")
 
 
-def test_chat(shelf: Path) -> None:
+def test_chat(shelf):
     assert refusal(run, shelf, "boolq", chat=True) == (
         "the tokenizer of LlamaForCausalLM has no chat template, which --chat takes prompts from; "
         "leave --chat out, or set its chat_template"
@@ -384,13 +367,13 @@ def test_chat(shelf: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pre-norm", "llama"])
-def test_built_in_models_are_asked(shelf: Path, name: str) -> None:
+def test_built_in_models_are_asked(shelf, name):
     found = layerlab.evaluate(name, "boolq", data=shelf, progress=False, limit=3)
     assert found.content["arms"][0]["arm"] == name
     assert row(found, "boolq")["n"] == 3
 
 
-def test_a_model_of_others_on_real_questions(data: Path) -> None:
+def test_a_model_of_others_on_real_questions(data):
     """Real files of a benchmark, and a trained model with a tokenizer of SentencePiece."""
     found = layerlab.evaluate(
         str(data / "model-stories260K" / "hf"), "piqa", data=data, progress=False, limit=5

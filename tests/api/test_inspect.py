@@ -199,7 +199,7 @@ def test_saliency_and_features_are_asked_for_as_on_the_command_line():
         layerlab.inspect("llama", foil=" is", **quick)
 
 
-def test_the_loss_is_that_of_all_predicted_tokens() -> None:
+def test_the_loss_is_that_of_all_predicted_tokens():
     model = built("llama").eval()
     ids = torch.randint(
         3, model.config.vocab_size, (2, 24), generator=torch.Generator().manual_seed(0)
@@ -218,7 +218,7 @@ def test_the_loss_is_that_of_all_predicted_tokens() -> None:
     assert read.models[0]["loss_nats"] is None
 
 
-def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
+def test_a_model_that_has_seen_the_next_token_has_no_loss():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 40}
     model = BertForMaskedLM(BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes))
@@ -234,7 +234,7 @@ def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
 
 
 @pytest.mark.full
-def test_a_model_whose_saved_policy_is_not_applied_is_said_to_lack_it(tiny, tmp_path) -> None:
+def test_a_model_whose_saved_policy_is_not_applied_is_said_to_lack_it(tiny, tmp_path):
     low = layerlab.apply_precision(tiny("llama"), layerlab.Policy(format="bf16", keep=["lm_head"]))
     low.save_pretrained(tmp_path / "low")
 
@@ -250,7 +250,7 @@ def test_a_model_whose_saved_policy_is_not_applied_is_said_to_lack_it(tiny, tmp_
     assert notes(low, **ids) == []
 
 
-def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
+def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny):
     model = tiny("llama")
     model.lm_head = torch.nn.Linear(model.lm_head.in_features, 9, bias=False)
     with pytest.raises(UserError, match=r"holds token 12, the vocabulary of .* has 9 entries"):
@@ -259,7 +259,7 @@ def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["gemma4_text", "cpmant", "musicgen"])
-def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(family) -> None:
+def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(family):
     model = recipe.build(family)
     found = layerlab.inspect(model, input_ids=torch.arange(3, 43), progress=False)
     assert len(found.frame("attention")) == 8
@@ -268,7 +268,7 @@ def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(
 
 
 @pytest.mark.full
-def test_heads_of_two_attentions_in_a_block_are_told_apart() -> None:
+def test_heads_of_two_attentions_in_a_block_are_told_apart():
     ids = torch.arange(3, 43)
     found = layerlab.inspect(recipe.build("longcat_flash"), input_ids=ids, progress=False)
     for name in ("attention", "spectrum"):

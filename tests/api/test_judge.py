@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.logs.written import ROWS, write_csv
 
@@ -15,7 +14,7 @@ print([name for name in ("torch", "transformers") if name in sys.modules])
 """
 
 
-def test_a_verdict_on_logs_loads_no_torch(tmp_path: Path) -> None:
+def test_a_verdict_on_logs_loads_no_torch(tmp_path):
     for arm in ("plain", "wide"):
         for seed in (1, 2):
             write_csv(tmp_path / f"{arm}-s{seed}.csv", ROWS)

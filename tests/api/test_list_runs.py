@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_it_is_a_value_with_its_entries(folder: Path) -> None:
+def test_it_is_a_value_with_its_entries(folder):
     found = layerlab.list_runs(folder)
     assert [one.name for one in found] == [RUN.name] and len(found) == 1
     content = found.to_dict()
@@ -29,7 +29,7 @@ def test_it_is_a_value_with_its_entries(folder: Path) -> None:
     assert content["entries"][0]["state"] == "finished"
 
 
-def test_its_page_lies_where_it_is_told_to(folder: Path, tmp_path: Path) -> None:
+def test_its_page_lies_where_it_is_told_to(folder, tmp_path):
     found = layerlab.list_runs(folder)
     assert found.save(tmp_path / "all.html") == tmp_path / "all.html"
     assert found.save(str(folder)) == folder / "runs.html"
@@ -39,7 +39,7 @@ def test_its_page_lies_where_it_is_told_to(folder: Path, tmp_path: Path) -> None
     assert found.save(folder, lang="zh").read_text("utf-8").count('lang="zh"') == 1
 
 
-def test_another_page_is_not_overwritten(folder: Path) -> None:
+def test_another_page_is_not_overwritten(folder):
     report = folder / RUN.name / "report.html"
     report.write_text("of a run")
     with pytest.raises(UserError, match="is no page of layerlab runs; name another file"):
@@ -53,7 +53,7 @@ def test_another_page_is_not_overwritten(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_it_loads_no_torch(folder: Path, tmp_path: Path) -> None:
+def test_it_loads_no_torch(folder, tmp_path):
     page = tmp_path / "all.html"
     code = (
         "import sys; from layerlab.cli.app import app; "

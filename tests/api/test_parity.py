@@ -75,7 +75,7 @@ COMMANDS = dict(leaves(get_command(app)))
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - SEVERAL))
-def test_a_command_and_its_function_take_the_same(name: str) -> None:
+def test_a_command_and_its_function_take_the_same(name):
     options = {one.name: one for one in COMMANDS[name].params}
     parameters = inspect.signature(getattr(layerlab, NAMES.get(name, name))).parameters
     typed = set(options) - TERMINAL - COMMAND.get(name, set()) - OTHERS.get(name, {}).keys()
@@ -88,7 +88,7 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["compare", "adapt recipe", "evaluate", "gap"])
-def test_what_a_command_does_instead_is_a_function_of_its_own(name: str) -> None:
+def test_what_a_command_does_instead_is_a_function_of_its_own(name):
     known = {one.name for one in COMMANDS[name].params}
     assert set(OTHERS[name]) <= known
     for function in OTHERS[name].values():
@@ -96,7 +96,7 @@ def test_what_a_command_does_instead_is_a_function_of_its_own(name: str) -> None
         assert set(takes) - PYTHON - {"folder"} <= known
 
 
-def test_rules_that_clean_text_are_called_as_in_a_recipe() -> None:
+def test_rules_that_clean_text_are_called_as_in_a_recipe():
     """What is no rule there: where text comes from and goes to; what is no option: other text."""
     rules = set(CleanSection.model_fields) - {"general", "benchmarks"}
     assert {*inspect.signature(layerlab.clean_text).parameters} == rules | {
@@ -114,7 +114,7 @@ def test_rules_that_clean_text_are_called_as_in_a_recipe() -> None:
         *("adapt recipe", "adapt embed", "bench latency"),
     ],
 )
-def test_every_command_that_takes_a_model_or_a_variant_takes_own_files(path: str) -> None:
+def test_every_command_that_takes_a_model_or_a_variant_takes_own_files(path):
     (option,) = [one for one in COMMANDS[path].params if one.name == "load"]
     assert option.opts == ["--load"] and option.multiple
     assert option.help == "Python file with variants or measures of your own; may be repeated."

@@ -45,7 +45,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingResult]:
 
 
 @pytest.mark.full
-def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingResult) -> None:
+def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended):
     assert ended.folder.parent.name == "runs" and ended.page.is_file()
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
     assert ended.frame()["update"].tolist() == [1, 2]
@@ -56,7 +56,7 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: TrainingR
 
 
 @pytest.mark.full
-def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: TrainingResult, tmp_path: Path) -> None:
+def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended, tmp_path):
     one = estimate_runs(SMALL, out=tmp_path, progress=False)
     arms = estimate_runs(SMALL, out=tmp_path, progress=False, arms=["llama", "gpt2"])
     assert one.sizes[0].estimate.runs == 1 and one.to_dict()["looks"] == []
@@ -65,28 +65,26 @@ def test_a_plan_of_one_run_and_of_arms_runs_nothing(ended: TrainingResult, tmp_p
     assert not any(tmp_path.iterdir())
 
 
-def test_a_kind_of_event_that_there_is_not_is_named(ended: TrainingResult) -> None:
+def test_a_kind_of_event_that_there_is_not_is_named(ended):
     assert ended.frame("alarm").empty
     refuses("no events of the kind 'nonsense'; expected one of train, ", ended.frame, "nonsense")
 
 
-def test_a_run_that_keeps_no_model_does_not_name_one(ended: TrainingResult) -> None:
+def test_a_run_that_keeps_no_model_does_not_name_one(ended):
     settings = {"run.save_model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
     assert "The model" not in run.summary()
     refuses(r"kept no model; write run\.save_model = true, delete it", run.model)
 
 
-def test_a_finished_run_is_kept(ended: TrainingResult) -> None:
+def test_a_finished_run_is_kept(ended):
     before = (ended.folder / "result.json").stat().st_mtime_ns
     again = train(SMALL, out=ended.folder.parents[2], progress=False)
     assert again.result == ended.result and again.folder == ended.folder
     assert (ended.folder / "result.json").stat().st_mtime_ns == before
 
 
-def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
-    ended: TrainingResult, tmp_path: Path
-) -> None:
+def test_a_comparison_is_not_trained_and_a_single_run_not_compared(ended, tmp_path):
     with pytest.raises(UserError, match="'small' compares several arms; type layerlab compare in"):
         train(TWO, out=tmp_path, progress=False)
     with pytest.raises(UserError, match="'small' has no compare section; type layerlab train in"):
@@ -94,9 +92,7 @@ def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
     assert not list(tmp_path.iterdir())
 
 
-def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
-    ended: TrainingResult, tmp_path: Path
-) -> None:
+def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(ended, tmp_path):
     half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 1}}
     unequal = {**SMALL, "compare": {"arms": ["llama", half]}}
     for begun in (compare, prepare):
@@ -106,9 +102,7 @@ def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
 
 
 @pytest.mark.full
-def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
-    ended: TrainingResult, tmp_path: Path
-) -> None:
+def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(ended, tmp_path):
     section = {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1]}
     once = {**SMALL, "compare": section}
     more = {**SMALL, "compare": {**section, "seeds": [1, 2]}}
@@ -122,9 +116,7 @@ def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
 
 
 @pytest.mark.full
-def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(
-    ended: TrainingResult, tmp_path: Path
-) -> None:
+def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(ended, tmp_path):
     here, there = (tmp_path / place / "small" for place in ("here", "there"))
     given = {**SMALL, "compare": {"arms": ["llama", "gpt2"], "lockstep": True, "seeds": [1, 2]}}
     whole = compare(given, out=here.parent, progress=False)
@@ -150,9 +142,7 @@ def test_a_comparison_that_was_cut_off_goes_on_elsewhere_from_two_files(
 
 
 @pytest.mark.full
-def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     said = []
     for _ in range(2):
@@ -164,7 +154,7 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     assert "diverged" in (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_page_without_room_takes_no_result_with_it(ended: TrainingResult, tmp_path: Path) -> None:
+def test_a_page_without_room_takes_no_result_with_it(ended, tmp_path):
     place, told = tmp_path / "disk", list[TrainingResult]()
     with mounted.disk(place, "600k"):
         task = prepare(SMALL, place, progress=False)
@@ -177,9 +167,7 @@ def test_a_page_without_room_takes_no_result_with_it(ended: TrainingResult, tmp_
 
 
 @pytest.mark.full
-def test_a_report_without_room_takes_no_verdict_with_it(
-    ended: TrainingResult, tmp_path: Path
-) -> None:
+def test_a_report_without_room_takes_no_verdict_with_it(ended, tmp_path):
     place, told = tmp_path / "disk", list[Comparison]()
     lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
     with mounted.disk(place, "600k"):
@@ -199,8 +187,8 @@ def records(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.full
 def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_of_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     for name, line in (
         ("base", "The cat sat on the mat. {}\n"),
@@ -240,16 +228,14 @@ def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_
     assert len(told) == 1
 
 
-def test_lockstep_is_refused_at_the_plan(ended: TrainingResult) -> None:
+def test_lockstep_is_refused_at_the_plan(ended):
     with pytest.raises(UserError, match=r'lockstep .*run\.executor is "slurm"'):
         settings = {"compare.lockstep": True, "run.executor": "slurm"}
         prepare(TWO, ended.folder, settings, progress=False)
 
 
 @pytest.mark.full
-def test_what_is_read_in_place_of_a_text_is_said(
-    ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_in_place_of_a_text_is_said(ended, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     settings = {"data.sources": [{"text": "brown"}], "data.vocab_size": 299}
     run = train(SMALL, out=tmp_path, progress=False, settings=settings)
@@ -260,9 +246,7 @@ def test_what_is_read_in_place_of_a_text_is_said(
 
 
 @pytest.mark.full
-def test_a_plan_says_what_is_read_in_place_of_a_text(
-    ended: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_says_what_is_read_in_place_of_a_text(ended, tmp_path, monkeypatch):
     from layerlab.cli.app import app
 
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))

@@ -15,7 +15,7 @@ def masks(rows: int = 64, *, site: str = "layers.0.ffn", update: int = 0, first:
     return drop(torch.ones(rows, 32, 64))
 
 
-def test_without_a_key_it_is_torch_s() -> None:
+def test_without_a_key_it_is_torch_s():
     x = torch.randn(4, 8, 16)
     drop = Dropout(0.3, "here").train()
     torch.manual_seed(3)
@@ -25,14 +25,14 @@ def test_without_a_key_it_is_torch_s() -> None:
     assert torch.equal(drop.eval()(x), x)
 
 
-def test_a_key_means_nothing_in_evaluation_or_at_rate_0() -> None:
+def test_a_key_means_nothing_in_evaluation_or_at_rate_0():
     x = torch.randn(2, 3, 4)
     for drop in (Dropout(0.5, "here").eval(), Dropout(0.0, "here").train()):
         drop.key = torch.tensor(key_of(0, 0, 0), dtype=torch.int32)
         assert torch.equal(drop(x), x)
 
 
-def test_rate_and_scale_are_right() -> None:
+def test_rate_and_scale_are_right():
     kept = masks()
     share = float((kept == 0).double().mean())
     sigma = math.sqrt(0.25 * 0.75 / kept.numel())
@@ -41,14 +41,14 @@ def test_rate_and_scale_are_right() -> None:
 
 
 @pytest.mark.parametrize("other", [{"site": "layers.1.ffn"}, {"update": 1}, {"first": 64}])
-def test_masks_of_other_sites_updates_and_rows_are_independent(other: dict) -> None:
+def test_masks_of_other_sites_updates_and_rows_are_independent(other):
     one, two = masks() == 0, masks(**other) == 0
     both = float((one & two).double().mean())
     sigma = math.sqrt(0.0625 * 0.9375 / one.numel())
     assert abs(both - 0.0625) < 4 * sigma
 
 
-def test_rows_and_neighbours_are_independent() -> None:
+def test_rows_and_neighbours_are_independent():
     dropped = (masks() == 0).double().flatten(1) - 0.25
     between = torch.corrcoef(dropped)
     off = between[~torch.eye(len(between), dtype=torch.bool)]
@@ -58,12 +58,12 @@ def test_rows_and_neighbours_are_independent() -> None:
         assert abs(float(shifted)) < 4 / math.sqrt(dropped.numel())
 
 
-def test_a_row_s_mask_does_not_know_its_batch() -> None:
+def test_a_row_s_mask_does_not_know_its_batch():
     whole = masks(8)
     assert torch.equal(whole[3:5], masks(2, first=3))
 
 
-def test_bits_are_uniform_whatever_the_shape() -> None:
+def test_bits_are_uniform_whatever_the_shape():
     x = torch.empty(3, 5, 7)  # 35 is odd: half of the last word is left over
     key = torch.tensor(key_of(1, 2, 0), dtype=torch.int32)
     assert bits(streams(key, words("a"), x), x.shape).shape == x.shape
@@ -74,7 +74,7 @@ def test_bits_are_uniform_whatever_the_shape() -> None:
     assert float(((counts - expected) ** 2 / expected).sum()) < 63 + 4 * math.sqrt(126)
 
 
-def test_mixing_is_a_bijection_that_spreads_each_bit() -> None:
+def test_mixing_is_a_bijection_that_spreads_each_bit():
     x = torch.arange(1 << 16, dtype=torch.int32)
     assert len(mix_bits(x).unique()) == len(x)
     for bit in range(31):
@@ -83,7 +83,7 @@ def test_mixing_is_a_bijection_that_spreads_each_bit() -> None:
         assert float((share - 0.5).abs().max()) < 0.06
 
 
-def test_the_gradient_is_the_mask() -> None:
+def test_the_gradient_is_the_mask():
     drop = Dropout(0.5, "here").train()
     drop.key = torch.tensor(key_of(0, 0, 0), dtype=torch.int32)
     x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)

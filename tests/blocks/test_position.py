@@ -32,9 +32,7 @@ def tables(dtype: torch.dtype, *, halves_equal: bool = True) -> tuple[Tensor, Te
         (torch.bfloat16, torch.float32),
     ],
 )
-def test_bits_are_those_of_transformers(
-    dtype: torch.dtype, of_tables: torch.dtype, learning: bool
-) -> None:
+def test_bits_are_those_of_transformers(dtype, of_tables, learning):
     query, key, (cos, sin) = features(dtype), features(dtype, 1), tables(of_tables)
     with torch.set_grad_enabled(learning):
         found = rotate(query.requires_grad_(learning), key.requires_grad_(learning), cos, sin)
@@ -44,7 +42,7 @@ def test_bits_are_those_of_transformers(
     assert found[0].requires_grad == learning
 
 
-def test_gradients_are_those_of_the_written_out_form() -> None:
+def test_gradients_are_those_of_the_written_out_form():
     cos, sin = tables(torch.float32)
     slopes = []
     for turn in (rotate, apply_rotary_pos_emb):
@@ -59,7 +57,7 @@ def test_gradients_are_those_of_the_written_out_form() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("halves_equal", [True, False])
-def test_derivatives_are_those_of_finite_differences(halves_equal: bool) -> None:
+def test_derivatives_are_those_of_finite_differences(halves_equal):
     cos, sin = tables(torch.float64, halves_equal=halves_equal)
     query, key = features(torch.float64), features(torch.float64, 1)
     given = (query.requires_grad_(), key.requires_grad_())
@@ -68,7 +66,7 @@ def test_derivatives_are_those_of_finite_differences(halves_equal: bool) -> None
     assert torch.autograd.gradgradcheck(turn, given)
 
 
-def test_function_transforms_reach_it() -> None:
+def test_function_transforms_reach_it():
     query, (cos, sin) = features(torch.float32), tables(torch.float32)
 
     def length(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from tests.refused import refusal, refuses
 
 
 @pytest.mark.parametrize("name", variants())
-def test_every_value_comes_back_from_json(name: str) -> None:
+def test_every_value_comes_back_from_json(name):
     one = variants()[name]
     for value in (one, one.spec, one.spec.block, one.spec.stack):
         written = json.loads(json.dumps(value.to_dict()))
@@ -48,7 +48,7 @@ STACK = [
     ("kind", "value", "said"),
     [*((BlockSpec, *one) for one in BLOCK), *((StackSpec, *one) for one in STACK)],
 )
-def test_what_is_no_spec_is_refused_in_one_line(kind, value, said: str) -> None:
+def test_what_is_no_spec_is_refused_in_one_line(kind, value, said):
     with pytest.raises(UserError) as told:
         kind.from_dict(value)
     assert said in str(told.value) and "\n" not in str(told.value)
@@ -66,11 +66,11 @@ def test_what_is_no_spec_is_refused_in_one_line(kind, value, said: str) -> None:
         ("llama", "what should be a Spec is 'llama'; expected"),
     ],
 )
-def test_a_spec_is_whole(value, said: str) -> None:
+def test_a_spec_is_whole(value, said):
     assert said in refusal(Spec.from_dict, value)
 
 
-def test_a_variant_has_what_a_reader_must_know() -> None:
+def test_a_variant_has_what_a_reader_must_know():
     whole = variants()["llama"].to_dict()
     for lost in ("name", "spec", "equation", "source", "about"):
         with pytest.raises(UserError, match=f"what should be a Variant has no {lost}; expected"):

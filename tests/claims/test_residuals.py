@@ -83,7 +83,7 @@ def significance(first: int, second: int) -> float:
     return float(2 * stats.t.sf(abs(gap) / error, freedom))
 
 
-def test_the_flops_it_prints_are_6_times_tokens_times_35_267_072_parameters() -> None:
+def test_the_flops_it_prints_are_6_times_tokens_times_35_267_072_parameters():
     """total_flos = 6 x tokens x N: at 2,048 tokens the printed digits leave one N of 512's."""
     sequences = SAMPLES * EPOCHS
     low, high = (printed * GF / sequences / 6 for printed in (137242029, 137242030))
@@ -96,20 +96,20 @@ def test_the_flops_it_prints_are_6_times_tokens_times_35_267_072_parameters() ->
         assert round(low / other) in (141_068_288, 70_534_144)
 
 
-def test_the_inferred_shape_has_exactly_that_many_parameters() -> None:
+def test_the_inferred_shape_has_exactly_that_many_parameters():
     model = layerlab.build("llama", vocab=32000, head="untied", device="meta", **SHAPE)
     assert model.num_parameters(exclude_embeddings=True) == 35_267_072
     assert model.num_parameters() == 35_267_072 + 32000 * 512 == 51_651_072
 
 
-def test_the_recipe_that_ships_has_that_shape() -> None:
+def test_the_recipe_that_ships_has_that_shape():
     model = load_recipe("eight-residuals").model
     assert {name: getattr(model, name) for name in SHAPE} == SHAPE
     assert load_recipe("eight-residuals").inferred
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.method}-{run.trained}")
-def test_methods_3_4_and_6_ran_at_half_the_batch_with_twice_the_updates(run: Printed) -> None:
+def test_methods_3_4_and_6_ran_at_half_the_batch_with_twice_the_updates(run):
     batch = 8 if run.method in HALF else 16
     assert run.batch == pytest.approx(batch, abs=0.02)
     updates = -(-SAMPLES // batch) * EPOCHS
@@ -118,13 +118,13 @@ def test_methods_3_4_and_6_ran_at_half_the_batch_with_twice_the_updates(run: Pri
     assert run.steps_per_second * run.seconds == pytest.approx(updates, rel=0.002)
 
 
-def test_the_half_batches_counted_one_full_batch_more_as_a_restart_does() -> None:
+def test_the_half_batches_counted_one_full_batch_more_as_a_restart_does():
     each = 137242029 / (SAMPLES * EPOCHS)
     more = (137248486 - 137242029) / each
     assert more == pytest.approx(16, abs=2 / each)  # whole units were printed on both sides
 
 
-def test_refuted_total_flos_compares_the_methods() -> None:
+def test_refuted_total_flos_compares_the_methods():
     """It is one number for all methods at one batch, and it leaves out attention."""
     assert len({run.flos for run in RUNS if run.method not in HALF}) == 1
     assert len({run.flos for run in RUNS if run.method in HALF}) == 1
@@ -134,13 +134,13 @@ def test_refuted_total_flos_compares_the_methods() -> None:
     assert 1.3 < counted / (6 * 35_267_072) < 1.5
 
 
-def test_its_repeats_tell_a_spread_of_two_thousandths() -> None:
+def test_its_repeats_tell_a_spread_of_two_thousandths():
     spread, freedom = run_to_run()
     assert freedom == 3
     assert spread == pytest.approx(0.0016, abs=5e-5)
 
 
-def test_refuted_dividing_by_the_number_of_layers_hardly_matters() -> None:
+def test_refuted_dividing_by_the_number_of_layers_hardly_matters():
     """2 is better than 1 by 0.0227 nats, 4 worse than 3 by 0.0194: ten spreads, opposite ways."""
     spread, _ = run_to_run()
     attention = losses(2)[0] - losses(1)[0]
@@ -154,7 +154,7 @@ def test_refuted_dividing_by_the_number_of_layers_hardly_matters() -> None:
     assert significance(2, 1) < 0.005 and significance(4, 3) < 0.005
 
 
-def test_refuted_methods_3_and_4_are_as_good_as_the_plain_model() -> None:
+def test_refuted_methods_3_and_4_are_as_good_as_the_plain_model():
     """4 loses 0.0258 nats at twice the updates; of 3 the numbers decide nothing."""
     plain = sum(losses(0)) / 2
     assert sum(losses(4)) / 2 - plain == pytest.approx(0.0258, abs=1e-4)
@@ -163,7 +163,7 @@ def test_refuted_methods_3_and_4_are_as_good_as_the_plain_model() -> None:
     assert 0.01 < significance(3, 0) < 0.05 and 3 in HALF
 
 
-def test_the_ranking_is_that_of_its_numbers_and_all_of_its_leaders_had_other_updates() -> None:
+def test_the_ranking_is_that_of_its_numbers_and_all_of_its_leaders_had_other_updates():
     """0 > 3, 4 > 6 > 5, 7 holds; yet every change that leads had twice the updates."""
     mean = {method: sum(losses(method)) / len(losses(method)) for method in range(8)}
     assert mean[0] < mean[3] < mean[4] < mean[6] < min(mean[5], mean[7])
@@ -171,7 +171,7 @@ def test_the_ranking_is_that_of_its_numbers_and_all_of_its_leaders_had_other_upd
     assert sorted(mean, key=mean.__getitem__)[:4] == [0, 3, 4, 6]
 
 
-def test_refuted_its_runs_can_be_compared_at_all() -> None:
+def test_refuted_its_runs_can_be_compared_at_all():
     """Our comparison refuses runs of which some have half the batch and twice the updates."""
     arms = [
         {"name": f"m{m}", "variant": f"history-{m}" if m else "llama"}

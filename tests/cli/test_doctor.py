@@ -3,7 +3,6 @@
 import json
 from importlib.metadata import version
 
-import pytest
 import torch
 
 import layerlab
@@ -13,9 +12,7 @@ from layerlab.numerics.formats.choose_kernel import GpuKernel
 from layerlab.numerics.formats.kernel import kernel
 
 
-def test_it_names_versions_devices_threads_and_the_kernel(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_names_versions_devices_threads_and_the_kernel(capsys):
     app.doctor()
     text = capsys.readouterr().out
     for wanted in (layerlab.__version__, version("torch"), "transformers", "device", "cpu"):
@@ -25,7 +22,7 @@ def test_it_names_versions_devices_threads_and_the_kernel(
     assert str(kept.path if kept.reason is None else kept.reason) in text
 
 
-def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_the_same(capsys):
     app.doctor(as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found == layerlab.diagnose().to_dict()
@@ -34,13 +31,13 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["extras"]) >= {"eval", "sft"}
 
 
-def test_it_says_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_why_there_is_no_kernel(monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", "0")
     assert "pure torch: turned off by LAYERLAB_KERNEL=0" in str(layerlab.diagnose())
     assert layerlab.diagnose().kernel_path is None
 
 
-def test_it_says_what_rounds_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_what_rounds_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "kernel on a GPU  no GPU" in str(layerlab.diagnose())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -50,7 +47,7 @@ def test_it_says_what_rounds_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert layerlab.diagnose().gpu_kernel == said
 
 
-def test_what_an_extra_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_extra_lacks_is_named(monkeypatch):
     present = diagnose._version
     monkeypatch.setattr(diagnose, "_version", lambda one: None if one == "peft" else present(one))
     found = layerlab.diagnose()

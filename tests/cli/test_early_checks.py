@@ -152,9 +152,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][0])
-def test_a_mistake_is_told_before_torch_is_imported(
-    told: list[tuple[int, str, list[str]]], number: int
-) -> None:
+def test_a_mistake_is_told_before_torch_is_imported(told, number):
     code, error, heavy = told[number]
     assert code == 2 and error.count("\n") == 1
     assert MISTAKES[number][1] in error

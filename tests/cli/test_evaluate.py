@@ -32,9 +32,7 @@ def first(place: Path) -> subprocess.CompletedProcess[str]:
     return layerlab(place, "pre-norm", "--suite", "boolq,law", "--data", "data", "--compare")
 
 
-def test_a_run_says_scores_chance_and_what_is_left_out(
-    place: Path, first: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_run_says_scores_chance_and_what_is_left_out(place, first):
     assert first.returncode == 0, first.stderr
     head, columns, scores, how = first.stdout.splitlines()[:4]
     assert head.startswith("pre-norm: 449,152 parameters, context 256, float32;")
@@ -52,9 +50,7 @@ def test_a_run_says_scores_chance_and_what_is_left_out(
 
 
 @pytest.mark.full
-def test_a_second_time_asks_nothing_and_prints_json(
-    place: Path, first: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_second_time_asks_nothing_and_prints_json(place, first):
     words = ("pre-norm", "--suite", "boolq,law", "--data", "data", "--compare", "--json", "-q")
     again = layerlab(place, *words)
     assert again.returncode == 0 and again.stderr == ""
@@ -65,7 +61,7 @@ def test_a_second_time_asks_nothing_and_prints_json(
 
 
 @pytest.mark.full
-def test_tasks_are_written_for_lm_eval(place: Path) -> None:
+def test_tasks_are_written_for_lm_eval(place):
     found = layerlab(place, "--export-tasks", "tasks")
     assert found.returncode == 0 and found.stderr == ""
     assert found.stdout == f"Tasks of lm-eval: {place / 'tasks'}\n"
@@ -73,7 +69,7 @@ def test_tasks_are_written_for_lm_eval(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_benchmarks_are_listed(place: Path) -> None:
+def test_benchmarks_are_listed(place):
     found = layerlab(place, "--list", "--data", "data")
     assert found.returncode == 0
     lines = {line.split()[0]: line for line in found.stdout.splitlines() if line.strip()}
@@ -94,7 +90,7 @@ def test_benchmarks_are_listed(place: Path) -> None:
         (("pre-norm", "--against", "no.json"), "layerlab: cannot read no.json: No such file"),
     ],
 )
-def test_one_clear_line(place: Path, words: tuple[str, ...], said: str) -> None:
+def test_one_clear_line(place, words, said):
     found = layerlab(place, *words)
     assert found.returncode == 2 and found.stdout == ""
     assert found.stderr.startswith(said) and found.stderr.count("\n") == 1

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_way_to_an_adoption_and_its_exit_codes(folder: Path) -> None:
+def test_the_way_to_an_adoption_and_its_exit_codes(folder):
     code, out, _ = ledger(folder, "add", "own", "wide", "--says", "wider", "--seeds", "1,2,3,4")
     assert code == 0 and "wide is written down (screening) with seeds 1,2,3,4" in out
     logs(folder, "a.csv", range(1, 5), 0.05)
@@ -62,14 +62,14 @@ def test_the_way_to_an_adoption_and_its_exit_codes(folder: Path) -> None:
         (("new", "own", "--baseline", "plain"), "own has a ledger already"),
     ],
 )
-def test_what_is_wrong_is_one_line(folder: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_is_wrong_is_one_line(folder, words, said):
     logs(folder, "a.csv", range(1, 5), 0.05)
     code, out, err = ledger(folder, *words)
     assert code == 2 and not out and err.startswith("layerlab: ") and err.count("\n") == 1
     assert said in err
 
 
-def test_a_changed_line_stops_every_command(folder: Path) -> None:
+def test_a_changed_line_stops_every_command(folder):
     ledger(folder, "add", "own", "wide", "--says", "wider", "--seeds", "1,2,3,4")
     file = folder / "own" / FILE
     file.write_text(file.read_text().replace("wider", "w1der"))
@@ -84,7 +84,7 @@ def test_a_changed_line_stops_every_command(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_table_that_is_refused_ends_with_2_each_time(folder: Path) -> None:
+def test_a_table_that_is_refused_ends_with_2_each_time(folder):
     """Threads that read a table aborted a process in which torch had come first."""
     ledger(folder, "add", "own", "wide", "--says", "wider", "--seeds", "1,2")
     (folder / "a.csv").write_text("arm,seed,step,height\nplain,1,10,3\n")

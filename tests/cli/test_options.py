@@ -9,7 +9,7 @@ import layerlab.cli
 CALLS = {"typer.Option", "typer.Argument"}
 
 
-def test_no_help_text_is_written_twice() -> None:
+def test_no_help_text_is_written_twice():
     files = Path(layerlab.cli.__file__).parent.rglob("*.py")
     texts = Counter(
         word.value.value

@@ -68,7 +68,7 @@ def typed(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_takes_a_model_with_a_block_of_ones_own(command: str, place: Path) -> None:
+def test_a_command_takes_a_model_with_a_block_of_ones_own(command, place):
     words = (*command.split(), *COMMANDS[command])
     refused = typed(place, *words)
     assert refused.returncode == 2 and f"needs the file {FILE!r}" in refused.stderr

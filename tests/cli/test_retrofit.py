@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Said], Path]:
     return several([("retrofit", *words) for words in commands], folder), folder
 
 
-def test_a_rebuilt_model_is_saved_with_its_tokenizer(said: tuple[list[Said], Path]) -> None:
+def test_a_rebuilt_model_is_saved_with_its_tokenizer(said):
     found, out = said[0][0], said[1] / "new"
     assert found.code == 0 and found.error == ""
     assert "logits before training: the same, bit for bit" in found.out
@@ -43,9 +43,7 @@ def test_a_rebuilt_model_is_saved_with_its_tokenizer(said: tuple[list[Said], Pat
         torch.testing.assert_close(new(ids).logits, old(ids).logits, rtol=1e-5, atol=1e-4)
 
 
-def test_a_variant_that_is_another_function_says_how_far_it_is(
-    said: tuple[list[Said], Path],
-) -> None:
+def test_a_variant_that_is_another_function_says_how_far_it_is(said):
     assert said[0][1].code == 0
     assert "logits before training: off by up to" in said[0][1].out
 
@@ -60,9 +58,7 @@ def test_a_variant_that_is_another_function_says_how_far_it_is(
         (6, "type sharing=none"),
     ],
 )
-def test_a_mistake_gets_one_line_and_changes_nothing(
-    said: tuple[list[Said], Path], number: int, message: str
-) -> None:
+def test_a_mistake_gets_one_line_and_changes_nothing(said, number, message):
     found, folder = said[0][number], said[1]
     assert found.code == 2 and found.out == ""
     assert message in found.error and found.error.count("\n") == 1
@@ -70,7 +66,7 @@ def test_a_mistake_gets_one_line_and_changes_nothing(
     assert [path.name for path in (folder / "mine").iterdir()] == ["text.txt"]
 
 
-def test_function_takes_a_loaded_model_and_options(tiny) -> None:
+def test_function_takes_a_loaded_model_and_options(tiny):
     model = tiny("llama")
     new = layerlab.retrofit(model, "as-4", shortcut={"bias": True})
     assert new.config.parse_spec().block.shortcut.given()["bias"] is True

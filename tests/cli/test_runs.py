@@ -10,7 +10,7 @@ from tests.training.drawn import recipe, record, runs, write
 RUN = runs(recipe())[0]
 
 
-def test_the_table_the_page_and_json(tmp_path: Path, monkeypatch) -> None:
+def test_the_table_the_page_and_json(tmp_path, monkeypatch):
     write(tmp_path / "out", record(RUN, 3.5))
     monkeypatch.chdir(tmp_path)
     shown = typed("runs", "--html", "all.html")
@@ -23,9 +23,7 @@ def test_the_table_the_page_and_json(tmp_path: Path, monkeypatch) -> None:
     assert json.loads(printed.out)["entries"][0]["folder"] == RUN.name
 
 
-def test_the_newest_twenty_are_printed_and_all_where_they_are_asked_for(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_the_newest_twenty_are_printed_and_all_where_they_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in range(21):
         place = tmp_path / f"study-{number}"
@@ -38,7 +36,7 @@ def test_the_newest_twenty_are_printed_and_all_where_they_are_asked_for(
     assert len(json.loads(typed("runs", "--json").out)["entries"]) == 21
 
 
-def test_a_name_in_a_file_steers_no_terminal(tmp_path: Path, monkeypatch) -> None:
+def test_a_name_in_a_file_steers_no_terminal(tmp_path, monkeypatch):
     evil = "a\x1b]0;owned\x07\ud83d"
     (tmp_path / "study.json").write_text(json.dumps({"study": evil, "verdicts": [{"word": evil}]}))
     monkeypatch.chdir(tmp_path)
@@ -48,7 +46,7 @@ def test_a_name_in_a_file_steers_no_terminal(tmp_path: Path, monkeypatch) -> Non
         assert not [one for one in done.out if not one.isprintable() and one != "\n"]
 
 
-def test_mistakes_get_one_line(tmp_path: Path, monkeypatch) -> None:
+def test_mistakes_get_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed("runs", "gone").refused("no folder at 'gone'; expected one that layerlab wrote into")
     typed("runs", "--lang", "fr").refused("there is no page in 'fr'")

@@ -59,9 +59,7 @@ def result(place: Path, first: subprocess.CompletedProcess[str]) -> dict[str, An
     return found
 
 
-def test_a_run_is_told_with_its_model_and_its_page(
-    place: Path, first: subprocess.CompletedProcess[str], result: dict[str, Any]
-) -> None:
+def test_a_run_is_told_with_its_model_and_its_page(place, first, result):
     head, model, page = first.stdout.splitlines()
     assert head.startswith(f"{result['run']}: {result['nats']:.4f} nats per token")
     assert (place / model.partition(": ")[2] / "config.json").is_file()
@@ -71,18 +69,14 @@ def test_a_run_is_told_with_its_model_and_its_page(
 
 
 @pytest.mark.full
-def test_the_same_again_runs_nothing_and_says_the_same(
-    place: Path, first: subprocess.CompletedProcess[str], result: dict[str, Any]
-) -> None:
+def test_the_same_again_runs_nothing_and_says_the_same(place, first, result):
     again = layerlab(place, "train", "small.toml", "--quiet", "--json")
     assert again.returncode == 0 and again.stderr == ""
     assert json.loads(again.stdout) == result
 
 
 @pytest.mark.full
-def test_the_metrics_may_be_those_of_run_clm(
-    place: Path, first: subprocess.CompletedProcess[str]
-) -> None:
+def test_the_metrics_may_be_those_of_run_clm(place, first):
     done = layerlab(place, "train", "small.toml", "--metrics", "run-clm", "-q")
     assert done.returncode == 0, done.stderr
     assert "***** train metrics *****" in done.stdout and "perplexity" in done.stdout
@@ -131,7 +125,7 @@ def test_the_metrics_may_be_those_of_run_clm(
         (("train", "smal.toml"), "cannot read the recipe 'smal.toml': No such file"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line(place: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_a_user_can_mend_is_one_line(place, words, said):
     done = layerlab(place, *words, "-q")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(f"layerlab: {said}"), done.stderr
@@ -140,7 +134,7 @@ def test_what_a_user_can_mend_is_one_line(place: Path, words: tuple[str, ...], s
 
 
 @pytest.mark.full
-def test_a_plan_runs_nothing(place: Path) -> None:
+def test_a_plan_runs_nothing(place):
     done = layerlab(place, "compare", "small.toml", "--set", ARMS, "--plan", "--out", "planned")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
@@ -149,7 +143,7 @@ def test_a_plan_runs_nothing(place: Path) -> None:
     assert not (place / "planned").exists()
 
 
-def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place: Path) -> None:
+def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place):
     lists = {}
     for command in ("train", "compare"):
         done = layerlab(place, command)
@@ -161,7 +155,7 @@ def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place: Path) -
     assert "pangu-pretrain" in lists["train"] and "sizes" not in lists["train"]
 
 
-def test_settings_are_toml_where_they_can_be() -> None:
+def test_settings_are_toml_where_they_can_be():
     found = read_settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
     assert found == {"a.b": 3, "c": [1, 2], "d": "plain words", "e": 0.001, "f": True}
     for word in ("train.max_steps", "=3", "train.max_steps= "):
@@ -172,7 +166,7 @@ def test_settings_are_toml_where_they_can_be() -> None:
 
 
 @pytest.mark.full
-def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place: Path) -> None:
+def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place):
     words = ("compare", "small.toml", "--set", ARMS, "--set", "compare.seeds=[1, 2, 3]")
     words += ("--set", "ladder.ratio=2", "--set", "model.width=32", "--set", "model.layers=2")
     done = layerlab(place, *words, "--ladder", "2", "--plan", "--json", "--out", "planned")

@@ -9,7 +9,7 @@ from layerlab.console.evaluation import EvaluationBar
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_nothing_of_the_bar_is_cut(width: int) -> None:
+def test_nothing_of_the_bar_is_cut(width):
     told = io.StringIO()
     console = Console(file=told, width=width, force_terminal=True, color_system=None)
     bar = EvaluationBar(12_032, console)

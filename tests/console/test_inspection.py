@@ -10,7 +10,7 @@ from layerlab.console.inspection import InspectionBar
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_bar_is_full_at_its_end(broken: bool) -> None:
+def test_a_bar_is_full_at_its_end(broken):
     """What has nothing to read is not stepped through; what is interrupted is not done."""
     bar = InspectionBar(Console(file=io.StringIO()))
     with suppress(KeyboardInterrupt), bar:

@@ -34,7 +34,7 @@ def drawn(*entries: Entry, width: int = 80, folder: str = "runs", remarks: Any =
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_every_width_has_all_of_it(width: int) -> None:
+def test_every_width_has_all_of_it(width):
     text = drawn(ENTRY, width=width)
     joined = "".join(text.split())
     for part in ("2026-11-20 12:30", "comparison", "finished", ENTRY.name, ENTRY.headline):
@@ -43,18 +43,18 @@ def test_every_width_has_all_of_it(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_path_has_a_line_of_its_own_from_where_one_stands() -> None:
+def test_a_path_has_a_line_of_its_own_from_where_one_stands():
     assert "\n  runs/out/eight-residuals/report.html" in drawn(ENTRY)
     assert "\n  out/eight-residuals\n" in drawn(changed(page=None), folder=".") + "\n"
 
 
-def test_a_name_is_neither_markup_nor_an_escape_sequence() -> None:
+def test_a_name_is_neither_markup_nor_an_escape_sequence():
     text = drawn(changed(name="[red]a\x1b[31m", headline="b\x07\n\u202ec"))
     assert "[red]a [31m" in text and "b" in text
     assert not [one for one in text if not one.isprintable() and one != "\n"]
 
 
-def test_it_ends_with_how_many_there_are_and_what_was_passed_over() -> None:
+def test_it_ends_with_how_many_there_are_and_what_was_passed_over():
     entries = [ENTRY, changed(kind="study"), changed(kind="study"), changed(kind="run")]
     assert count_entries(entries) == "1 comparison, 2 studies, 1 run"
     assert (
@@ -64,7 +64,7 @@ def test_it_ends_with_how_many_there_are_and_what_was_passed_over() -> None:
     )
 
 
-def test_of_many_the_newest_are_shown_and_all_are_counted() -> None:
+def test_of_many_the_newest_are_shown_and_all_are_counted():
     entries = [changed(name=f"run-{number}") for number in range(25)]
     out = io.StringIO()
     console = Console(file=out, width=80, color_system=None)
@@ -74,5 +74,5 @@ def test_of_many_the_newest_are_shown_and_all_are_counted() -> None:
     assert text.endswith("25 comparisons\nThe newest 20 of 25; --all shows the others.\n")
 
 
-def test_an_empty_folder_says_what_to_type() -> None:
+def test_an_empty_folder_says_what_to_type():
     assert drawn() == ("Nothing of layerlab's is in runs; type for example layerlab train smoke\n")

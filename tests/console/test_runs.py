@@ -66,11 +66,11 @@ def go(display: RunsDisplay, clock: Clock, name: str, until: int, step: int = 10
         display.update(name, train(update))
 
 
-def test_it_is_a_watch() -> None:
+def test_it_is_a_watch():
     assert isinstance(RunsDisplay({"a": 1}), Progress)
 
 
-def test_a_file_gets_a_line_per_tenth() -> None:
+def test_a_file_gets_a_line_per_tenth():
     clock = Clock()
     with RunsDisplay({"llama": 400}, peak=1e11, console=console(), clock=clock) as display:
         go(display, clock, "llama", 200)
@@ -85,7 +85,7 @@ def test_a_file_gets_a_line_per_tenth() -> None:
     assert lines[-1].endswith("0:00 left")
 
 
-def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
+def test_a_file_gets_four_lines_of_each_of_many_runs():
     clock = Clock()
     names = [f"run-{number}" for number in range(4)]
     with RunsDisplay(dict.fromkeys(names, 400), console=console(), clock=clock) as display:
@@ -101,7 +101,7 @@ def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
+def test_runs_that_were_finished_before_are_one_line(terminal):
     names = [f"run-{number}" for number in range(5)]
     with RunsDisplay(dict.fromkeys(names, 4), console=console(terminal=terminal)) as display:
         for name in names[:4]:
@@ -116,7 +116,7 @@ def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
     assert written(display) == "1 run of 1 finished before, kept as they are\n"
 
 
-def test_time_left_counts_what_is_no_training() -> None:
+def test_time_left_counts_what_is_no_training():
     clock = Clock()
     display = RunsDisplay({"llama": 400}, console=console(), clock=clock)
     go(display, clock, "llama", 100)
@@ -124,7 +124,7 @@ def test_time_left_counts_what_is_no_training() -> None:
     assert display.pulses["llama"].speed("tokens") == pytest.approx(20480)
 
 
-def test_a_terminal_shows_one_run_in_two_lines() -> None:
+def test_a_terminal_shows_one_run_in_two_lines():
     clock = Clock()
     display = RunsDisplay({"llama": 400}, peak=1e11, console=console(terminal=True), clock=clock)
     go(display, clock, "llama", 100)
@@ -137,7 +137,7 @@ def test_a_terminal_shows_one_run_in_two_lines() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-s0-r0.005-be12f0aa", "l" * 90])
-def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
+def test_one_run_fits_a_terminal_of_80_columns(name):
     clock = Clock()
     narrow = console(terminal=True, width=80)
     display = RunsDisplay({name: 60_000}, peak=1e11, console=narrow, clock=clock)
@@ -150,7 +150,7 @@ def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
     assert "update 50,000 of 60,000" in line and len(shown) == (2 if name == "llama" else 3)
 
 
-def test_a_terminal_shows_many_runs_as_a_table() -> None:
+def test_a_terminal_shows_many_runs_as_a_table():
     clock = Clock()
     names = [f"run-{number}" for number in range(5)]
     display = RunsDisplay(dict.fromkeys(names, 100), console=console(terminal=True), clock=clock)
@@ -171,7 +171,7 @@ def test_a_terminal_shows_many_runs_as_a_table() -> None:
     assert "0:20 left" in shown[-1]
 
 
-def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
+def test_live_drawing_leaves_the_terminal_as_it_was():
     clock = Clock()
     with RunsDisplay({"llama": 40}, console=console(terminal=True), clock=clock) as display:
         go(display, clock, "llama", 40)
@@ -182,7 +182,7 @@ def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
 
 
-def test_failures_are_told_and_counted() -> None:
+def test_failures_are_told_and_counted():
     with RunsDisplay({"a": 4, "b": 4}, console=console()) as display:
         display.end("a", "the loss is nan at update 3")
         display.end("b", "finished")
@@ -193,7 +193,7 @@ def test_failures_are_told_and_counted() -> None:
     ]
 
 
-def test_quiet_says_nothing() -> None:
+def test_quiet_says_nothing():
     for terminal in (False, True):
         with RunsDisplay({"a": 4}, quiet=True, console=console(terminal=terminal)) as display:
             display.update("a", train(4))
@@ -203,7 +203,7 @@ def test_quiet_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_texts_steer_no_terminal(terminal: bool) -> None:
+def test_texts_steer_no_terminal(terminal):
     evil = "x\x1b]0;title\x07\x1b[2J[red]\u202e\n"
     with RunsDisplay({evil: 10, "b": 10}, console=console(terminal=terminal)) as display:
         display.update(evil, train(5))
@@ -214,7 +214,7 @@ def test_texts_steer_no_terminal(terminal: bool) -> None:
     assert "\u202e" not in text and "[red]" in text
 
 
-def test_events_of_strangers_and_of_other_kinds_are_borne() -> None:
+def test_events_of_strangers_and_of_other_kinds_are_borne():
     display = RunsDisplay({"a": 10}, console=console())
     display.update("b", train(5))
     display.update("a", {"kind": "note", "update": 2, "text": "resumed"})
@@ -222,7 +222,7 @@ def test_events_of_strangers_and_of_other_kinds_are_borne() -> None:
     assert display.pulses["a"].update == 3 and display.seconds_left() is None
 
 
-def test_a_run_that_resumes_is_timed_anew() -> None:
+def test_a_run_that_resumes_is_timed_anew():
     clock = Clock()
     pulse = Throughput(100, clock)
     for update in (10, 20, 30):
@@ -237,7 +237,7 @@ def test_a_run_that_resumes_is_timed_anew() -> None:
 
 
 @given(st.floats(min_value=0, max_value=1e30))
-def test_amounts_are_within_half_a_percent(value: float) -> None:
+def test_amounts_are_within_half_a_percent(value):
     text = amount(value, "X")
     number, _, unit = text.partition(" ")
     factor = 1000.0 ** " kMGTPEZY".index(unit.removesuffix("X") or " ")
@@ -246,7 +246,7 @@ def test_amounts_are_within_half_a_percent(value: float) -> None:
 
 
 @given(st.floats(min_value=10, max_value=1e8), st.floats(min_value=10, max_value=1e8))
-def test_durations_are_read_back(first: float, second: float) -> None:
+def test_durations_are_read_back(first, second):
     def read(text: str) -> float:
         days, _, clock = text.rpartition(" ")
         total = 0

@@ -27,7 +27,7 @@ def lines(board: StagesDisplay) -> list[str]:
     return caught.get().splitlines()
 
 
-def test_without_a_terminal_a_stage_is_a_few_plain_lines() -> None:
+def test_without_a_terminal_a_stage_is_a_few_plain_lines():
     said, clock = io.StringIO(), Clock()
     first, second = STAGES[:2]
     with StagesDisplay(
@@ -50,7 +50,7 @@ def test_without_a_terminal_a_stage_is_a_few_plain_lines() -> None:
 
 
 @pytest.mark.parametrize("running", [0, 12, 29])
-def test_a_terminal_shows_the_stage_that_runs_however_many_there_are(running: int) -> None:
+def test_a_terminal_shows_the_stage_that_runs_however_many_there_are(running):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=10)
     board = StagesDisplay(titles(STAGES), console=console)
     for stage in STAGES[:running]:
@@ -62,7 +62,7 @@ def test_a_terminal_shows_the_stage_that_runs_however_many_there_are(running: in
     assert [f"seed {running} " in line and "update 3 of 9" in line for line in shown].count(True)
 
 
-def test_a_terminal_is_left_as_it_was_where_a_stage_fails() -> None:
+def test_a_terminal_is_left_as_it_was_where_a_stage_fails():
     said = io.StringIO()
     console = Console(file=said, force_terminal=True, width=80, height=10)
     with pytest.raises(ValueError), StagesDisplay(titles(STAGES[:1]), console=console) as board:
@@ -71,13 +71,13 @@ def test_a_terminal_is_left_as_it_was_where_a_stage_fails() -> None:
     assert said.getvalue().rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
 
 
-def test_both_are_watches() -> None:
+def test_both_are_watches():
     for one in (NullProgress(), StagesDisplay(titles(STAGES[:1]), console=Console(quiet=True))):
         assert isinstance(one, Progress)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_note_stands_above_the_stages(terminal: bool) -> None:
+def test_a_note_stands_above_the_stages(terminal):
     said = io.StringIO()
     console = Console(file=said, force_terminal=terminal, width=80, height=10)
     with StagesDisplay(titles(STAGES[:1]), console=console) as board:

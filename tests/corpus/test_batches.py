@@ -49,7 +49,7 @@ def docs(tmp_path_factory) -> Corpus:
     return prepare(given, tmp_path_factory.mktemp("cache"))
 
 
-def test_targets_are_the_tokens_after_the_inputs(docs: Corpus) -> None:
+def test_targets_are_the_tokens_after_the_inputs(docs):
     batch = BatchOrder(docs, 16, 0).batch(0, 4)
     assert batch.inputs.shape == batch.targets.shape == (4, 16)
     assert batch.inputs.dtype == batch.targets.dtype == torch.int64
@@ -58,7 +58,7 @@ def test_targets_are_the_tokens_after_the_inputs(docs: Corpus) -> None:
 
 @given(st.integers(2, 200), st.integers(1, 9), st.integers(0, 2**40))
 @settings(max_examples=60, deadline=None)
-def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed) -> None:
+def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed):
     text = corpus(size)
     if size - 1 < block:
         with pytest.raises(UserError, match="fewer than one block of"):
@@ -76,7 +76,7 @@ def test_each_pass_predicts_every_token_of_whole_blocks_once(size, block, seed) 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 4, 6]))
 @settings(max_examples=40, deadline=None)
-def test_rows_do_not_depend_on_how_many_are_asked_for(update: int, part: int) -> None:
+def test_rows_do_not_depend_on_how_many_are_asked_for(update, part):
     text = corpus(100, 33, weights=(0.7, 0.2))
     whole = BatchOrder(text, 4, 5).batch(update, 12)
     fresh = BatchOrder(text, 4, 5)
@@ -86,7 +86,7 @@ def test_rows_do_not_depend_on_how_many_are_asked_for(update: int, part: int) ->
     assert torch.equal(whole.targets, torch.cat([one.targets for one in shares]))
 
 
-def test_the_seed_and_nothing_else_decides(docs: Corpus) -> None:
+def test_the_seed_and_nothing_else_decides(docs):
     first, again, other = (BatchOrder(docs, 16, seed) for seed in (1, 1, 2))
     later = again.batch(1000, 8).inputs  # asked for first: nothing has to be replayed
     assert torch.equal(first.batch(0, 8).inputs, again.batch(0, 8).inputs)
@@ -97,13 +97,13 @@ def test_the_seed_and_nothing_else_decides(docs: Corpus) -> None:
 PINNED = [10021, 5, 29, 10005, 45, 9, 10017, 21, 49]
 
 
-def test_the_order_is_the_same_in_every_process_and_version() -> None:
+def test_the_order_is_the_same_in_every_process_and_version():
     """Another order is another experiment: no stored run could be compared any more."""
     rows = BatchOrder(corpus(60, 30, weights=(2.0, 1.0)), 4, 7).rows(10**6, 9)
     assert rows[:, 0].tolist() == PINNED
 
 
-def test_sources_are_mixed_by_weight_each_pass_on_its_own() -> None:
+def test_sources_are_mixed_by_weight_each_pass_on_its_own():
     text = corpus(41, 401, weights=(3.0, 1.0))
     order = BatchOrder(text, 4, 0)  # blocks: 10 and 100
     sources, blocks = order.places(np.arange(400))
@@ -118,7 +118,7 @@ def test_sources_are_mixed_by_weight_each_pass_on_its_own() -> None:
 
 @given(st.lists(st.integers(2, 90), min_size=1, max_size=3), st.integers(1, 20), st.integers(1, 7))
 @settings(max_examples=60, deadline=None)
-def test_every_held_out_token_is_predicted_once(sizes, block, size) -> None:
+def test_every_held_out_token_is_predicted_once(sizes, block, size):
     text = corpus(50, held=tuple(sizes))
     held = EvalBlocks(text, block)
     batches = list(held.batches(size))
@@ -134,7 +134,7 @@ def test_every_held_out_token_is_predicted_once(sizes, block, size) -> None:
     assert held.tokens == len(found) and held.bytes == text.validation_bytes
 
 
-def test_a_limit_chooses_blocks_everywhere_with_their_own_bytes() -> None:
+def test_a_limit_chooses_blocks_everywhere_with_their_own_bytes():
     text = corpus(50, held=(41, 41))
     held = EvalBlocks(text, 4, 5)
     assert len(held) == 5 and held.tokens == 20 and held.bytes == 40
@@ -147,13 +147,13 @@ def test_a_limit_chooses_blocks_everywhere_with_their_own_bytes() -> None:
     )
 
 
-def test_a_last_block_that_is_not_whole_still_reads_tokens() -> None:
+def test_a_last_block_that_is_not_whole_still_reads_tokens():
     for rest in range(1, 8):
         last = list(EvalBlocks(corpus(50, held=(17 + rest,)), 8).batches(2))[-1]
         assert (last.inputs >= 0).all() and (last.targets[-1] >= 0).sum() == rest
 
 
-def test_held_out_text_without_tokens_is_refused() -> None:
+def test_held_out_text_without_tokens_is_refused():
     with pytest.raises(UserError, match="gives no token to predict; write a larger"):
         EvalBlocks(corpus(50, held=(1,)), 4)
 
@@ -167,7 +167,7 @@ def spelled(corpus: Corpus) -> np.ndarray:
 
 
 @pytest.mark.parametrize("vocab", [257, 700])
-def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path: Path, vocab: int) -> None:
+def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path, vocab):
     """Who gives each token the probability 256^-bytes needs 8 bits per byte under any."""
     text = tmp_path / "a.jsonl"
     text.write_text('{"text": "Zw\\u00f6lf K\\u00e4se: 12\\u20ac \\ud83d\\ude00, the the"}\n' * 40)
@@ -182,12 +182,12 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path: Path, vocab: int
     assert held.bytes == found.validation_bytes == 12 * len("Zwölf Käse: 12€ 😀, the the".encode())
 
 
-def test_positions_begin_anew_at_separators() -> None:
+def test_positions_begin_anew_at_separators():
     rows = np.array([[5, 6, 0, 7, 0, 0, 8], [0, 5, 6, 7, 8, 9, 4]])
     assert restart_positions(rows, 0).tolist() == [[0, 1, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6]]
 
 
-def test_positions_are_given_where_attention_knows_documents(docs: Corpus) -> None:
+def test_positions_are_given_where_attention_knows_documents(docs):
     batch = BatchOrder(docs, 64, 0).batch(0, 16)
     assert batch.positions is not None
     assert ((batch.positions == 0) >= (batch.inputs == docs.separator)).all()
@@ -198,7 +198,7 @@ def test_positions_are_given_where_attention_knows_documents(docs: Corpus) -> No
 
 @pytest.mark.parametrize("variant", ["llama", "pangu-pi", "canon", "gpt2"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_attention_really_stops_at_documents(variant: str, attention: str) -> None:
+def test_attention_really_stops_at_documents(variant, attention):
     """Documents side by side are read as each alone; without positions they are not."""
     model = build(variant, width=32, layers=2, heads=2, vocab=64, context=32)
     model.set_attn_implementation(attention)
@@ -216,7 +216,7 @@ def test_attention_really_stops_at_documents(variant: str, attention: str) -> No
     assert (packed[1, 15:] - mixed[1, 15:]).abs().max() > 1e-3
 
 
-def test_a_batch_knows_its_rows() -> None:
+def test_a_batch_knows_its_rows():
     tokens = torch.arange(12).view(4, 3)
     batch = Batch(tokens, tokens + 1)
     assert len(batch) == 4 and batch.part(1, 2).targets.tolist() == [[7, 8, 9], [10, 11, 12]]

@@ -46,7 +46,7 @@ def documents(corpus: Corpus, stream: TokenStream) -> list[str]:
     return [corpus.tokenizer.decode(part[1:].tolist()) for part in parts]
 
 
-def test_documents_come_back_from_their_tokens(folder: Path, tmp_path: Path) -> None:
+def test_documents_come_back_from_their_tokens(folder, tmp_path):
     corpus = prepare(data(folder), tmp_path)
     texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
     train, held = corpus.train[0], corpus.validation[0]
@@ -59,7 +59,7 @@ def test_documents_come_back_from_their_tokens(folder: Path, tmp_path: Path) -> 
     assert train.tokens.dtype == np.uint16 and not train.tokens.flags.writeable
 
 
-def test_it_is_made_once_and_found_again(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_it_is_made_once_and_found_again(folder, tmp_path, monkeypatch):
     said: list[str] = []
     first = prepare(data(folder), tmp_path, lambda what, share: said.append(f"{what} {share:g}"))
     assert "training a tokenizer 0" in said and said[-1] == "encoding validation-0 1"
@@ -75,7 +75,7 @@ def test_it_is_made_once_and_found_again(folder: Path, tmp_path: Path, monkeypat
     assert (tmp_path / "elsewhere" / "corpora-2").is_dir()
 
 
-def test_whatever_changes_the_tokens_changes_the_digest(folder: Path, tmp_path: Path) -> None:
+def test_whatever_changes_the_tokens_changes_the_digest(folder, tmp_path):
     moved = folder.rename(tmp_path / "moved")
     first = prepare(data(moved), tmp_path)
     others = [
@@ -144,7 +144,7 @@ def swap(made: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_one_is_made_again(folder: Path, tmp_path: Path, damage, why: str) -> None:
+def test_a_damaged_one_is_made_again(folder, tmp_path, damage, why):
     first = prepare(data(folder), tmp_path)
     tokens, words = first.train[0].tokens.tolist(), first.tokenizer.get_vocab()
     damage(first.folder)
@@ -162,14 +162,14 @@ def _digest(folder: Path, cache: Path) -> str:
     return prepare(data(folder), cache).digest
 
 
-def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> None:
+def test_two_processes_at_once_do_not_collide(folder, tmp_path):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         found = pool.starmap(_digest, [(folder, tmp_path)] * 4, chunksize=1)
     assert len(set(found)) == 1 and len(list((tmp_path / "corpora-2").iterdir())) == 1
 
 
 @pytest.mark.full
-def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
+def test_who_comes_second_waits(folder, tmp_path):
     made = prepare(data(folder), tmp_path)
     shutil.rmtree(made.folder)
     context = multiprocessing.get_context("fork")
@@ -182,13 +182,13 @@ def test_who_comes_second_waits(folder: Path, tmp_path: Path) -> None:
     assert second.exitcode == 0
 
 
-def test_a_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(folder, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written to; set LAYERLAB_CACHE to a folder"):
         prepare(data(folder), tmp_path / "file")
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing_behind(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{}\n')
     with pytest.raises(UserError, match="line 2 has no field 'text'"):
         prepare(data(tmp_path / "a.jsonl"), tmp_path / "cache")
@@ -196,9 +196,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["a.txt", "folder"])
-def test_a_text_that_is_changed_while_it_is_read_is_not_kept(
-    folder: Path, tmp_path: Path, second: str
-) -> None:
+def test_a_text_that_is_changed_while_it_is_read_is_not_kept(folder, tmp_path, second):
     """Its key is that of the old text, under which the new one would be found from then on."""
     (tmp_path / "a.txt").write_text(LINE * 40)
     asked = data(folder, folder if second == "folder" else tmp_path / second)
@@ -218,7 +216,7 @@ def test_a_text_that_is_changed_while_it_is_read_is_not_kept(
     assert not any("dog" in one for stream in made.train for one in documents(made, stream))
 
 
-def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> None:
+def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path):
     (tmp_path / "a.txt").write_text("ab " * 20)
     corpus = prepare(data(tmp_path / "a.txt", vocab_size=1000), tmp_path)
     assert corpus.vocab < 300
@@ -227,7 +225,7 @@ def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> Non
     )
 
 
-def test_the_notes_of_a_source_reach_the_corpus(tmp_path: Path, monkeypatch) -> None:
+def test_the_notes_of_a_source_reach_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     corpus = prepare(
         DataSection(sources=(Source(text="brown", limit=9000),), vocab_size=300), tmp_path
@@ -236,7 +234,7 @@ def test_the_notes_of_a_source_reach_the_corpus(tmp_path: Path, monkeypatch) -> 
     assert corpus.train[0].bytes + corpus.validation_bytes == 9000
 
 
-def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path) -> None:
+def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path):
     sources = (Source(text=str(folder)), Source(limit=5000, weight=3.0))
     corpus = prepare(
         DataSection(sources=sources, vocab_size=300, validation_fraction=0.1), tmp_path
@@ -247,7 +245,7 @@ def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path
 
 
 @pytest.mark.full
-def test_a_vocabulary_over_65535_is_written_wider(tmp_path: Path) -> None:
+def test_a_vocabulary_over_65535_is_written_wider(tmp_path):
     table = {f"w{number}": number for number in range(65_540)} | {"</s>": 65_540}
     words = Tokenizer(models.WordLevel(table, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -261,13 +259,13 @@ def test_a_vocabulary_over_65535_is_written_wider(tmp_path: Path) -> None:
     assert tokens[:3].tolist() == [65_540, 65_539, 1]
 
 
-def test_a_tokenizer_is_part_of_what_a_corpus_is(folder: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_is_part_of_what_a_corpus_is(folder, tmp_path):
     train_tokenizer([LINE], 270).save_pretrained(tmp_path / "words")
     found = prepare(data(folder, tokenizer=str(tmp_path / "words")), tmp_path)
     assert found.vocab == 270 and found.digest != prepare(data(folder), tmp_path).digest
 
 
-def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path) -> None:
+def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path):
     corpus = prepare(data(folder), tmp_path)
     count = len(corpus.train[0].tokens) - 1
     found = extent(corpus, 64)
@@ -278,7 +276,7 @@ def test_extent_counts_whole_blocks_and_refuses_less_than_one(folder, tmp_path) 
         extent(corpus, count + 1)
 
 
-def test_long_documents_are_encoded_in_bounded_pieces(tmp_path: Path, monkeypatch) -> None:
+def test_long_documents_are_encoded_in_bounded_pieces(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text((LINE * 400).replace("\r", ""))
     whole = prepare(data(tmp_path / "a.txt"), tmp_path / "whole")
     monkeypatch.setattr("layerlab.data.documents.PIECE", 1000)
@@ -287,7 +285,7 @@ def test_long_documents_are_encoded_in_bounded_pieces(tmp_path: Path, monkeypatc
     assert parts.train[0].documents == 1 and parts.digest == whole.digest
 
 
-def test_other_text_may_be_held_out_in_the_same_words(folder: Path, tmp_path: Path) -> None:
+def test_other_text_may_be_held_out_in_the_same_words(folder, tmp_path):
     (tmp_path / "own.txt").write_text("An apple fell, and then another one fell.\n" * 80)
     alone = prepare(data(tmp_path / "own.txt"), tmp_path)
     judge = prepare(data(folder), tmp_path)
@@ -300,7 +298,7 @@ def test_other_text_may_be_held_out_in_the_same_words(folder: Path, tmp_path: Pa
     assert found.tokenizer.get_vocab() == alone.tokenizer.get_vocab()
 
 
-def test_held_out_text_that_does_not_come_back_has_no_bytes_to_count(tmp_path: Path) -> None:
+def test_held_out_text_that_does_not_come_back_has_no_bytes_to_count(tmp_path):
     words = Tokenizer(models.WordLevel({"</s>": 0, "w": 1, "the": 2, "cat": 3}, unk_token="w"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     kept = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
@@ -317,9 +315,7 @@ def test_held_out_text_that_does_not_come_back_has_no_bytes_to_count(tmp_path: P
     assert elsewhere.loss == "" and not any("bits per byte" in one for one in elsewhere.notes)
 
 
-def test_a_corpus_of_the_cache_has_the_settings_of_the_tokenizer_that_is_named(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_corpus_of_the_cache_has_the_settings_of_the_tokenizer_that_is_named(folder, tmp_path):
     words = train_tokenizer([LINE], 270)
     found = []
     for name, template, length in (("one", "ONE", 64), ("two", "TWO", 32)):
@@ -335,9 +331,7 @@ def test_a_corpus_of_the_cache_has_the_settings_of_the_tokenizer_that_is_named(
     assert prepare(held, tmp_path).tokenizer.chat_template == "TWO"
 
 
-def test_a_tokenizer_as_of_sentencepiece_is_a_corpus_of_its_own(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_as_of_sentencepiece_is_a_corpus_of_its_own(folder, tmp_path):
     asked = {"train": "bpe-fallback", "special_tokens": ("<|user|>",)}
     corpus = prepare(data(folder, tokenizer=asked, vocab_size=310), tmp_path)
     assert corpus.tokenizer.convert_tokens_to_ids(["<|user|>", "<0x00>"]) == [1, 2]

@@ -13,7 +13,7 @@ WEIGHTS = st.lists(st.integers(1, 60).map(float), min_size=1, max_size=7)
 
 @given(WEIGHTS)
 @settings(max_examples=60, deadline=None)
-def test_no_prefix_strays_by_a_turn(weights: list[int]) -> None:
+def test_no_prefix_strays_by_a_turn(weights):
     count = int(2 * sum(weights)) + 3
     sources, turns = Mixture(weights).turn(np.arange(count))
     had = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
@@ -25,7 +25,7 @@ def test_no_prefix_strays_by_a_turn(weights: list[int]) -> None:
 
 @given(WEIGHTS, st.integers(0, 10**9), st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
-def test_a_place_is_the_same_alone_and_among_others(weights, first, count) -> None:
+def test_a_place_is_the_same_alone_and_among_others(weights, first, count):
     mixture = Mixture(weights)
     places = np.arange(first, first + count)
     together = np.stack(mixture.turn(places))
@@ -37,17 +37,17 @@ def test_a_place_is_the_same_alone_and_among_others(weights, first, count) -> No
     ("weights", "parts"),
     [([1.0], [1]), ([0.1, 0.2], [1, 2]), ([2.0, 2.0], [1, 1]), ([1.0, 0.25, 0.75], [4, 1, 3])],
 )
-def test_weights_are_taken_as_they_are_written(weights, parts) -> None:
+def test_weights_are_taken_as_they_are_written(weights, parts):
     assert parts_of(weights) == parts
 
 
-def test_weights_of_many_digits_are_rounded_and_none_is_lost() -> None:
+def test_weights_of_many_digits_are_rounded_and_none_is_lost():
     parts = parts_of([1 / 3, 2 / 3, 1.1 / LONGEST])
     assert sum(parts) <= LONGEST + 1 and min(parts) == 1
     assert parts[1] / parts[0] == pytest.approx(2, rel=1e-3)
 
 
-def test_a_weight_that_is_less_than_a_turn_is_refused() -> None:
+def test_a_weight_that_is_less_than_a_turn_is_refused():
     """Its source would be drawn more often than was asked for: 1e-9 as 1.5e-5."""
     told = r"the weight 1e-09 is less than 1 / 65,536 of .*; expected at least 1.5e-05: write"
     with pytest.raises(UserError, match=told):

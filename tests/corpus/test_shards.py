@@ -70,7 +70,7 @@ def everything(corpus: Corpus) -> list[np.ndarray]:
     return found
 
 
-def test_the_shards_hold_the_whole_text_in_its_order(rows: Path, tmp_path: Path) -> None:
+def test_the_shards_hold_the_whole_text_in_its_order(rows, tmp_path):
     corpus = prepare(data(rows), tmp_path)
     parts = everything(corpus)
     assert len(parts) > 4
@@ -82,9 +82,7 @@ def test_the_shards_hold_the_whole_text_in_its_order(rows: Path, tmp_path: Path)
     assert any("read on while the run goes on" in note for note in corpus.notes)
 
 
-def test_nothing_behind_the_first_shard_is_read_before_it_is_asked_for(
-    rows: Path, tmp_path: Path
-) -> None:
+def test_nothing_behind_the_first_shard_is_read_before_it_is_asked_for(rows, tmp_path):
     rows.write_text(rows.read_text() + '{"text": broken\n')
     corpus = prepare(data(rows), tmp_path)
     order = BatchOrder(corpus, 8, 0)
@@ -93,7 +91,7 @@ def test_nothing_behind_the_first_shard_is_read_before_it_is_asked_for(
 
 
 @pytest.mark.full
-def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
+def test_a_plan_reads_only_the_head(tmp_path):
     file = tmp_path / "large.txt"
     with file.open("wb") as stream:
         stream.write("".join(map(line, range(40_000))).encode())
@@ -118,7 +116,7 @@ def test_a_plan_reads_only_the_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_order_is_the_same_whoever_writes_and_whenever(rows: Path, tmp_path: Path) -> None:
+def test_the_order_is_the_same_whoever_writes_and_whenever(rows, tmp_path):
     first = BatchOrder(prepare(data(rows), tmp_path / "a"), 8, 3)
     turns = sum(len(part) // 8 for part in everything(first.corpus))
     whole = first.rows(0, 3 * turns)
@@ -130,7 +128,7 @@ def test_the_order_is_the_same_whoever_writes_and_whenever(rows: Path, tmp_path:
     assert not np.array_equal(other.rows(0, turns), whole[:turns])
 
 
-def test_each_pass_takes_each_block_once(rows: Path, tmp_path: Path) -> None:
+def test_each_pass_takes_each_block_once(rows, tmp_path):
     corpus = prepare(data(rows), tmp_path)
     blocks = [(len(part) - 1) // 8 for part in everything(corpus)]
     order, count = BatchOrder(corpus, 8, 1), sum(blocks)
@@ -144,9 +142,7 @@ def test_each_pass_takes_each_block_once(rows: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_writer_that_is_killed_within_a_shard_leaves_none_of_it(
-    rows: Path, tmp_path: Path
-) -> None:
+def test_a_writer_that_is_killed_within_a_shard_leaves_none_of_it(rows, tmp_path):
     whole = everything(prepare(data(rows), tmp_path / "whole"))
     corpus = prepare(data(rows), tmp_path / "killed")
     shards = corpus.train[0].shards
@@ -165,7 +161,7 @@ def test_a_writer_that_is_killed_within_a_shard_leaves_none_of_it(
     assert not list(shards.folder.glob(".*.partial")), "what was left of it is gone"
 
 
-def test_a_run_that_waits_for_a_killed_writer_says_so(rows: Path, tmp_path: Path) -> None:
+def test_a_run_that_waits_for_a_killed_writer_says_so(rows, tmp_path):
     shards = prepare(data(rows), tmp_path).train[0].shards
     assert shards is not None
     shards.ask(0)
@@ -176,9 +172,7 @@ def test_a_run_that_waits_for_a_killed_writer_says_so(rows: Path, tmp_path: Path
 
 
 @pytest.mark.full
-def test_the_writer_ends_with_whoever_started_it(
-    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_writer_ends_with_whoever_started_it(rows, tmp_path, monkeypatch):
     """It is the one that is started as a user's is."""
     monkeypatch.undo()
     corpus = prepare(data(rows), tmp_path)
@@ -192,7 +186,7 @@ def test_the_writer_ends_with_whoever_started_it(
 
 
 @pytest.mark.full
-def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named_and_made_anew(rows, tmp_path):
     whole = everything(prepare(data(rows), tmp_path))
     corpus = prepare(data(rows), tmp_path)
     shards = corpus.train[0].shards
@@ -207,9 +201,7 @@ def test_a_damaged_shard_is_named_and_made_anew(rows: Path, tmp_path: Path) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("other", ["shard", "source", "corpus"])
-def test_a_shard_that_was_copied_over_another_is_named_and_made_anew(
-    rows: Path, tmp_path: Path, other: str
-) -> None:
+def test_a_shard_that_was_copied_over_another_is_named_and_made_anew(rows, tmp_path, other):
     """Whole as each is: its number, its source and its corpus are others."""
     second = tmp_path / "second.jsonl"
     second.write_text(rows.read_text().replace("cat", "dog"))
@@ -234,7 +226,7 @@ def test_a_shard_that_was_copied_over_another_is_named_and_made_anew(
     assert all(map(np.array_equal, everything(prepare(data(rows, second), tmp_path)), whole))
 
 
-def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path: Path) -> None:
+def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path):
     file = tmp_path / "rows.jsonl"
     texts = [line(number) * 3 for number in range(200)]
     file.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, *texts]))
@@ -245,13 +237,13 @@ def test_what_is_held_out_is_not_learned_where_it_comes_again(tmp_path: Path) ->
     assert len(set(texts) - held - set(learned)) <= 60, "what stands in the first shard, or was cut"
 
 
-def test_a_text_that_changes_is_refused(rows: Path, tmp_path: Path) -> None:
+def test_a_text_that_changes_is_refused(rows, tmp_path):
     corpus = prepare(data(rows), tmp_path)
     rows.write_text(rows.read_text() + json.dumps({"text": "more"}))
     refuses(r"rows.jsonl was changed since it was planned", everything, corpus)
 
 
-def test_a_text_is_known_by_its_content_and_not_by_its_time(rows: Path, tmp_path: Path) -> None:
+def test_a_text_is_known_by_its_content_and_not_by_its_time(rows, tmp_path):
     before, parts = prepare(data(rows), tmp_path), {one.name for one in tmp_path.glob("*/*")}
     os.utime(rows, ns=(1, 1))
     assert prepare(data(rows), tmp_path).digest == before.digest
@@ -261,14 +253,14 @@ def test_a_text_is_known_by_its_content_and_not_by_its_time(rows: Path, tmp_path
     assert prepare(data(rows), tmp_path).digest != before.digest
 
 
-def test_a_short_text_has_one_shard(rows: Path, tmp_path: Path) -> None:
+def test_a_short_text_has_one_shard(rows, tmp_path):
     corpus = prepare(data(rows, shard_bytes=10**6), tmp_path)
     assert len(everything(corpus)) == 1
     order = BatchOrder(corpus, 8, 0)
     assert len(order.rows(0, 3 * order.blocks[0])) == 3 * order.blocks[0]
 
 
-def test_two_sources_are_mixed_by_their_weights(rows: Path, tmp_path: Path) -> None:
+def test_two_sources_are_mixed_by_their_weights(rows, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("".join(map(line, range(2000, 3000))))
     sources = (Source(text=str(rows)), Source(text=str(other), weight=3.0, limit=30_000))
@@ -284,7 +276,7 @@ def test_two_sources_are_mixed_by_their_weights(rows: Path, tmp_path: Path) -> N
     assert taken == 30_000
 
 
-def test_what_decides_the_shards_decides_the_digest(rows: Path, tmp_path: Path) -> None:
+def test_what_decides_the_shards_decides_the_digest(rows, tmp_path):
     digests = {prepare(data(rows, shard_bytes=size), tmp_path).digest for size in (SIZE, 9000)}
     assert len(digests | {prepare(data(rows, shard_bytes=None), tmp_path).digest}) == 3
     assert prepare(data(rows), tmp_path / "b").digest in digests
@@ -297,7 +289,7 @@ def test_what_decides_the_shards_decides_the_digest(rows: Path, tmp_path: Path) 
     st.integers(1, 40),
     st.none() | st.integers(0, 200),
 )
-def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit) -> None:
+def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit):
     chunks = [TextChunk(text, first) for text, first in pieces]
     whole = "".join(text for text, _ in pieces).encode()
     wanted = whole[skip : None if limit is None else max(limit, skip)].decode(errors="ignore")
@@ -314,7 +306,7 @@ def test_a_cursor_takes_a_text_apart_and_loses_nothing(pieces, skip, size, limit
 
 
 @pytest.mark.full
-def test_a_text_that_changed_unseen_is_not_gone_on_with(rows: Path, tmp_path: Path) -> None:
+def test_a_text_that_changed_unseen_is_not_gone_on_with(rows, tmp_path):
     """Its size and time are those of before, as the name of a data set of the Hub stays."""
     time, text = rows.stat().st_mtime_ns, rows.read_text()
 

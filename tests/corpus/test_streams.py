@@ -14,7 +14,7 @@ def repeated(folder: Path, name: str, *numbers: int) -> Path:
     return folder / name
 
 
-def test_documents_that_are_held_out_and_learned_are_counted(tmp_path: Path) -> None:
+def test_documents_that_are_held_out_and_learned_are_counted(tmp_path):
     once = prepare(data(repeated(tmp_path, "once.jsonl", *range(1, 41))), tmp_path)
     assert once.notes == ()
     twice = data(repeated(tmp_path, "twice.jsonl", *range(1, 41), 40, 3, 50), vocab_size=290)
@@ -30,7 +30,7 @@ def test_documents_that_are_held_out_and_learned_are_counted(tmp_path: Path) -> 
     )
 
 
-def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path: Path) -> None:
+def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path):
     asked = data(repeated(tmp_path, "a.jsonl", *range(1, 41), 40, 3, 50), vocab_size=290)
     whole, apart = prepare(asked, tmp_path), prepare(asked, tmp_path, copies=False)
     held = documents(whole, whole.validation[0])
@@ -46,7 +46,7 @@ def test_copies_of_what_is_held_out_are_not_learned_where_that_is_asked(tmp_path
     assert prepare(clean, tmp_path, copies=False).digest == prepare(clean, tmp_path).digest
 
 
-def test_a_copy_of_a_document_is_found_where_its_end_alone_is_held_out(tmp_path: Path) -> None:
+def test_a_copy_of_a_document_is_found_where_its_end_alone_is_held_out(tmp_path):
     place = tmp_path / "texts"
     place.mkdir()
     text = "".join(f"Line {number}: {LINE.strip()}\n" for number in range(200))
@@ -64,7 +64,7 @@ def test_a_copy_of_a_document_is_found_where_its_end_alone_is_held_out(tmp_path:
     assert apart.train[0].documents == found.train[0].documents - 1
 
 
-def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path: Path) -> None:
+def test_held_out_text_of_its_own_is_looked_for_in_the_training_text(tmp_path):
     train = repeated(tmp_path, "a.jsonl", *range(1, 41))
     held = Source(text=str(repeated(tmp_path, "b.jsonl", 1, 2, 77, 78, 79, 80, 81, 2)))
     found = prepare(

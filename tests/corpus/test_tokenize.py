@@ -26,7 +26,7 @@ def _normalising() -> Tokenizer:
 
 @given(st.text(min_size=1))
 @settings(max_examples=150, deadline=None)
-def test_ends_rise_to_the_length_of_the_text(text: str) -> None:
+def test_ends_rise_to_the_length_of_the_text(text):
     for machine in (BYTES, NORMALISING):
         found = machine.encode(text, add_special_tokens=False)
         ends = byte_ends(text, found)
@@ -38,13 +38,13 @@ def test_ends_rise_to_the_length_of_the_text(text: str) -> None:
 NORMALISING = _normalising()
 
 
-def test_tokens_end_where_their_characters_do() -> None:
+def test_tokens_end_where_their_characters_do():
     found = BYTES.encode("the Käse")
     spans = np.diff(byte_ends("the Käse", found), prepend=0)
     texts = [BYTES.decode([token]) for token in found.ids]
     assert "".join(texts) == "the Käse" and spans.tolist() == [len(text.encode()) for text in texts]
 
 
-def test_a_character_of_several_tokens_counts_once() -> None:
+def test_a_character_of_several_tokens_counts_once():
     found = BYTES.encode("😀a")
     assert byte_ends("😀a", found).tolist() == [4, 4, 4, 4, 5]

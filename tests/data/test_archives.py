@@ -39,12 +39,12 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def test_text_files_are_documents_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_text_files_are_documents_in_the_order_of_their_names(tmp_path):
     found = read_documents(archive(tmp_path / "law.tar.gz", FILES))
     assert list(found) == ["第一条", "# Two\nlines\n"]
 
 
-def test_the_law_of_the_data_folder_is_a_source(tmp_path: Path, monkeypatch) -> None:
+def test_the_law_of_the_data_folder_is_a_source(tmp_path, monkeypatch):
     archive(tmp_path / KEPT["law-zh"], FILES)
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     text = open_source(Source(text="law-zh"))
@@ -52,20 +52,18 @@ def test_the_law_of_the_data_folder_is_a_source(tmp_path: Path, monkeypatch) -> 
     assert [piece.text for piece in text.pieces()] == ["第一条", "# Two\nlines\n"]
 
 
-def test_where_the_law_is_absent_another_text_is_read_and_that_is_said(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_where_the_law_is_absent_another_text_is_read_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     found = open_source(Source(text="law-zh"))
     assert found.name == "python-docs" and "law-zh is not here" in found.notes[0]
 
 
-def test_all_statutes_are_read(data: Path) -> None:
+def test_all_statutes_are_read(data):
     found = [piece.text for piece in open_source(Source(text="law-zh")).pieces()]
     assert len(found) == 359 and sum(map(len, found)) > 3_000_000
 
 
-def test_a_damaged_archive_and_a_file_of_another_encoding_are_named(tmp_path: Path) -> None:
+def test_a_damaged_archive_and_a_file_of_another_encoding_are_named(tmp_path):
     whole = archive(tmp_path / "law.tar.gz", FILES)
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(whole.read_bytes()[:-40])
@@ -96,16 +94,14 @@ def read(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_kind_is_read_and_only_what_is_wanted(ending: str, tmp_path: Path) -> None:
+def test_every_kind_is_read_and_only_what_is_wanted(ending, tmp_path):
     given = {"sub/b.csv": b"2", "a.csv": b"1", "c.bin": b"\0" * 999}
     path = packed(tmp_path / f"all{ending}", given)
     assert list(read(path).items()) == [("a.csv", b"1"), ("sub/b.csv", b"2")]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_bomb_is_not_unpacked(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bomb_is_not_unpacked(ending, tmp_path, monkeypatch):
     path = packed(tmp_path / f"bomb{ending}", {"a.csv": b"0" * 600_000, "b.csv": b"0" * 600_000})
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
     said = r"unpacks to more than 1,000,000 bytes; if that is meant, type --max-bytes 4000000"
@@ -116,17 +112,13 @@ def test_a_bomb_is_not_unpacked(
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "0", "1e9", "9" * 30, "\u0663"])
-def test_a_limit_that_is_none_is_one_line(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_is_none_is_one_line(given, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", given)
     with pytest.raises(UserError, match="expected a number of bytes: type LAYERLAB_MAX_BYTES="):
         read(packed(tmp_path / "a.zip", {}))
 
 
-def test_names_that_lead_elsewhere_are_left_out_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_names_that_lead_elsewhere_are_left_out_and_named(tmp_path, caplog):
     outside = ("/etc/a.csv", "../b.csv", "x/../../c.csv", "..\\d.csv")
     zipped = packed(tmp_path / "a.zip", dict.fromkeys((*outside, "fine.csv"), b"1"))
     with zipfile.ZipFile(zipped, "a") as made:
@@ -157,7 +149,7 @@ def flagged(path: Path, place: int, value: bytes) -> Path:
     return path
 
 
-def test_what_cannot_be_unpacked_is_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_unpacked_is_one_line(tmp_path):
     content = {"a.csv": bytes(range(256)) * 40}
     locked = flagged(packed(tmp_path / "locked.zip", content), 6, b"\1\0")
     strange = flagged(packed(tmp_path / "strange.zip", content), 8, b"\x63\0")
@@ -174,9 +166,7 @@ def test_what_cannot_be_unpacked_is_one_line(tmp_path: Path) -> None:
         refuses(rf"cannot read the archive .*{said}.*;", read, path)
 
 
-def test_where_nobody_said_how_much_it_is_a_measure_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_said_how_much_it_is_a_measure_of_the_file(tmp_path, monkeypatch):
     """What compresses a thousand times is no text, whatever it is packed in."""
     monkeypatch.setattr("layerlab.data.archives.MOST", 1000)
     text = "".join(map(str, range(9999)))
@@ -216,9 +206,7 @@ ZEROS = bytes(1 << 20)
     "opener",
     [gzip.open, *(pytest.param(one, marks=pytest.mark.full) for one in (bz2.open, lzma.open))],
 )
-def test_what_is_passed_over_counts_as_well(
-    opener: Any, content: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_passed_over_counts_as_well(opener, content, tmp_path, monkeypatch):
     monkeypatch.setenv(LIMIT, "4000000")
     file = tmp_path / "x.tar.gz"
     with opener(file, "wb") as stream:
@@ -229,16 +217,14 @@ def test_what_is_passed_over_counts_as_well(
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_that_python_unpacks_without_measure_is_refused(method: int, tmp_path: Path) -> None:
+def test_a_zip_that_python_unpacks_without_measure_is_refused(method, tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
         archive.writestr("a.txt", "a")
     with pytest.raises(UserError, match=r"a\.txt. is packed by bzip2 or LZMA, and not by"):
         list(read_members(tmp_path / "x.zip", lambda name: True))
 
 
-def test_the_name_of_an_archive_steers_no_terminal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_name_of_an_archive_steers_no_terminal(tmp_path, caplog):
     place = tmp_path / "e\x1b[31mvil"
     place.mkdir()
     with tarfile.open(place / "x.tar", "w") as archive:
@@ -249,7 +235,7 @@ def test_the_name_of_an_archive_steers_no_terminal(
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
-def test_a_name_that_stands_twice_is_refused(ending: str, tmp_path: Path) -> None:
+def test_a_name_that_stands_twice_is_refused(ending, tmp_path):
     path = tmp_path / f"twice{ending}"
     if ending == ".zip":
         with zipfile.ZipFile(path, "w") as made:
@@ -312,9 +298,7 @@ def blank(given: bytearray) -> bytearray:
     ],
     ids=["damaged", "blank", "cut between files", "cut in a header", "half an end", "two tars"],
 )
-def test_a_tar_whose_later_files_are_lost_is_refused(
-    change: Any, said: str, ending: str, tmp_path: Path
-) -> None:
+def test_a_tar_whose_later_files_are_lost_is_refused(change, said, ending, tmp_path):
     """Python takes for the end what is no header, whatever follows."""
     path = packed(tmp_path / f"a{ending}", LONG)
     repack(path, change)
@@ -322,9 +306,7 @@ def test_a_tar_whose_later_files_are_lost_is_refused(
 
 
 @pytest.mark.parametrize("ending", TARS)
-def test_the_end_of_a_tar_may_be_filled_up(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_tar_may_be_filled_up(ending, tmp_path, monkeypatch):
     path = packed(tmp_path / f"a{ending}", LONG)
     repack(path, lambda given: given.rstrip(b"\0") + bytes(10**6))
     assert read(path) == LONG
@@ -334,7 +316,7 @@ def test_the_end_of_a_tar_may_be_filled_up(
 
 
 @pytest.mark.parametrize("ending", [one for one in TARS if one != ".tar"])
-def test_of_a_packed_tar_no_flipped_bit_is_believed(ending: str, tmp_path: Path) -> None:
+def test_of_a_packed_tar_no_flipped_bit_is_believed(ending, tmp_path):
     """Its sums are compared, of whatever file the bit is; a few bits stand for nothing."""
     path = packed(tmp_path / f"a{ending}", LONG)
     given, refused = path.read_bytes(), 0

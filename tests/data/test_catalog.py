@@ -20,7 +20,7 @@ def typed(*words: str | Path) -> str:
     return done.output
 
 
-def test_all_eight_are_there_and_whole() -> None:
+def test_all_eight_are_there_and_whole():
     found = list_corpora()
     assert {one.name for one in found} == {
         *("FinCorpus", "TuShare", "Pile of Law", "LeXFiles"),
@@ -35,13 +35,13 @@ def test_all_eight_are_there_and_whole() -> None:
     assert table().row_count == 8
 
 
-def test_it_is_printed_as_a_table_and_as_json() -> None:
+def test_it_is_printed_as_a_table_and_as_json():
     assert "Pile of Law" in typed("catalogue")
     found = json.loads(typed("catalogue", "--json"))
     assert [one["name"] for one in found] == [one.name for one in list_corpora()]
 
 
-def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:
+def test_text_is_cleaned_as_typed(tmp_path):
     (tmp_path / "law.jsonl").write_text('{"body": "ＡＢＣ law"}\n{"body": "x"}\n')
     words = ("--min-chars", "3", "--unicode-form", "NFKC", "--field", "body", *LOOSE)
     said = typed("clean", tmp_path / "law.jsonl", "--out", tmp_path / "out", *words)
@@ -51,7 +51,7 @@ def test_text_is_cleaned_as_typed(tmp_path: Path) -> None:
     assert json.loads(again)["kept"] == 1
 
 
-def test_rules_are_called_as_in_a_recipe_and_read_by_their_names_of_0_1(tmp_path: Path) -> None:
+def test_rules_are_called_as_in_a_recipe_and_read_by_their_names_of_0_1(tmp_path):
     text, out = tmp_path / "law.txt", tmp_path / "out"
     text.write_text("An appeal.")
     assert layerlab.clean_text(text, out, min_chars=3, near_duplicate_threshold=0).kept == 1
@@ -66,16 +66,14 @@ def test_rules_are_called_as_in_a_recipe_and_read_by_their_names_of_0_1(tmp_path
 
 
 @pytest.mark.full
-def test_a_text_that_is_read_in_place_of_another_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_is_read_in_place_of_another_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     words = ("law-zh", "--out", tmp_path / "out", *LOOSE)
     said = typed("clean", *words)
     assert "python-docs, cleaned" in said and "law-zh is not here" in said
 
 
-def test_questions_are_looked_for_as_typed(tmp_path: Path) -> None:
+def test_questions_are_looked_for_as_typed(tmp_path):
     asked = "who hears an appeal against the first ruling of a county court"
     (tmp_path / "text.txt").write_text(f"An exam: {asked}? \x1b[31m")
     (tmp_path / "bench").mkdir()
@@ -90,9 +88,7 @@ def test_questions_are_looked_for_as_typed(tmp_path: Path) -> None:
         typed("contamination", tmp_path / "text.txt", "--benchmark", tmp_path / "none")
 
 
-def test_a_benchmark_is_found_by_its_place_in_the_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_is_found_by_its_place_in_the_data_folder(tmp_path, monkeypatch):
     """As `clean.benchmarks` of a recipe takes it."""
     asked = " ".join(f"word{number}" for number in range(20))
     for folder in ("one_shot", "zero_shot"):

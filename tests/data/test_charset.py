@@ -1,7 +1,6 @@
 """The encoding of a file that is not UTF-8 is guessed from what its bytes decode to."""
 
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,7 @@ FRENCH = "Le présent code a été approuvé; l'été dernier, à côté, où na
         ("« L’été – déjà… », dit-elle.", "cp1252", "cp1252"),
     ],
 )
-def test_what_was_written_is_guessed(text: str, written: str, found: str) -> None:
+def test_what_was_written_is_guessed(text, written, found):
     data = text.encode(written)
     assert guess_charset(data) == found
     assert guess_charset(data * 9 + data[:-1]) == found
@@ -49,7 +48,7 @@ def test_what_was_written_is_guessed(text: str, written: str, found: str) -> Non
     assert said.endswith(f": type: iconv -f {found} -t utf-8 law.txt > NEW")
 
 
-def test_a_broken_byte_does_not_make_another_encoding() -> None:
+def test_a_broken_byte_does_not_make_another_encoding():
     data = SIMPLE.encode() + b"\xff" + SIMPLE.encode()
     with pytest.raises(UnicodeDecodeError) as error:
         data.decode()
@@ -58,7 +57,7 @@ def test_a_broken_byte_does_not_make_another_encoding() -> None:
 
 
 @pytest.mark.parametrize("data", [FULL.encode()[:-1], FULL.encode()[-6:-1], b"to be \xed\xa0\x80."])
-def test_a_cut_end_or_a_lone_surrogate_does_not_either(data: bytes) -> None:
+def test_a_cut_end_or_a_lone_surrogate_does_not_either(data):
     assert guess_charset(data) == "utf-8"
 
 
@@ -74,7 +73,7 @@ JAPANESE = "メロスは激怒した。必ず、かの邪智暴虐の王を除�
         b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3,
     ],
 )
-def test_what_bytes_do_not_tell_is_not_guessed(data: bytes) -> None:
+def test_what_bytes_do_not_tell_is_not_guessed(data):
     """Latin 1 would decode them, to what nobody has written."""
     assert guess_charset(data) == ""
     with pytest.raises(UnicodeDecodeError) as error:
@@ -84,7 +83,7 @@ def test_what_bytes_do_not_tell_is_not_guessed(data: bytes) -> None:
     assert said.endswith(": iconv -f NAME -t utf-8 law.txt > NEW")
 
 
-def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> None:
+def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked():
     """What stood before may cut a character of two bytes in halves."""
     data = b"\xc4\xa3\n" * 3 + SIMPLE.encode("gb18030")
     with pytest.raises(UnicodeDecodeError) as error:
@@ -94,7 +93,7 @@ def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> N
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xff\xfe"])
-def test_utf_16_is_refused_with_its_mark_and_without(tmp_path: Path, mark: bytes) -> None:
+def test_utf_16_is_refused_with_its_mark_and_without(tmp_path, mark):
     """Without a mark its English is UTF-8 that is full of zeros, which nobody has written."""
     data = mark + "To be, or not to be: that is the question.\n".encode("utf-16-le") * 9
     plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
@@ -107,7 +106,7 @@ def test_utf_16_is_refused_with_its_mark_and_without(tmp_path: Path, mark: bytes
     refuses("byte 0 is not UTF-8 text", read_file, str(plain))
 
 
-def test_a_text_whose_end_was_never_written_is_refused(tmp_path: Path) -> None:
+def test_a_text_whose_end_was_never_written_is_refused(tmp_path):
     """Its zeros would be read as characters, which are learned in no time."""
     path = tmp_path / "half.txt"
     for lines in (5, 2000, 9000):

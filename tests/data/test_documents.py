@@ -1,7 +1,5 @@
 """Documents on disk: none is lost, and held-out text begins where a document or a line does."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +21,7 @@ def read(spool: DocumentStore) -> list[str]:
     return ["".join(document) for document in spool.documents()]
 
 
-def test_documents_come_back_without_the_empty_ones(tmp_path: Path) -> None:
+def test_documents_come_back_without_the_empty_ones(tmp_path):
     pieces = [
         TextChunk("", True),
         TextChunk("ä", True),
@@ -37,14 +35,14 @@ def test_documents_come_back_without_the_empty_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(2, ["ab"]), (4, ["abc"]), (5, ["abc", "ä"])])
-def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> None:
+def test_a_limit_cuts_after_a_whole_character(tmp_path, limit, kept):
     with spool_documents(
         [TextChunk("abc", True), TextChunk("ääh", True)], tmp_path / "a", "text", limit
     ) as spool:
         assert read(spool) == kept
 
 
-def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+def test_what_is_no_text_is_named(tmp_path):
     with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
         with spool_documents([TextChunk("", True)], tmp_path / "a", "it.txt", None):
             pass
@@ -53,13 +51,13 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
             pass
 
 
-def test_held_out_text_begins_at_the_nearest_document() -> None:
+def test_held_out_text_begins_at_the_nearest_document():
     train, held = of("a" * 40, "b" * 38, "c" * 12, "d" * 10).split(0.2, "text")
     assert [one[0] for one in read(train)] == ["a", "b"] and read(held) == ["c" * 12, "d" * 10]
     assert train.size + held.size == 100
 
 
-def test_a_long_document_is_cut_at_a_line_else_between_words_else_between_characters() -> None:
+def test_a_long_document_is_cut_at_a_line_else_between_words_else_between_characters():
     def split(text: str) -> list[str]:
         return [one for side in of(text).split(0.2, "text") for one in read(side)]
 
@@ -68,7 +66,7 @@ def test_a_long_document_is_cut_at_a_line_else_between_words_else_between_charac
     assert split("€" * 31) == ["€" * 24, "€" * 7]
 
 
-def test_a_text_that_cannot_be_cut_is_refused() -> None:
+def test_a_text_that_cannot_be_cut_is_refused():
     with pytest.raises(UserError, match=r"has 1 bytes of text, too few to hold out 0.05 of them"):
         of("a").split(0.05, "text")
 
@@ -79,7 +77,7 @@ def test_a_text_that_cannot_be_cut_is_refused() -> None:
     st.integers(4, 9),
 )
 @settings(max_examples=100, deadline=None)
-def test_both_sides_together_are_the_text(texts: list[str], share: float, piece: int) -> None:
+def test_both_sides_together_are_the_text(texts, share, piece):
     whole = of(*texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "PIECE", piece)

@@ -1,7 +1,5 @@
 """Files known by their content."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab import UserError
@@ -11,14 +9,12 @@ from layerlab.data.sources import open_source
 from layerlab.recipes.training_sections import Source
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*; name another file"):
         fingerprint(tmp_path)
 
 
-def test_the_identity_of_a_file_follows_its_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("one")
     a, b = (open_source(Source(text=str(tmp_path / name))).identity for name in ("a.txt", "b.txt"))

@@ -25,8 +25,8 @@ def store(column: Any, file: Path, **options: Any) -> Path:
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("schema", [False, True])
 def test_a_long_word_in_each_row_is_counted_before_it_is_repeated(
-    schema: bool, listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    schema, listed, tmp_path, monkeypatch
+):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(20 << 20))
     column = words(60, 1 << 20)
     if listed:
@@ -46,14 +46,12 @@ def test_a_long_word_in_each_row_is_counted_before_it_is_repeated(
 @pytest.mark.parametrize(
     "value", ["word", ["a", "b"], {"a": "b", "c": [{"d": "e"}]}, b"\x00", 3, None, [["a"], []]]
 )
-def test_values_are_those_that_were_stored(value: object, tmp_path: Path) -> None:
+def test_values_are_those_that_were_stored(value, tmp_path):
     pq.write_table(pa.table({"text": [value, value]}), tmp_path / "a.parquet")
     assert [row["text"] for _, row in rows(str(tmp_path / "a.parquet"))] == [value, value]
 
 
-def test_a_field_is_read_and_a_dictionary_is_not_counted_for_each_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_is_read_and_a_dictionary_is_not_counted_for_each_batch(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(3 << 20))
     names = [f"{number:01000}" for number in range(1000)]
     column = pa.array((names * 2)[:2000])

@@ -3,7 +3,7 @@
 from layerlab.data.python_docs import HEADING, topics
 
 
-def test_a_paragraph_stands_in_one_topic_and_a_heading_in_several() -> None:
+def test_a_paragraph_stands_in_one_topic_and_a_heading_in_several():
     found = topics()
     paragraphs = [" ".join(one.split()) for text in found for one in text.split("\n\n")]
     long = [one for one in paragraphs if len(one) > HEADING]

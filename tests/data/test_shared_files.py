@@ -1,7 +1,6 @@
 """What is held out of one source and learned from another is told where no copy shows it."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,9 +39,7 @@ FOLDER = Source(text="texts")
         ([Source()], None, 0),
     ],
 )
-def test_files_that_two_sources_share_are_told(
-    trained: list[Source], held: list[Source] | None, told: int, home: Path
-) -> None:
+def test_files_that_two_sources_share_are_told(trained, held, told, home):
     assert len(describe_shared(trained, held)) == told
 
 
@@ -60,14 +57,12 @@ def test_files_that_two_sources_share_are_told(
         ({}, (Source(text="texts/b.txt"), True), 0.5, 0),
     ],
 )
-def test_what_a_base_may_have_learned_is_told(
-    base: dict[str, Any], held: tuple[Source, bool], share: float, told: int, home: Path
-) -> None:
+def test_what_a_base_may_have_learned_is_told(base, held, share, told, home):
     data = DataSection.model_validate({"sources": (WHOLE,), "validation_fraction": 0.05, **base})
     assert len(describe_learned(data, [held], share)) == told
 
 
-def test_what_is_held_out_of_a_part_is_learned_from_the_whole(home: Path) -> None:
+def test_what_is_held_out_of_a_part_is_learned_from_the_whole(home):
     data = DataSection(sources=(WHOLE, PART), vocab_size=300)
     corpus = prepare(data, home / "cache")
     held = corpus.tokenizer.decode(corpus.validation[1].tokens.tolist())

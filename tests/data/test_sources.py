@@ -41,26 +41,26 @@ def refused(given: Source, *said: str) -> None:
     assert all(one in line for one in said), line
 
 
-def test_the_documentation_of_python_is_on_every_machine() -> None:
+def test_the_documentation_of_python_is_on_every_machine():
     found = documents(Source())
     assert len(found) > 50 and sum(map(len, found)) > 300_000
     assert any("compound statement" in text for text in found)
 
 
-def test_brown_is_read_where_it_is(data: Path) -> None:
+def test_brown_is_read_where_it_is(data):
     found = documents(Source(text="brown"))
     assert len(found) == 500 and found[0].startswith("The Fulton County Grand Jury")
     assert open_source(Source(text="brown")).notes == ()
 
 
-def test_where_brown_is_absent_another_text_is_read_and_that_is_said(tmp_path, monkeypatch) -> None:
+def test_where_brown_is_absent_another_text_is_read_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     found = open_source(Source(text="brown"))
     assert found.name == "python-docs" and found.identity == open_source(Source()).identity
     assert "brown is not here" in found.notes[0] and "python-docs is read" in found.notes[0]
 
 
-def test_a_brown_of_ones_own_is_found_through_the_environment(tmp_path, monkeypatch) -> None:
+def test_a_brown_of_ones_own_is_found_through_the_environment(tmp_path, monkeypatch):
     (tmp_path / "brown").mkdir()
     with gzip.open(tmp_path / "brown" / "brown.txt.gz", "wt") as file:
         file.write("\n\nOne .\nTwo .\n\n\nThree .")
@@ -68,13 +68,13 @@ def test_a_brown_of_ones_own_is_found_through_the_environment(tmp_path, monkeypa
     assert documents(Source(text="brown")) == ["One .\nTwo .\n", "Three ."]
 
 
-def test_a_file_is_one_document_whatever_ends_its_lines(tmp_path) -> None:
+def test_a_file_is_one_document_whatever_ends_its_lines(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes("\ufeffä\r\nb\rc\n\nd".encode())
     assert documents(Source(text=str(file))) == ["ä\nb\nc\n\nd"]
 
 
-def test_a_long_file_comes_in_pieces_and_no_character_is_lost(tmp_path) -> None:
+def test_a_long_file_comes_in_pieces_and_no_character_is_lost(tmp_path):
     file, text = tmp_path / "a.md", ("€\r\n" * READ)[: READ + 5] + "end"
     file.write_text(text, newline="")
     pieces = list(open_source(Source(text=str(file))).pieces())
@@ -84,7 +84,7 @@ def test_a_long_file_comes_in_pieces_and_no_character_is_lost(tmp_path) -> None:
     assert "".join(piece.text for piece in pieces) == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def test_a_folder_is_all_its_texts_in_order(tmp_path) -> None:
+def test_a_folder_is_all_its_texts_in_order(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "z.txt").write_text("first")
     with gzip.open(tmp_path / "c.md.gz", "wt") as file:
@@ -94,9 +94,7 @@ def test_a_folder_is_all_its_texts_in_order(tmp_path) -> None:
     assert documents(Source(text=str(tmp_path))) == ["first", "second", "third", "fourth"]
 
 
-def test_what_lies_packed_beside_itself_is_read_once_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_lies_packed_beside_itself_is_read_once_and_named(tmp_path, caplog):
     for number, name in enumerate(("a.jsonl", "b.jsonl")):
         lines(tmp_path / name, {"text": str(number)})
         with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
@@ -110,7 +108,7 @@ def test_what_lies_packed_beside_itself_is_read_once_and_named(
     assert ": a.jsonl.gz; read are" in caplog.text
 
 
-def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path) -> None:
+def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path):
     folder = tmp_path / ".texts"  # what is given is meant, whatever it is called
     for place in (folder, folder / ".ipynb_checkpoints", folder / "a" / ".cache" / "b"):
         place.mkdir(parents=True)
@@ -124,7 +122,7 @@ def test_hidden_copies_of_a_text_or_of_rows_are_not_read(tmp_path) -> None:
     assert [row for _, row in rows(str(folder))] == [{"text": "row"}]
 
 
-def test_tables_give_a_document_a_row(tmp_path) -> None:
+def test_tables_give_a_document_a_row(tmp_path):
     rows = {"body": ["one", "zwölf", ""], "n": [1, 2, 3]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
     given = Source(text=str(tmp_path / "a.parquet"), field="body")
@@ -134,13 +132,13 @@ def test_tables_give_a_document_a_row(tmp_path) -> None:
     assert documents(Source(text=str(tmp_path / "A.JSONL.GZ"))) == ["a\r\nb", "c"]
 
 
-def test_a_data_set_of_the_hub_is_streamed(tmp_path) -> None:
+def test_a_data_set_of_the_hub_is_streamed(tmp_path):
     lines(tmp_path / "train.jsonl", {"text": "one"}, {"text": "two"})
     assert documents(Source(text=f"hf:{tmp_path}")) == ["one", "two"]
     refused(Source(text=f"hf:{tmp_path}", field="body"), "row 1 has no field 'body'", "has text")
 
 
-def test_a_folder_takes_no_rows_from_outside_of_it(tmp_path) -> None:
+def test_a_folder_takes_no_rows_from_outside_of_it(tmp_path):
     (tmp_path / "secret.txt").write_text("a secret")
     place = tmp_path / "leads-outside"
     place.mkdir()
@@ -149,12 +147,12 @@ def test_a_folder_takes_no_rows_from_outside_of_it(tmp_path) -> None:
     refused(Source(text=f"hf:{place}"), "takes its rows from '", "secret.txt', outside of it")
 
 
-def test_without_a_network_the_hub_is_named_in_one_line() -> None:
+def test_without_a_network_the_hub_is_named_in_one_line():
     said = ("cannot read hf:nobody/nothing from the Hub:", "or give a local file")
     refused(Source(text="hf:nobody/nothing"), *said)
 
 
-def test_what_is_not_there_is_named(tmp_path) -> None:
+def test_what_is_not_there_is_named(tmp_path):
     refused(Source(text="a/b.txt"), f"nothing lies at {Path.cwd() / 'a' / 'b.txt'}; expected")
     refused(Source(text="~/no.txt"), f"'~/no.txt': nothing lies at {Path.home() / 'no.txt'}; ")
     refused(Source(text="python-doc"), "there is no text 'python-doc'", "did you mean 'python-docs")
@@ -164,14 +162,14 @@ def test_what_is_not_there_is_named(tmp_path) -> None:
     refused(Source(text=str(tmp_path / "a.pdf")), "is no text that can be read here", ".parquet")
 
 
-def test_a_missing_field_names_those_there_are(tmp_path) -> None:
+def test_a_missing_field_names_those_there_are(tmp_path):
     given = lines(tmp_path / "a.jsonl", {"text": "a"}, {"body": "b", "id": 1})
     refused(given, "line 2 has no field 'text'; it has body, id; write field = \"body\"")
     pyarrow.parquet.write_table(pyarrow.table({"body": ["b"]}), tmp_path / "a.parquet")
     refused(Source(text=str(tmp_path / "a.parquet")), "has no field 'text'; it has body")
 
 
-def test_two_columns_of_one_name_are_refused_whichever_a_reader_would_take(tmp_path: Path) -> None:
+def test_two_columns_of_one_name_are_refused_whichever_a_reader_would_take(tmp_path):
     arrays = [pyarrow.array([name]) for name in ("one", "two", "three")]
     table = pyarrow.Table.from_arrays(arrays, names=["text", "text", "body"])
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -180,9 +178,7 @@ def test_two_columns_of_one_name_are_refused_whichever_a_reader_would_take(tmp_p
     assert documents(Source(text=str(tmp_path / "a.parquet"), field="body")) == ["three"]
 
 
-def test_what_a_folder_holds_beside_its_texts_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_folder_holds_beside_its_texts_is_named(tmp_path, caplog, monkeypatch):
     home = tmp_path / "texts"
     for name in ("a.txt", "inner/b.json", "c.docx", "d.csv", "README.rst", ".git/x", "LICENSE"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +195,7 @@ def test_what_a_folder_holds_beside_its_texts_is_named(
     assert open_source(Source(text=str(home / "a.txt"))).notes == ()
 
 
-def test_rows_that_hold_no_text_are_named(tmp_path) -> None:
+def test_rows_that_hold_no_text_are_named(tmp_path):
     given = lines(tmp_path / "a.jsonl", {"text": 5})
     refused(given, "line 1: the field 'text' is 5; expected a text")
     refused(lines(tmp_path / "a.jsonl", [1]), "line 1 is [1]; expected an object with a field")
@@ -207,7 +203,7 @@ def test_rows_that_hold_no_text_are_named(tmp_path) -> None:
     refused(given, "line 2 is not JSON", "mend that line")
 
 
-def test_a_byte_that_is_not_utf8_is_counted(tmp_path) -> None:
+def test_a_byte_that_is_not_utf8_is_counted(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"x" * (READ - 1) + "€".encode() + b"\r\nab\xff")
     refused(
@@ -216,7 +212,7 @@ def test_a_byte_that_is_not_utf8_is_counted(tmp_path) -> None:
     )
 
 
-def test_damaged_files_are_named(tmp_path) -> None:
+def test_damaged_files_are_named(tmp_path):
     whole = gzip.compress(b"some text" * 99)
     (tmp_path / "a.txt.gz").write_bytes(whole[:-9])
     refused(Source(text=str(tmp_path / "a.txt.gz")), "is not a whole gzip file; copy it anew")
@@ -224,7 +220,7 @@ def test_damaged_files_are_named(tmp_path) -> None:
     refused(Source(text=str(tmp_path / "a.parquet")), "is no Parquet that can be read", "copy it")
 
 
-def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
+def test_rows_are_whole_and_know_their_lines(tmp_path):
     found = [{"a": number, "b": ["x", None]} for number in range(3)]
     (tmp_path / "a.json").write_text("\ufeff" + json.dumps(found, indent=1))
     (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(one) for one in found))
@@ -251,22 +247,20 @@ def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
         ('[{"a": 1}]{"a": 2}', "more comes in line 1, behind the ]"),
     ],
 )
-def test_an_array_that_is_broken_is_named_with_its_line(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_an_array_that_is_broken_is_named_with_its_line(tmp_path, text, said):
     file = tmp_path / "rows.json"
     file.write_text(text)
     assert said in refusal(list, rows(str(file)))
 
 
-def test_rows_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
+def test_rows_that_are_not_there_are_asked_for(tmp_path):
     with pytest.raises(UserError, match=r"there is no file or folder .*; expected .json, .jsonl"):
         list(rows(str(tmp_path / "absent")))
     refuses(r"holds no rows that can be read; expected .json", list, rows(str(tmp_path)))
 
 
 @given(st.text("a\n€", max_size=40), st.integers(1, 9))
-def test_lines_are_whole_wherever_a_block_ends(text: str, block: int) -> None:
+def test_lines_are_whole_wherever_a_block_ends(text, block):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("layerlab.data.text_files.READ", block)
         file = Path(folder) / "a.txt"
@@ -274,7 +268,7 @@ def test_lines_are_whole_wherever_a_block_ends(text: str, block: int) -> None:
         assert list(split(file)) == text.splitlines(keepends=True)
 
 
-def test_half_of_a_character_is_no_text_of_a_row(tmp_path: Path) -> None:
+def test_half_of_a_character_is_no_text_of_a_row(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "\\ud83d"}\n')
     refuses("line 1: it holds half of a surrogate pair", list, rows(str(file)))
@@ -283,8 +277,8 @@ def test_half_of_a_character_is_no_text_of_a_row(tmp_path: Path) -> None:
 
 
 def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
     words = pyarrow.DictionaryArray.from_arrays([0] * 64, ["a" * 100_000])
     pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
@@ -301,7 +295,7 @@ def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
         {"use_dictionary": False, "column_encoding": {"n": "DELTA_BINARY_PACKED"}},
     ],
 )
-def test_rows_come_back_as_they_were_written(options: dict[str, Any], tmp_path: Path) -> None:
+def test_rows_come_back_as_they_were_written(options, tmp_path):
     """Of conversations in several groups too, as data sets of the Hub have them."""
     texts = [f"number {one}" if one % 3 else None for one in range(200)]
     turns = [[{"role": "user", "content": text}, {"role": "assistant"}] for text in texts]
@@ -311,9 +305,7 @@ def test_rows_come_back_as_they_were_written(options: dict[str, Any], tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl.gz"])
-def test_rows_of_nothing_count_too(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_nothing_count_too(name, tmp_path, monkeypatch):
     """Two bits in a dictionary, or a line feed in gzip, make a row: a megabyte holds a billion."""
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
     words = pyarrow.DictionaryArray.from_arrays(pyarrow.nulls(50_000, "int32").fill_null(0), [""])
@@ -323,16 +315,14 @@ def test_rows_of_nothing_count_too(
         list(open_source(Source(text=str(tmp_path / name))).pieces())
 
 
-def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "LONGEST", 100)
     (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * 100 + '"}\n')
     with pytest.raises(UserError, match=r"line 1 has 113 characters; expected at most 100 in a r"):
         list(open_source(Source(text=str(tmp_path / "x.jsonl"))).pieces())
 
 
-def test_a_folder_read_as_a_data_set_is_known_by_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_read_as_a_data_set_is_known_by_its_files(tmp_path, monkeypatch):
     found = []
     for name, word in (("a", "apple"), ("b", "steel"), ("c", "apple")):
         folder = tmp_path / name / "data"
@@ -343,9 +333,7 @@ def test_a_folder_read_as_a_data_set_is_known_by_its_files(
     assert found[0] == found[2] != found[1]
 
 
-def test_a_data_set_of_the_hub_is_known_and_read_by_its_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_of_the_hub_is_known_and_read_by_its_commit(tmp_path, monkeypatch):
     commits, read = iter(("a" * 40, "b" * 40)), []
     kept: dict[str, str] = {}
 
@@ -376,7 +364,7 @@ def test_a_data_set_of_the_hub_is_known_and_read_by_its_commit(
 
 
 @pytest.mark.parametrize("name", ["text", "pandas", "json"])
-def test_a_reader_of_files_is_no_data_set(name: str) -> None:
+def test_a_reader_of_files_is_no_data_set(name):
     assert "give the file or folder itself" in refuses(
         "names a reader of files", list, open_source(to_source(f"hf:{name}")).pieces()
     )

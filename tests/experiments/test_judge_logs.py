@@ -47,7 +47,7 @@ def judged(logs: list[TrainingLog], step: JudgedStep | None = None, **given: Any
     return judge_logs(logs, JudgeRequest(judged=step or JudgedStep(), **given)).content
 
 
-def test_seeds_that_are_the_same_are_paired() -> None:
+def test_seeds_that_are_the_same_are_paired():
     row = judged(pair())["rows"][1]
     expected = stats.ttest_rel(WIDE, PLAIN)
     assert row["paired"] and row["n"] == 4 and row["verdict"] == "better"
@@ -56,7 +56,7 @@ def test_seeds_that_are_the_same_are_paired() -> None:
     assert (row["low"], row["high"]) == pytest.approx((low, high))
 
 
-def test_runs_that_no_seed_pairs_are_two_samples() -> None:
+def test_runs_that_no_seed_pairs_are_two_samples():
     content = judged(pair(seeds=False))
     row = content["rows"][1]
     expected = stats.ttest_ind(WIDE, PLAIN, equal_var=False)
@@ -65,25 +65,25 @@ def test_runs_that_no_seed_pairs_are_two_samples() -> None:
     assert "unpaired" in row["said"] and "not final" not in row["said"]
 
 
-def test_one_run_an_arm_gives_a_difference_and_no_verdict() -> None:
+def test_one_run_an_arm_gives_a_difference_and_no_verdict():
     row = judged([log("plain", 1, 3.0), log("wide", 1, 2.9)])["rows"][1]
     assert row["verdict"] == "too few seeds" and row["difference"] == pytest.approx(-0.1)
     assert "run two or more of each arm" in row["said"]
 
 
-def test_a_given_step_and_the_mean_of_the_last_readings() -> None:
+def test_a_given_step_and_the_mean_of_the_last_readings():
     content = judged(pair(), JudgedStep(at=90, last=3))
     values = {run["run"]: run["loss"] for run in content["runs"]}
     assert values["plain, seed 0"] == pytest.approx(3.0 + np.mean([3, 2, 1]) / 9)
 
 
-def test_a_table_of_results_has_no_step_to_speak_of() -> None:
+def test_a_table_of_results_has_no_step_to_speak_of():
     final = [replace(log(arm, n, 3.0 + n / 9), step_name="rows") for arm in "ab" for n in (1, 2)]
     final = [replace(one, steps=one.steps[:1], losses=one.losses[-1:]) for one in final]
     assert "what is judged is loss, the one reading of each run" in judged(final)["remarks"]
 
 
-def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
+def test_steps_to_a_loss_count_those_that_never_reach_it():
     ends = {"plain": 3.0, "wide": 4.0}
     logs = [log(arm, n, ends[arm] + n / 1e6) for arm in ends for n in range(6)]
     (row,) = judged(logs, JudgedStep(target=3.5))["measures"]
@@ -91,7 +91,7 @@ def test_steps_to_a_loss_count_those_that_never_reach_it() -> None:
     assert row["against_mean"] == pytest.approx(55.0, abs=1e-3)
 
 
-def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer() -> None:
+def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer():
     steps = np.arange(1.0, 5001.0)
     logs = [
         log(arm, n, 0, steps=steps, losses=5.0 - steps / 5000 + off)
@@ -103,7 +103,7 @@ def test_steps_to_a_loss_are_those_of_all_readings_though_a_picture_shows_fewer(
     assert len(content["curves"][0]["train"]["loss"]) <= 402
 
 
-def test_a_margin_is_a_test_of_its_own() -> None:
+def test_a_margin_is_a_test_of_its_own():
     logs = [
         log(arm, n, 3.0 + 1e-4 * n * (arm == "wide")) for arm in ("plain", "wide") for n in range(5)
     ]
@@ -114,7 +114,7 @@ def test_a_margin_is_a_test_of_its_own() -> None:
     )
 
 
-def test_a_run_that_ends_in_nothing_is_diverged_only_where_that_is_said() -> None:
+def test_a_run_that_ends_in_nothing_is_diverged_only_where_that_is_said():
     bad = np.array([3.0] * 9 + [math.nan])
     logs = [*pair(), log("plain", 9, 3.0), log("wide", 9, 0, losses=bad)]
     refuses(r"the loss of wide, seed 9 is nan at step 100 \(wide-9\.csv", judged, logs)
@@ -124,7 +124,7 @@ def test_a_run_that_ends_in_nothing_is_diverged_only_where_that_is_said() -> Non
     assert row["diverged"] == [9] and "diverged at seed 9" in row["said"]
 
 
-def test_settings_that_differ_are_named_in_the_verdict() -> None:
+def test_settings_that_differ_are_named_in_the_verdict():
     given = {
         "plain": {"lr": 0.1, "seed": 1, "width": 8},
         "wide": {"lr": 0.2, "seed": 2, "width": 8},
@@ -145,7 +145,7 @@ def test_settings_that_differ_are_named_in_the_verdict() -> None:
     )
 
 
-def test_settings_of_which_each_run_has_its_own_are_named() -> None:
+def test_settings_of_which_each_run_has_its_own_are_named():
     size = {"plain": 1_000_000, "wide": 4_000_000}
     logs = [
         replace(one, config={"text": f"/{one.arm}-{n}.bin", "tokens": size[one.arm] + n})
@@ -177,7 +177,7 @@ def test_settings_of_which_each_run_has_its_own_are_named() -> None:
         ),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> None:
+def test_what_cannot_be_judged_is_one_line(logs, step, said):
     assert said in refusal(judged, logs, JudgedStep(**step))
 
 
@@ -195,16 +195,16 @@ def test_what_cannot_be_judged_is_one_line(logs: Any, step: Any, said: str) -> N
         ({"confidence": 0.2}, "--confidence is 0.2; expected one between 0.5 and 1"),
     ],
 )
-def test_a_number_that_means_nothing_is_refused(given: Any, said: str) -> None:
+def test_a_number_that_means_nothing_is_refused(given, said):
     refuses(said.replace("(", r"\("), check_request, JudgeRequest(**given))
 
 
-def test_a_baseline_that_is_no_arm_is_refused() -> None:
+def test_a_baseline_that_is_no_arm_is_refused():
     with pytest.raises(UserError, match="the baseline 'plian' is no arm of these logs: 'plain'"):
         judged(pair(), baseline="plian")
 
 
-def test_losses_of_different_kinds_are_not_compared() -> None:
+def test_losses_of_different_kinds_are_not_compared():
     logs = [log("plain", 1, 3.0, loss_name="eval_loss"), log("wide", 1, 2.0)]
     refuses(r"'loss' .* 'eval_loss' .*not comparable; .* --loss COLUMN", judged, logs)
     logs[1] = log("wide", 1, 2.0, loss_name="val/loss")
@@ -216,7 +216,7 @@ def named(logs: list[TrainingLog], name: str) -> list[TrainingLog]:
 
 
 @pytest.mark.parametrize("name", ["eval_accuracy", "accuracy", "metrics.f1", "BLEU"])
-def test_more_is_better_of_what_is_called_a_score(name: str) -> None:
+def test_more_is_better_of_what_is_called_a_score(name):
     """The same numbers as of a loss, and the other word."""
     logs = pair()
     asked = JudgeRequest(margin=0.01)
@@ -235,7 +235,7 @@ def test_more_is_better_of_what_is_called_a_score(name: str) -> None:
     ]
 
 
-def test_more_is_better_where_that_is_said() -> None:
+def test_more_is_better_where_that_is_said():
     found = judged(named(pair(), "own"), higher=True)
     assert found["rows"][1]["verdict"] == "worse"
     with pytest.raises(UserError, match=r"more of 'own' .* no word .*; type --loss own=lower or -"):
@@ -249,7 +249,7 @@ def test_more_is_better_where_that_is_said() -> None:
         judged([*named(logs[:4], "accuracy"), *named(logs[4:], "f1")])
 
 
-def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> None:
+def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better():
     logs = [log("plain", n, 0.5 + n / 1000, loss_name="f1") for n in range(8)]
     lost = np.full(len(STEPS), math.nan)
     logs += [log("wide", n, 0.5, losses=lost, loss_name="f1") for n in range(8)]
@@ -258,7 +258,7 @@ def test_runs_that_end_in_nan_speak_against_an_arm_of_which_more_is_better() -> 
 
 
 @pytest.mark.full
-def test_the_page_of_a_score_says_so() -> None:
+def test_the_page_of_a_score_says_so():
     content = judged(named(pair(), "accuracy"))
     page, english = render(content), render(judged(pair()))
     assert 'class="rising"' in page and "Score less that of plain" in page
@@ -274,7 +274,7 @@ def test_the_page_of_a_score_says_so() -> None:
     assert forest.index("<b>plain</b>") < forest.index("<b>wide</b>")
 
 
-def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
+def test_means_of_the_last_readings_are_over_the_same_steps():
     often = np.arange(1.0, 101.0)
     dense = {"steps": often, "losses": 3.0 - often / 100}
     logs = [log("plain", 1, 3.0), log("wide", 1, 3.0, **dense)]
@@ -284,7 +284,7 @@ def test_means_of_the_last_readings_are_over_the_same_steps() -> None:
         judged(sorted(logs, key=lambda one: one.arm), JudgedStep(last=5))
 
 
-def test_seeds_that_are_one_number_are_one_seed() -> None:
+def test_seeds_that_are_one_number_are_one_seed():
     other = TrainingLog(
         place="x.csv", arm="plain", seed="01", steps=STEPS, losses=STEPS, loss_name="loss"
     )
@@ -294,7 +294,7 @@ def test_seeds_that_are_one_number_are_one_seed() -> None:
         judged([log("plain", 1, 3.0), other, log("wide", 1, 2.0)])
 
 
-def test_a_loss_that_pandas_left_empty_is_named_where_a_run_ends_early() -> None:
+def test_a_loss_that_pandas_left_empty_is_named_where_a_run_ends_early():
     """What was nan at the end of a table is empty there, and the run must not look sound."""
     logs = [
         one
@@ -306,7 +306,7 @@ def test_a_loss_that_pandas_left_empty_is_named_where_a_run_ends_early() -> None
     refuses(said, judged, logs)
 
 
-def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
+def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops():
     early = log("wide", 9, 3.0, steps=STEPS[:2], losses=np.array([3.0, math.nan]))
     row = judged([*pair(), early], JudgedStep(nan_diverged=True))["rows"][1]
     assert row["diverged"] == [9] and row["n"] == 4
@@ -327,9 +327,7 @@ def test_a_run_that_stops_at_nan_is_diverged_wherever_it_stops() -> None:
         ([math.nan, 3.2512345671234], True),
     ],
 )
-def test_few_readings_are_copies_where_chance_does_not_make_them(
-    losses: list[float], told: bool
-) -> None:
+def test_few_readings_are_copies_where_chance_does_not_make_them(losses, told):
     """By the digits that runs of an arm need not share; single precision has seven of them."""
     given = {"steps": np.arange(1.0, len(losses) + 1), "losses": np.array(losses)}
     remarks = judged(
@@ -342,7 +340,7 @@ def test_few_readings_are_copies_where_chance_does_not_make_them(
     assert any("so that they are no two runs" in one for one in remarks) is told
 
 
-def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:
+def test_settings_of_some_runs_of_an_arm_are_not_those_of_all():
     lone = [log("plain", 1, 3.0, config={"lr": 1}), log("plain", 2, 3.1)]
     logs = [*lone, log("wide", 1, 2.9, config={"lr": 1})]
     refuses(
@@ -353,7 +351,7 @@ def test_settings_of_some_runs_of_an_arm_are_not_those_of_all() -> None:
     )
 
 
-def test_where_data_lies_and_rates_of_all_runs_are_settings() -> None:
+def test_where_data_lies_and_rates_of_all_runs_are_settings():
     logs = [
         log(arm, n, end, config={"data_dir": arm, "out_dir": arm, "lr": end})
         for arm, ends in (("plain", PLAIN), ("wide", WIDE))
@@ -362,19 +360,19 @@ def test_where_data_lies_and_rates_of_all_runs_are_settings() -> None:
     assert "arms also differ in data_dir, lr, so" in judged(logs)["rows"][1]["said"]
 
 
-def test_runs_without_a_seed_have_no_partner() -> None:
+def test_runs_without_a_seed_have_no_partner():
     remarks = judged([*pair(), log("plain", None, 3.3)])["remarks"]
     assert any("1 of no known seed) have no partner" in one for one in remarks)
 
 
-def test_a_loss_that_was_reached_by_the_first_reading_has_no_step() -> None:
+def test_a_loss_that_was_reached_by_the_first_reading_has_no_step():
     with pytest.raises(
         UserError, match=r"first reading, at step \d+, and when it came to 99 is not"
     ):
         judged(pair(), JudgedStep(target=99.0))
 
 
-def test_a_seed_is_one_however_it_is_written() -> None:
+def test_a_seed_is_one_however_it_is_written():
     written = [log("plain", 1, 3.2), log("plain", 2, 3.3), log("wide", 1, 3.1)]
     remarks = judged([*written, log("wide", "02", 3.15)])["remarks"]
     assert not any("have no partner" in one for one in remarks)

@@ -1,7 +1,6 @@
 """Which runs of somebody's logs count, what is remarked on them, and what a page keeps of it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from tests.experiments.test_judge_logs import judged, log, pair
 
 
 @pytest.mark.full
-def test_a_noisy_arm_is_as_unsure_as_its_own_differences() -> None:
+def test_a_noisy_arm_is_as_unsure_as_its_own_differences():
     """Of somebody's arms nobody knows that they vary alike; what is pooled would be too sure."""
     draw, covered = np.random.default_rng(3), 0
     for _ in range(100):
@@ -32,7 +31,7 @@ def test_a_noisy_arm_is_as_unsure_as_its_own_differences() -> None:
     assert covered >= 87
 
 
-def test_runs_that_were_to_go_on_for_longer_are_remarked_on() -> None:
+def test_runs_that_were_to_go_on_for_longer_are_remarked_on():
     """By what Trainer says of its plan: a schedule that ends later is another one."""
     logs = [replace(one, planned=100 if one.arm == "plain" else 200) for one in pair()]
     first, second = (one for one in judged(logs)["remarks"] if "updates" in one)
@@ -41,7 +40,7 @@ def test_runs_that_were_to_go_on_for_longer_are_remarked_on() -> None:
 
 
 @pytest.mark.full
-def test_an_earlier_look_at_another_step_is_disclosed(tmp_path: Path) -> None:
+def test_an_earlier_look_at_another_step_is_disclosed(tmp_path):
     """Also once the page is judged at the same step again."""
     (tmp_path / "log.csv").write_text(
         "arm,seed,step,loss\n"
@@ -59,7 +58,7 @@ def test_an_earlier_look_at_another_step_is_disclosed(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_steps_to_a_loss_stand_on_a_page_and_in_a_table(tmp_path: Path) -> None:
+def test_steps_to_a_loss_stand_on_a_page_and_in_a_table(tmp_path):
     content = judged(pair(), JudgedStep(target=3.5))
     (row,) = content["measures"]
     assert [one["seed"] for one in row["seeds"]] == [0, 1, 2, 3]
@@ -76,7 +75,7 @@ def test_steps_to_a_loss_stand_on_a_page_and_in_a_table(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_readings_are_one_run_wherever_its_logs_end() -> None:
+def test_the_same_readings_are_one_run_wherever_its_logs_end():
     """Of a step that is given nothing counts behind it: neither does it make another run."""
     logs = [
         replace(one, seed=f"{number}", steps=one.steps[:end], losses=one.losses[:end])
@@ -88,7 +87,7 @@ def test_the_same_readings_are_one_run_wherever_its_logs_end() -> None:
     assert sum("so that they are no two runs" in one for one in found["remarks"]) == 4
 
 
-def test_the_same_readings_twice_are_one_run() -> None:
+def test_the_same_readings_twice_are_one_run():
     """Two runs of each arm, each of them there twice, are no four seeds."""
     losses = {"plain": (3.0, 3.01), "wide": (2.0, 2.02)}
     logs = [log(arm, seed, losses[arm][seed // 2]) for arm in losses for seed in range(4)]

@@ -68,7 +68,7 @@ def plain(found: Comparison) -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_a_run_without_its_plan_is_named(trained: tuple[Path, Comparison], tmp_path: Path) -> None:
+def test_a_run_without_its_plan_is_named(trained, tmp_path):
     place = tmp_path / "small"
     shutil.copytree(trained[0] / "small", place)
     first, second, third, *_ = sorted((place / "runs").iterdir())
@@ -85,9 +85,7 @@ def test_a_run_without_its_plan_is_named(trained: tuple[Path, Comparison], tmp_p
 
 
 @pytest.mark.full
-def test_where_the_text_is_gone_the_verdicts_are_those_that_were(
-    trained: tuple[Path, Comparison], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_text_is_gone_the_verdicts_are_those_that_were(trained, monkeypatch):
     folder, first = trained
     place = folder / "small"
     for given in (folder / "small.toml", place, place / "runs"):
@@ -102,9 +100,7 @@ def test_where_the_text_is_gone_the_verdicts_are_those_that_were(
 
 
 @pytest.mark.full
-def test_the_command_judges_a_folder_alone_and_settings_still_count(
-    trained: tuple[Path, Comparison], tmp_path: Path
-) -> None:
+def test_the_command_judges_a_folder_alone_and_settings_still_count(trained, tmp_path):
     shutil.copytree(trained[0] / "small", tmp_path / "elsewhere")
     words = ["compare", str(tmp_path / "elsewhere"), "--judge", "-q"]
     told = CliRunner().invoke(app, [*words, "--json"])
@@ -127,7 +123,7 @@ def saved(folder: Path) -> Path:
 
 
 @pytest.mark.full
-def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Path) -> None:
+def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path):
     place = saved(tmp_path)
     first = layerlab.compare(place, judge=True)
     (longer,) = [
@@ -145,7 +141,7 @@ def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_notes_of_texts_are_those_of_the_runs(tmp_path: Path) -> None:
+def test_notes_of_texts_are_those_of_the_runs(tmp_path):
     place = saved(tmp_path)
     for file in place.glob("runs/*/manifest.json"):
         content = json.loads(file.read_text())
@@ -154,7 +150,7 @@ def test_notes_of_texts_are_those_of_the_runs(tmp_path: Path) -> None:
     assert layerlab.compare(place, judge=True).content["remarks"][-1] == "brown is not here"
 
 
-def test_what_is_not_believed_is_named_and_left_out(tmp_path: Path) -> None:
+def test_what_is_not_believed_is_named_and_left_out(tmp_path):
     place = saved(tmp_path)
     assert layerlab.compare(place, judge=True).failed == []
     (one,) = place.glob("runs/gpt2-s1*/result.json")
@@ -246,12 +242,12 @@ def edited(place: Path) -> Path:
         (another, r"the recipe 'drawn' has no compare section; type layerlab train in place of"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(tmp_path: Path, change: Any, said: str) -> None:
+def test_what_cannot_be_judged_is_one_line(tmp_path, change, said):
     refuses(said, layerlab.compare, change(saved(tmp_path)), judge=True)
 
 
 @pytest.mark.full
-def test_a_folder_without_judge_is_no_recipe(tmp_path: Path) -> None:
+def test_a_folder_without_judge_is_no_recipe(tmp_path):
     with pytest.raises(UserError, match=r"cannot read the recipe .*: Is a directory; give a TOML"):
         layerlab.compare(saved(tmp_path))
     refuses("no page in 'fr'", layerlab.compare, "smoke", judge=True, lang="fr")

@@ -15,9 +15,7 @@ from tests.logs.written import put, write_csv
 
 
 @pytest.mark.parametrize("apart", [0, 1])
-def test_words_by_which_readings_may_be_of_several_texts_are_remarked_on(
-    tmp_path: Path, apart: int
-) -> None:
+def test_words_by_which_readings_may_be_of_several_texts_are_remarked_on(tmp_path, apart):
     """In blocks, or at steps of their own, nothing else tells them from those of a resumed run."""
     text = "".join(
         json.dumps({"arm": arm, "seed": seed, "step": step + apart * (name == "b"), "name": name})[
@@ -52,7 +50,7 @@ def said(folder: Path, start: str) -> list[str]:
     return [one for one in layerlab.judge(folder).content["remarks"] if start in one]
 
 
-def test_rows_that_go_back_without_repeating_a_step(tmp_path: Path) -> None:
+def test_rows_that_go_back_without_repeating_a_step(tmp_path):
     """Steps that begin anew with each epoch: the largest is not the last."""
     write_runs(tmp_path, [50, 1000, 30, 730])
     (told,) = said(tmp_path, "whose rows go back behind the step that is judged")
@@ -62,7 +60,7 @@ def test_rows_that_go_back_without_repeating_a_step(tmp_path: Path) -> None:
     )
 
 
-def test_logs_of_a_run_that_are_not_read(tmp_path: Path) -> None:
+def test_logs_of_a_run_that_are_not_read(tmp_path):
     """Of a run that left several kinds the first counts, and may have the loss in training."""
     for path in write_runs(tmp_path, [10, 20]):
         (path.parent / "eval.log").write_text("step 20: val loss 3.5\n")
@@ -70,7 +68,7 @@ def test_logs_of_a_run_that_are_not_read(tmp_path: Path) -> None:
     assert told.count("eval.log") == 6
 
 
-def test_runs_that_go_on_for_long_behind_the_last_loss(tmp_path: Path) -> None:
+def test_runs_that_go_on_for_long_behind_the_last_loss(tmp_path):
     write_runs(tmp_path, [10, 20, 30])
     assert not said(tmp_path, "go on for long")
     for path in tmp_path.rglob("metrics.csv"):
@@ -79,7 +77,7 @@ def test_runs_that_go_on_for_long_behind_the_last_loss(tmp_path: Path) -> None:
     assert "plain, seed 0 (30 of 100)" in told
 
 
-def test_other_metrics_of_trackers_are_told(tmp_path: Path) -> None:
+def test_other_metrics_of_trackers_are_told(tmp_path):
     runs = [(arm, seed) for arm in ("a", "bb") for seed in (1, 2)]
     rows = [
         {"Step": step}
@@ -92,7 +90,7 @@ def test_other_metrics_of_trackers_are_told(tmp_path: Path) -> None:
     assert "beside it stand eval_c4, which --loss may name" in told
 
 
-def test_a_copy_in_another_arm_is_remarked_on() -> None:
+def test_a_copy_in_another_arm_is_remarked_on():
     """Two arms may be the same at every seed; at one of several they are not by chance."""
     logs = pair()
     copied = log("wide", 9, 0, losses=logs[0].losses)
@@ -111,7 +109,7 @@ def test_a_copy_in_another_arm_is_remarked_on() -> None:
 
 
 @pytest.mark.parametrize("heading", ["Validation", "Running validation...", "=== eval ==="])
-def test_losses_below_a_heading_are_not_mixed(tmp_path: Path, heading: str) -> None:
+def test_losses_below_a_heading_are_not_mixed(tmp_path, heading):
     text = f"Training\nstep 10 loss 4.79\n{heading}\nstep 15 loss 5.1\nTraining\nstep 20 loss 3.2\n"
     with pytest.raises(
         UserError, match="may be of held-out text and are not read, as 'step 15 loss"
@@ -119,7 +117,7 @@ def test_losses_below_a_heading_are_not_mixed(tmp_path: Path, heading: str) -> N
         layerlab.judge(put(tmp_path / "a-s1.log", text))
 
 
-def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path: Path) -> None:
+def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path):
     for arm in ("plain", "wide"):
         for seed in (1, 2):
             lines = [
@@ -130,13 +128,13 @@ def test_a_line_with_two_steps_has_the_one_of_all_epochs(tmp_path: Path) -> None
     assert layerlab.judge(tmp_path).content["step"] == 4
 
 
-def test_two_sets_under_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_sets_under_one_name_are_refused(tmp_path):
     text = "[c4] step 100: val loss 4.7\n[wiki] step 101: val loss 5.2\n"
     with pytest.raises(UserError, match="may be of unlike losses: "):
         layerlab.judge(put(tmp_path / "a-s1.log", text))
 
 
-def test_counted_rows_are_held_against_no_steps(tmp_path: Path) -> None:
+def test_counted_rows_are_held_against_no_steps(tmp_path):
     logs = [*pair()]
     logs[0] = log("plain", 0, 3.0, step_name="rows")
     with pytest.raises(UserError, match=r"are counted in 'step' .* and those of .* in 'rows'"):
@@ -144,7 +142,7 @@ def test_counted_rows_are_held_against_no_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["num_input_tokens_seen", "train/tokens"])
-def test_updates_of_unlike_numbers_of_tokens_are_remarked_on(tmp_path: Path, name: str) -> None:
+def test_updates_of_unlike_numbers_of_tokens_are_remarked_on(tmp_path, name):
     def write(pace: dict[str, int]) -> None:
         for arm, tokens in pace.items():
             for seed in range(3):
@@ -161,12 +159,12 @@ def test_updates_of_unlike_numbers_of_tokens_are_remarked_on(tmp_path: Path, nam
     assert not said(tmp_path, "unlike numbers of tokens")
 
 
-def test_tokens_of_one_update_alone_are_no_count(tmp_path: Path) -> None:
+def test_tokens_of_one_update_alone_are_no_count(tmp_path):
     write_runs(tmp_path, [10, 20, 30], tokens=512)
     assert not said(tmp_path, "unlike numbers of tokens")
 
 
-def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path: Path) -> None:
+def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path):
     for arm, updates in (("plain", 500), ("wide", 1000)):
         for seed in range(3):
             rows = [
@@ -184,7 +182,7 @@ def test_unlike_updates_at_one_epoch_are_remarked_on(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_seeds_of_configurations_are_held_against_those_of_pairs() -> None:
+def test_seeds_of_configurations_are_held_against_those_of_pairs():
     logs = pair()
     same = [replace(one, config={"train.seed": int(one.seed or 0)}) for one in logs]
     assert not any("other seeds" in one for one in list_remarks(same))

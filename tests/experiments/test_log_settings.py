@@ -16,7 +16,7 @@ def given(plain: dict[str, Any], wide: dict[str, Any], **more: Any) -> list[Trai
     return [replace(one, settings=plain if one.arm == "plain" else wide, **more) for one in pair()]
 
 
-def test_a_column_that_differs_between_arms_is_named_beside_the_verdict() -> None:
+def test_a_column_that_differs_between_arms_is_named_beside_the_verdict():
     logs = given({"lr": 1e-3, "batch_size": 8}, {"lr": 3e-3, "batch_size": 8})
     found = find_unlike(logs, NAMES, ())
     assert found.by_arm == {"plain": [], "wide": ["lr"]} and list(found.unknown) == list(NAMES)
@@ -27,21 +27,21 @@ def test_a_column_that_differs_between_arms_is_named_beside_the_verdict() -> Non
     assert not find_unlike(logs, NAMES, ["lr"]).by_arm["wide"]
 
 
-def test_a_column_that_not_all_runs_have_says_nothing() -> None:
+def test_a_column_that_not_all_runs_have_says_nothing():
     assert not find_unlike(given({"lr": 1e-3}, {}), NAMES, ()).by_arm["wide"]
 
 
-def test_a_column_that_names_the_arms_is_no_other_setting() -> None:
+def test_a_column_that_names_the_arms_is_no_other_setting():
     logs = given({"optimizer": "plain"}, {"optimizer": "wide"})
     assert not find_unlike(logs, NAMES, ()).by_arm["wide"]
 
 
-def test_columns_do_not_make_up_for_a_configuration() -> None:
+def test_columns_do_not_make_up_for_a_configuration():
     logs = given({"lr": 1e-3}, {"lr": 1e-3})
     refuses("no configuration of their own", refuse_unlike, find_unlike(logs, NAMES, ()), NAMES)
 
 
-def test_columns_count_beside_a_configuration() -> None:
+def test_columns_count_beside_a_configuration():
     logs = given({"lr": 1e-3}, {"lr": 3e-3}, config={"width": 64})
     found = find_unlike(logs, NAMES, ())
     assert found.by_arm["wide"] == ["lr"] and not found.unknown

@@ -11,7 +11,7 @@ from layerlab.experiments.log_values import JudgedStep
 from tests.experiments.test_judge_logs import STEPS, judged, log, pair
 
 
-def test_readings_that_are_counted_in_different_things_are_not_compared() -> None:
+def test_readings_that_are_counted_in_different_things_are_not_compared():
     logs = pair()
     logs[5] = replace(logs[5], step_name="epoch")
     with pytest.raises(
@@ -23,7 +23,7 @@ def test_readings_that_are_counted_in_different_things_are_not_compared() -> Non
     assert judged(logs)["rows"][1]["n"] == 4
 
 
-def test_the_mean_over_a_run_is_no_last_loss() -> None:
+def test_the_mean_over_a_run_is_no_last_loss():
     logs = [replace(one, loss_name="train_loss", mean=True) for one in pair()]
     assert judged(logs)["rows"][1]["n"] == 4
     logs[0] = replace(logs[0], loss_name="loss", mean=False)
@@ -33,7 +33,7 @@ def test_the_mean_over_a_run_is_no_last_loss() -> None:
         judged(logs)
 
 
-def test_means_over_windows_of_one_beginning_may_be_over_unlike_steps() -> None:
+def test_means_over_windows_of_one_beginning_may_be_over_unlike_steps():
     logs = pair()
     logs[5] = replace(logs[5], steps=np.array([*STEPS[:-2], 85.0, 100.0]))
     with pytest.raises(
@@ -43,7 +43,7 @@ def test_means_over_windows_of_one_beginning_may_be_over_unlike_steps() -> None:
     assert judged(logs)["rows"][1]["n"] == 4
 
 
-def test_a_run_that_is_lost_later_is_judged_where_the_others_are() -> None:
+def test_a_run_that_is_lost_later_is_judged_where_the_others_are():
     """Its last reading before that step is one of another step."""
     asked = JudgedStep(at=50, nan_diverged=True)
     bad = np.array([3.0, 2.9, math.nan])
@@ -68,7 +68,7 @@ def test_a_run_that_is_lost_later_is_judged_where_the_others_are() -> None:
         judged([*logs, short], JudgedStep(nan_diverged=True))
 
 
-def test_means_are_over_the_same_steps_where_a_run_is_lost_later() -> None:
+def test_means_are_over_the_same_steps_where_a_run_is_lost_later():
     steps = np.array([30.0, 40.0, 60.0, 80.0, 90.0])
     late = log("wide", 9, 3.0, steps=steps, losses=np.array([3.0, 2.9, 2.8, 2.7, math.nan]))
     logs = [*pair(), log("plain", 9, 3.0), late]

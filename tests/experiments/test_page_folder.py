@@ -43,7 +43,7 @@ def arms_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.full
-def test_other_arms_leave_the_first_page_as_it_is(place: Path) -> None:
+def test_other_arms_leave_the_first_page_as_it_is(place):
     first = judge(place, "llama", "gpt2")
     assert "other arms" not in first
     before = (place / "report.html").read_bytes()
@@ -61,7 +61,7 @@ def test_other_arms_leave_the_first_page_as_it_is(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_other_settings_leave_the_first_page_as_it_is(place: Path) -> None:
+def test_other_settings_leave_the_first_page_as_it_is(place):
     for one in records(recipe("llama", "gpt2", train={"max_steps": 24}), LOSSES):
         write(place / "runs", one)
     judge(place, "llama", "gpt2", seeds=[1, 2])
@@ -86,7 +86,7 @@ def steps_in(folder: Path) -> int:
 
 
 @pytest.mark.full
-def test_another_baseline_is_another_comparison(place: Path) -> None:
+def test_another_baseline_is_another_comparison(place):
     judge(place, "llama", "gpt2")
     judge(place, "gpt2", "llama")
     assert arms_in(place) == ["llama", "gpt2"]
@@ -94,7 +94,7 @@ def test_another_baseline_is_another_comparison(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_page_of_its_own_is_judged_again_by_its_folder(place: Path) -> None:
+def test_a_page_of_its_own_is_judged_again_by_its_folder(place):
     judge(place, "llama", "gpt2")
     judge(place, "llama", "relu2")
     own = place / "comparisons" / "llama-relu2"
@@ -105,13 +105,13 @@ def test_a_page_of_its_own_is_judged_again_by_its_folder(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_seeds_added_after_a_look_are_told_on_the_page_of_other_arms_too(place: Path) -> None:
+def test_seeds_added_after_a_look_are_told_on_the_page_of_other_arms_too(place):
     judge(place, "llama", "gpt2", seeds=[1, 2])
     told = judge(place, "llama", "gpt2", "relu2", seeds=[1, 2, 3])
     assert "seeds added after a look: 3" in told
 
 
-def test_a_name_of_many_arms_is_cut_and_stays_one(tmp_path: Path) -> None:
+def test_a_name_of_many_arms_is_cut_and_stays_one(tmp_path):
     (tmp_path / "comparison.json").write_text('{"baseline": "llama", "arms": ["llama"]}')
     many = [{"name": f"arm-number-{one}", "variant": "llama"} for one in range(20)]
     names = {

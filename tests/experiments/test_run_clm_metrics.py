@@ -103,13 +103,13 @@ class First(TrainerCallback):
         return True
 
 
-def test_the_block_of_a_report_is_reproduced_to_the_letter(tmp_path: Path) -> None:
+def test_the_block_of_a_report_is_reproduced_to_the_letter(tmp_path):
     train, evaluation = str(metrics(write(tmp_path))).split("***** eval")
     shown = train + "***** eval" + evaluation.split("\n***** extra")[0]
     assert shown == REPORT
 
 
-def test_transformers_prints_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transformers_prints_the_same(tmp_path, capsys):
     found = metrics(write(tmp_path))
     for name in ("train", "eval", "extra"):
         log_metrics(First(), name, getattr(found, name))
@@ -120,13 +120,13 @@ def test_transformers_prints_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     st.sampled_from(["train_runtime", "total_flos", "train_loss", "train_samples"]),
     st.integers(0, 2**70) | st.floats(0, 1e9),
 )
-def test_every_value_is_formatted_as_transformers_does(name: str, value: int | float) -> None:
+def test_every_value_is_formatted_as_transformers_does(name, value):
     if name == "train_runtime" and value > 1e9:
         value = value % 10**9
     assert _format(name, value) == metrics_format({name: value})[name]
 
 
-def test_extras_say_what_was_really_computed(tmp_path: Path) -> None:
+def test_extras_say_what_was_really_computed(tmp_path):
     extra = metrics(write(tmp_path, micro_batch=8)).extra
     assert extra["batch_sequences"] == 16 and extra["micro_batch_sequences"] == 8
     assert extra["tokens"] == 5 * SEQUENCES * BLOCK == UPDATES * 16 * BLOCK - 35 * BLOCK
@@ -135,7 +135,7 @@ def test_extras_say_what_was_really_computed(tmp_path: Path) -> None:
     assert 1.4 < extra["flops_with_attention_and_head"] / train["total_flos"] < 1.6
 
 
-def test_blocks_are_counted_where_several_texts_are_held_out(tmp_path: Path) -> None:
+def test_blocks_are_counted_where_several_texts_are_held_out(tmp_path):
     """Each of two texts ends in a block that is not full."""
     sizes = [*[BLOCK] * 71, 1000, *[BLOCK] * 71, BLOCK - 1000]
     kept = {"nats": [2.0] * len(sizes), "tokens": sizes}
@@ -144,7 +144,7 @@ def test_blocks_are_counted_where_several_texts_are_held_out(tmp_path: Path) -> 
     assert found["eval_samples_per_second"] == pytest.approx(144 / 2.3248, abs=1e-3)
 
 
-def test_the_loss_of_some_updates_is_not_called_that_of_all(tmp_path: Path) -> None:
+def test_the_loss_of_some_updates_is_not_called_that_of_all(tmp_path):
     """Of runs that an earlier version finished nothing else is known."""
     found = metrics(write(tmp_path, train_loss=None))
     assert "train_loss" not in found.train
@@ -152,7 +152,7 @@ def test_the_loss_of_some_updates_is_not_called_that_of_all(tmp_path: Path) -> N
     assert "train_loss_of_journalled_updates" not in metrics(write(tmp_path)).extra
 
 
-def test_numbers_are_written_as_run_clm_writes_them(tmp_path: Path) -> None:
+def test_numbers_are_written_as_run_clm_writes_them(tmp_path):
     shown = block(write(tmp_path))
     assert shown.startswith("***** train metrics *****\n  epoch ")
     train = json.loads((tmp_path / "train_results.json").read_text())
@@ -161,13 +161,13 @@ def test_numbers_are_written_as_run_clm_writes_them(tmp_path: Path) -> None:
     assert every["eval_loss"] == pytest.approx(2.6217, abs=1e-4) and every["seed"] == 1
 
 
-def test_a_run_that_diverged_has_no_evaluation(tmp_path: Path) -> None:
+def test_a_run_that_diverged_has_no_evaluation(tmp_path):
     none = {"nats": None, "bits_per_byte": None, "accuracy": None}
     found = metrics(write(tmp_path, **none, diverged="the loss is nan at update 3"))
     assert found.eval == {} and found.extra["diverged"] == "the loss is nan at update 3"
     assert "eval metrics" not in str(found)
 
 
-def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_is_not_finished_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"holds no finished run; give one with a result\.json"):
         metrics(tmp_path)

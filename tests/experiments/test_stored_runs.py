@@ -1,7 +1,6 @@
 """Runs are held against a recipe by what their manifests say, with their text or without it."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +51,7 @@ def ended(run: RunSpec, **data: Any) -> RunRecord:
     st.integers(2000, 9000),
     st.sampled_from([None, 310]),
 )
-def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
-    match: str, length: dict[str, Any], tokens: int, vocab: int | None
-) -> None:
+def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(match, length, tokens, vocab):
     found = recipe("llama", "pangu-pi", train={"max_steps": None, **length}, match=match, seeds=[1])
     found = found.change({"model.vocab": vocab})
     # A text gives whole blocks; the manifest has the tokens of the text.
@@ -64,7 +61,7 @@ def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
     assert kept(found, there) == ([run.name for run in first], [])
 
 
-def test_the_order_is_that_of_the_plan_and_a_part_of_it_will_do(tmp_path: Path) -> None:
+def test_the_order_is_that_of_the_plan_and_a_part_of_it_will_do(tmp_path):
     found = recipe()
     there = records(found, LOSSES)
     for one in there[1:]:
@@ -85,7 +82,7 @@ def test_the_order_is_that_of_the_plan_and_a_part_of_it_will_do(tmp_path: Path) 
         ({"data.sources": [{"text": "other.txt"}]}, "data.sources is "),
     ],
 )
-def test_runs_of_another_recipe_are_left_out_and_named(change: dict[str, Any], said: str) -> None:
+def test_runs_of_another_recipe_are_left_out_and_named(change, said):
     found = recipe()
     there, others = records(found, LOSSES), records(found.change(change), LOSSES)
     names, (left,) = kept(found, [*others, *there])
@@ -94,7 +91,7 @@ def test_runs_of_another_recipe_are_left_out_and_named(change: dict[str, Any], s
     assert left.endswith(f": {', '.join(one.name for one in others)}")
 
 
-def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named() -> None:
+def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named():
     found = recipe(learning_rates=[0.1, 0.2])
     more = recipe("llama", "gpt2", "history-1", seeds=[1, 4], learning_rates=[0.2, 0.4])
     there = [ended(run) for run in runs(found)]
@@ -104,7 +101,7 @@ def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named() -
     assert names[: len(there)] == [one.name for one in there]
 
 
-def test_a_search_has_runs_at_any_rate_and_of_its_own_recipe_alone() -> None:
+def test_a_search_has_runs_at_any_rate_and_of_its_own_recipe_alone():
     found = recipe(learning_rates=[1e-4, 1e-1], search="optuna")
     rates = [ended(run) for run in runs(recipe(learning_rates=[2e-4, 3e-3], seeds=[1]))]
     other = [ended(run) for run in runs(recipe(learning_rates=[2e-4], seeds=[1]).change(WIDER))]
@@ -116,7 +113,7 @@ def test_a_search_has_runs_at_any_rate_and_of_its_own_recipe_alone() -> None:
 WIDER = {"model.width": 64, "model.inner": 128}
 
 
-def test_where_a_text_lies_is_no_part_of_it() -> None:
+def test_where_a_text_lies_is_no_part_of_it():
     found = make_recipe(
         {
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
@@ -135,7 +132,7 @@ def test_where_a_text_lies_is_no_part_of_it() -> None:
     assert len(kept(hub, there)[1]) == 1
 
 
-def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_others() -> None:
+def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_others():
     found = recipe()
     old, new = (plan(found, replace(EXTENT, digest=name)) for name in ("old", "new"))
     there = [ended(run) for run in (old[0], *new)]
@@ -148,7 +145,7 @@ def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_
     )
 
 
-def test_arms_that_are_matched_by_time_are_as_long_as_their_runs() -> None:
+def test_arms_that_are_matched_by_time_are_as_long_as_their_runs():
     found = recipe(match="time")
     long = [
         replace(run, recipe=run.recipe.change({"train.max_steps": 31, "evaluate.eval_steps": 3}))

@@ -1,7 +1,6 @@
 """Readings that do not compare: of several texts, or in several units."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,16 +26,14 @@ def told(plain: dict[str, Any], wide: dict[str, Any], **more: Any) -> list[Train
         ({"eval": True}, {"eval": False}),
     ],
 )
-def test_columns_that_name_other_texts_are_refused(
-    plain: dict[str, Any], wide: dict[str, Any]
-) -> None:
+def test_columns_that_name_other_texts_are_refused(plain, wide):
     refuses("which are not comparable; name logs", refuse_unlike_readings, told(plain, wide))
     refuse_unlike_readings(told(plain, plain))
     refuse_unlike_readings(told(plain, {}))  # nothing says that it is another
     refuse_unlike_readings(told(plain, wide, loss_name="val_loss"))  # which says it itself
 
 
-def test_words_of_one_text_are_no_others() -> None:
+def test_words_of_one_text_are_no_others():
     refuse_unlike_readings(told({"split": "val"}, {"split": "validation"}))
     refuse_unlike_readings(told({"mode": "a"}, {"mode": "b"}))
     refuse_unlike_readings(told({"split": "val"}, {"is_train": 0.0}))
@@ -51,13 +48,13 @@ def test_words_of_one_text_are_no_others() -> None:
         ("plain-s1/val.csv", "wide-s1/train.csv"),
     ],
 )
-def test_paths_that_name_other_texts_are_refused(tmp_path: Path, plain: str, wide: str) -> None:
+def test_paths_that_name_other_texts_are_refused(tmp_path, plain, wide):
     rows = [{"step": n, "loss": 3.0 + n} for n in (1, 2)]
     logs = read(*(write_csv(tmp_path / name, rows) for name in (plain, wide)))
     refuses("which are not comparable; name logs", refuse_unlike_readings, logs)
 
 
-def test_rows_of_one_text_in_each_file_are_compared_across_files(tmp_path: Path) -> None:
+def test_rows_of_one_text_in_each_file_are_compared_across_files(tmp_path):
     """Of which one table with both is refused."""
     files = []
     for arm, split in (("plain", "val"), ("wide", "train")):
@@ -66,7 +63,7 @@ def test_rows_of_one_text_in_each_file_are_compared_across_files(tmp_path: Path)
     refuses("of 'train' .* of 'val'", refuse_unlike_readings, read(*files))
 
 
-def test_shares_and_percentages_are_refused() -> None:
+def test_shares_and_percentages_are_refused():
     shares, percents = log("plain", 1, -0.5, loss_name="acc"), log("wide", 1, 48.2, loss_name="acc")
     refuses("write both in one unit", refuse_unlike_readings, [shares, percents])
     refuse_unlike_readings([percents, log("plain", 1, 47.0, loss_name="acc")])

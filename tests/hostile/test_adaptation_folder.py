@@ -70,7 +70,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.full
-def test_the_same_model_is_told_again(run: tuple[Path, Any]) -> None:
+def test_the_same_model_is_told_again(run):
     out, call = run
     before = files(out)
     call(out, llama())
@@ -78,7 +78,7 @@ def test_the_same_model_is_told_again(run: tuple[Path, Any]) -> None:
 
 
 @pytest.mark.full
-def test_the_result_of_one_model_is_not_that_of_another(ended: tuple[Path, Any]) -> None:
+def test_the_result_of_one_model_is_not_that_of_another(ended):
     out, call = ended
     before = files(out)
     assert (
@@ -94,14 +94,14 @@ def test_the_result_of_one_model_is_not_that_of_another(ended: tuple[Path, Any])
 
 
 @pytest.mark.full
-def test_another_tokenizer_is_another_run(ended: tuple[Path, Any]) -> None:
+def test_another_tokenizer_is_another_run(ended):
     out, call = ended
     other = words() if call is pretrained else speaker()
     other.chat_template = CHATML + " "
     refuses("began with another tokenizer than this call; hand in", call, out, llama(), other)
 
 
-def test_what_says_nothing_of_a_model_changes_no_beginning(tmp_path: Path) -> None:
+def test_what_says_nothing_of_a_model_changes_no_beginning(tmp_path):
     one, tokenizer = llama(), speaker()
     before = describe_beginning(one, tokenizer)
     one.save_pretrained(tmp_path)
@@ -109,7 +109,7 @@ def test_what_says_nothing_of_a_model_changes_no_beginning(tmp_path: Path) -> No
     assert describe_beginning(type(one).from_pretrained(tmp_path), tokenizer) == before
 
 
-def test_adapters_that_are_drawn_anew_are_the_same_beginning() -> None:
+def test_adapters_that_are_drawn_anew_are_the_same_beginning():
     from peft import LoraConfig, get_peft_model
 
     lora = LoraConfig(r=2, target_modules=["q_proj"])
@@ -126,7 +126,7 @@ def test_adapters_that_are_drawn_anew_are_the_same_beginning() -> None:
 
 
 @pytest.mark.full
-def test_a_run_of_an_earlier_version_goes_on(run: tuple[Path, Any]) -> None:
+def test_a_run_of_an_earlier_version_goes_on(run):
     out, call = run
     plan = json.loads((out / "plan.json").read_text())
     assert set(plan.pop("beginning")) == {"model", "configuration of the model", "tokenizer"}
@@ -141,9 +141,7 @@ def test_a_run_of_an_earlier_version_goes_on(run: tuple[Path, Any]) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("call", STAGES.values(), ids=STAGES)
-def test_a_checkpoint_that_was_being_written_is_written_anew(
-    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_was_being_written_is_written_anew(call, tmp_path, monkeypatch):
     def end(self: Any, folder: str) -> None:
         raise KeyboardInterrupt
 
@@ -157,7 +155,7 @@ def test_a_checkpoint_that_was_being_written_is_written_anew(
 
 @pytest.mark.parametrize("name", ["model/my_base_model.txt", "checkpoint-3/mine.txt", "plan.txt"])
 @pytest.mark.parametrize("call", STAGES.values(), ids=STAGES)
-def test_files_of_the_user_are_not_deleted(call: Any, name: str, tmp_path: Path) -> None:
+def test_files_of_the_user_are_not_deleted(call, name, tmp_path):
     file = tmp_path / "out" / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("precious")
@@ -169,7 +167,7 @@ def test_files_of_the_user_are_not_deleted(call: Any, name: str, tmp_path: Path)
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["model/mine.txt", "checkpoint-1/mine.txt", "checkpoint-{}/mine"])
-def test_nor_those_beside_what_an_earlier_call_wrote(run: tuple[Path, Any], name: str) -> None:
+def test_nor_those_beside_what_an_earlier_call_wrote(run, name):
     out, call = run
     last = max(int(one.name.partition("-")[2]) for one in out.glob("checkpoint-*"))
     file = out / name.format(last)
@@ -180,7 +178,7 @@ def test_nor_those_beside_what_an_earlier_call_wrote(run: tuple[Path, Any], name
     assert files(out) == before
 
 
-def test_nothing_is_replaced_through_a_link(run: tuple[Path, Any]) -> None:
+def test_nothing_is_replaced_through_a_link(run):
     out, call = run
     (out.parent / "mine").mkdir()
     shutil.rmtree(out / "model")
@@ -188,7 +186,7 @@ def test_nothing_is_replaced_through_a_link(run: tuple[Path, Any]) -> None:
     refuses("is a link to", call, out, llama())
 
 
-def test_what_a_killed_process_left_is_its_own(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_its_own(tmp_path):
     (tmp_path / ".plan.json.0a1b2c3d.partial").write_text("{")
     check_own(tmp_path)
     (tmp_path / "plan.json").write_text("{}")

@@ -1,7 +1,5 @@
 """The hidden folder beside a study's, where it keeps its batches until it is finished."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab import UserError
@@ -13,7 +11,7 @@ NAME = "0123456789abcdef" * 2
 
 
 @pytest.mark.parametrize("name", [f"{NAME}.npz", f"{NAME}.json", ""])
-def test_no_batch_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+def test_no_batch_is_written_through_a_link(name, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("mine")
@@ -32,7 +30,7 @@ def test_no_batch_is_written_through_a_link(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("restart", [False, True])
-def test_only_batches_are_removed(restart: bool, tmp_path: Path) -> None:
+def test_only_batches_are_removed(restart, tmp_path):
     store = tmp_path / ".st.batches"
     store.mkdir()
     for name in (f"{NAME}.npz", f".{NAME}.npz.0a1b2c3d.partial", "notes.txt"):
@@ -45,7 +43,7 @@ def test_only_batches_are_removed(restart: bool, tmp_path: Path) -> None:
     assert not store.exists()
 
 
-def test_what_is_kept_is_written_through_no_link(tmp_path: Path) -> None:
+def test_what_is_kept_is_written_through_no_link(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     (tmp_path / "a.json").symlink_to(tmp_path / "thesis.tex")
     with pytest.raises(UserError, match=r"a\.json is a link to"):

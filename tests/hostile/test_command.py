@@ -265,9 +265,7 @@ def check(done: Ended, words: list[str]) -> None:
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory as Linux tells it")
 @pytest.mark.parametrize("name", WORK)
-def test_whatever_is_typed_ends_in_words(
-    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_typed_ends_in_words(name, place, monkeypatch):
     restore()
     before = entries()
     peak()
@@ -293,7 +291,7 @@ def test_whatever_is_typed_ends_in_words(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", WORK)
-def test_without_a_hostile_word_it_does_its_work(name: str, place: Path) -> None:
+def test_without_a_hostile_word_it_does_its_work(name, place):
     restore()
     words, options = WORK[name]
     done = typed(
@@ -304,7 +302,7 @@ def test_without_a_hostile_word_it_does_its_work(name: str, place: Path) -> None
         shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tried():
     """And two thousand inputs are."""
     group: Any = get_command(app)
     known = set()

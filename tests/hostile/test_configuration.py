@@ -105,7 +105,7 @@ def inspected(folder: Path, config: Any) -> Ended:
         ("llama", {"model_type": []}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, change: Any, said: str, folders: Path) -> None:
+def test_what_is_wrong_is_named(name, change, said, folders):
     folder = folders / name
     own = json.loads((folder / "config.json").read_text("utf-8"))
     inspected(folder, {**own, **change}).refused(said)
@@ -114,12 +114,12 @@ def test_what_is_wrong_is_named(name: str, change: Any, said: str, folders: Path
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "3", "null", "[" * 9999, '{"a": ' + "9" * 5000 + "}"]
 )
-def test_what_is_no_table_is_one_line(text: str, folders: Path) -> None:
+def test_what_is_no_table_is_one_line(text, folders):
     inspected(folders / "llama", text).refused("config.json in")
 
 
 @pytest.mark.full
-def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders: Path) -> None:
+def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders):
     folder = folders / "llama"
     file = folder / "config.json"
     before = file.read_text("utf-8")
@@ -138,18 +138,18 @@ def test_weights_without_a_place_may_be_left_out_where_that_is_asked_for(folders
     "architectures",
     [["LlamaForCausalLM"], ["OwnForCausalLM"], ["Qwen2ForCausalLM", "LlamaForCausalLM"], [], None],
 )
-def test_classes_of_the_same_family_or_of_none_are_taken(architectures: Any) -> None:
+def test_classes_of_the_same_family_or_of_none_are_taken(architectures):
     check_causal(LlamaConfig(architectures=architectures), "llama")
 
 
-def test_code_of_a_model_says_nothing_of_its_family() -> None:
+def test_code_of_a_model_says_nothing_of_its_family():
     own = {"AutoModelForCausalLM": "own.Qwen2ForCausalLM"}
     check_causal(LlamaConfig(architectures=["Qwen2ForCausalLM"], auto_map=own), "llama")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys()))
-def test_no_family_contradicts_itself(family: str) -> None:
+def test_no_family_contradicts_itself(family):
     """Neither the whole configuration, nor that of its text model, with the class of its model."""
     own = family_config(family)
     whole = [] if family.startswith("musicgen") else [CONFIG_MAPPING[family]()]  # it asks for parts
@@ -163,7 +163,7 @@ def test_no_family_contradicts_itself(family: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("value", [0, None, {}])
-def test_how_outputs_are_wrapped_is_no_part_of_a_model(value: Any, folders: Path) -> None:
+def test_how_outputs_are_wrapped_is_no_part_of_a_model(value, folders):
     folder = folders / "llama"
     file = folder / "config.json"
     before = file.read_text("utf-8")
@@ -178,7 +178,7 @@ def test_how_outputs_are_wrapped_is_no_part_of_a_model(value: Any, folders: Path
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "field"), FIELDS)
-def test_no_value_of_any_field_is_a_traceback(name: str, field: str, shallow: Path) -> None:
+def test_no_value_of_any_field_is_a_traceback(name, field, shallow):
     folder = shallow / name
     own = json.loads((folder / "config.json").read_text("utf-8"))
     for value in VALUES:
@@ -198,7 +198,7 @@ def test_no_value_of_any_field_is_a_traceback(name: str, field: str, shallow: Pa
         max_size=3,
     )
 )
-def test_several_at_once_are_no_traceback_either(shallow: Path, change: Any) -> None:
+def test_several_at_once_are_no_traceback_either(shallow, change):
     for name in ("llama", "pre-norm"):
         own = json.loads((shallow / name / "config.json").read_text("utf-8"))
         inspected(shallow / name, {**own, **change}).survived()
@@ -219,9 +219,7 @@ def test_several_at_once_are_no_traceback_either(shallow: Path, change: Any) -> 
         ({"transformers_weights": {}}, "names other weights"),
     ],
 )
-def test_a_field_that_leads_elsewhere_is_one_line(
-    change: dict[str, object], said: str, tmp_path: Path
-) -> None:
+def test_a_field_that_leads_elsewhere_is_one_line(change, said, tmp_path):
     place = tmp_path / "model"
     shutil.copytree(builtin.path("llama"), place)
     config = place / "config.json"
@@ -229,9 +227,7 @@ def test_a_field_that_leads_elsewhere_is_one_line(
     assert said in refusal(load_model, str(place))
 
 
-def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(tmp_path, monkeypatch):
     place = tmp_path / "model"
     shutil.copytree(builtin.path("llama"), place)
     config = place / "config.json"
@@ -243,7 +239,7 @@ def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
         assert load_model(str(place), weights_only=True).stored
 
 
-def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):
     place = tmp_path / "model"
     shutil.copytree(builtin.path("llama"), place)
     (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
@@ -276,9 +272,7 @@ SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
         ),
     ],
 )
-def test_what_no_weights_tell_of_is_bounded(
-    kind: str, sizes: dict[str, Any], change: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_what_no_weights_tell_of_is_bounded(kind, sizes, change, said, tmp_path):
     given = {**SMALL, **SPECIAL, "num_hidden_layers": 1, **sizes}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **given))
     model.save_pretrained(tmp_path)
@@ -305,12 +299,8 @@ pretrain = {{ tokens = 1000, ratio = [1, 0] }}
     ],
 )
 def test_a_plan_builds_no_base_of_any_size_and_fetches_no_kernel(
-    change: dict[str, Any],
-    said: str | None,
-    folders: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    change, said, folders, tmp_path, monkeypatch
+):
     def build(*given: Any, **options: Any) -> None:
         pytest.fail("it is built")
 

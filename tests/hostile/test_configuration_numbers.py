@@ -58,13 +58,11 @@ def changed(folder: Path, name: str, change: Any) -> Path:
         ("pre-norm", '{"model_type": "gpt2", "model_type": "llama"}', "the key 'model_type' twice"),
     ],
 )
-def test_a_number_that_no_model_computes_with_is_one_line(
-    name: str, change: Any, said: str, tmp_path: Path
-) -> None:
+def test_a_number_that_no_model_computes_with_is_one_line(name, change, said, tmp_path):
     typed("inspect", str(changed(tmp_path, name, change)), *READ).refused(said)
 
 
-def test_numbers_that_are_meant_so_are_read(tmp_path: Path) -> None:
+def test_numbers_that_are_meant_so_are_read(tmp_path):
     """A limit may be infinite, a label may be called like a field, a name may stand there twice."""
     change = {
         "time_step_limit": [0.0, math.inf],
@@ -76,9 +74,7 @@ def test_numbers_that_are_meant_so_are_read(tmp_path: Path) -> None:
     assert configuration(changed(tmp_path, "llama", change)).rms_norm_eps == 0
 
 
-def test_what_transformers_does_not_use_of_rotary_positions_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_transformers_does_not_use_of_rotary_positions_is_said_once(tmp_path, caplog):
     parameters = {"rope_type": "default", "rope_theta": 1e4, "factor": 8.0}
     folder = changed(tmp_path, "llama", {"rope_parameters": parameters})
     with quiet_libraries():
@@ -88,7 +84,7 @@ def test_what_transformers_does_not_use_of_rotary_positions_is_said_once(
 
 
 @pytest.mark.full
-def test_a_model_that_cannot_be_called_is_one_line(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_called_is_one_line(tmp_path):
     build("mixtral").save_pretrained(tmp_path)
     assert load_model(str(tmp_path)).entries == 256
     file = tmp_path / "config.json"
@@ -120,7 +116,7 @@ def put(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, 
 
 
 @pytest.mark.full
-def test_no_number_of_any_family_may_be_none(tmp_path: Path) -> None:
+def test_no_number_of_any_family_may_be_none(tmp_path):
     """A field of every family is NaN at a time; whatever it does with it, its outputs would be."""
     asked = 0
     with quiet_libraries():
@@ -136,7 +132,7 @@ def test_no_number_of_any_family_may_be_none(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", SWEPT)
-def test_every_number_of_a_family_is_read_or_one_line(family: str, tmp_path: Path) -> None:
+def test_every_number_of_a_family_is_read_or_one_line(family, tmp_path):
     build(family).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     own = json.loads(file.read_text("utf-8"))

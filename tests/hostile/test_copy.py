@@ -16,9 +16,7 @@ from tests.training.test_trainer import begun
 
 
 @pytest.mark.full
-def test_a_run_that_ends_removes_its_own_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ends_removes_its_own_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     training = begun(tmp_path / "run")
     training.advance()
@@ -35,9 +33,7 @@ def test_a_run_that_ends_removes_its_own_checkpoints(
 
 
 @pytest.mark.full
-def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     training = begun(tmp_path / "run")
     place = tmp_path / "run" / "checkpoints"
@@ -61,7 +57,7 @@ def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(
         ("notes.txt", True),
     ],
 )
-def test_what_has_no_name_of_a_checkpoint_stays(name: str, stays: bool, tmp_path: Path) -> None:
+def test_what_has_no_name_of_a_checkpoint_stays(name, stays, tmp_path):
     place = tmp_path / "checkpoints"
     file = place / name
     file.parent.mkdir(parents=True)
@@ -78,7 +74,7 @@ def sealed(folder: Path) -> Path:
     return folder
 
 
-def test_a_stage_that_ends_removes_its_own_checkpoints(tmp_path: Path) -> None:
+def test_a_stage_that_ends_removes_its_own_checkpoints(tmp_path):
     for number in (2, 10, 30):
         sealed(tmp_path / f"checkpoint-{number}")
     sealed(tmp_path / "checkpoint-keep-this")
@@ -102,7 +98,7 @@ def test_a_stage_that_ends_removes_its_own_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_old_checkpoints_give_way_and_copies_of_them_stay(tmp_path: Path) -> None:
+def test_old_checkpoints_give_way_and_copies_of_them_stay(tmp_path):
     out = tmp_path / "out"
 
     def copy(said: str, share: float | None) -> None:

@@ -70,7 +70,7 @@ main()
         ("--version",),
     ],
 )
-def test_a_full_standard_output_is_one_line(words: tuple[str, ...]) -> None:
+def test_a_full_standard_output_is_one_line(words):
     with FULL.open("w") as full:
         done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
@@ -82,7 +82,7 @@ def test_a_full_standard_output_is_one_line(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "words", [pytest.param(("variants", "--json"), marks=pytest.mark.full), ("--help",)]
 )
-def test_a_closed_pipe_is_quiet(words: tuple[str, ...]) -> None:
+def test_a_closed_pipe_is_quiet(words):
     ours, theirs = os.pipe()
     os.close(ours)
     done = subprocess.run([*COMMAND, *words], stdout=theirs, stderr=subprocess.PIPE, text=True)
@@ -99,7 +99,7 @@ def test_a_closed_pipe_is_quiet(words: tuple[str, ...]) -> None:
         (signal.SIGINT, "interrupted; nothing"),
     ],
 )
-def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -> None:
+def test_a_signal_is_one_line(sign, said, tmp_path):
     """Sent while it waits for a text that does not come."""
     command = [*COMMAND, *READ, "--text", "-", "--out", "report"]
     started = subprocess.Popen(
@@ -122,7 +122,7 @@ def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -
     assert not (tmp_path / "report").exists()
 
 
-def test_a_closed_standard_output_is_one_line() -> None:
+def test_a_closed_standard_output_is_one_line():
     line = f"{' '.join(COMMAND)} --version >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
@@ -133,7 +133,7 @@ def test_a_closed_standard_output_is_one_line() -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
-def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
+def test_a_mistake_has_its_code_where_nobody_can_be_told():
     with FULL.open("w") as full:
         done = subprocess.run([*COMMAND, "train", "nosuch"], stdout=full, stderr=full)
     assert done.returncode == 2
@@ -154,14 +154,14 @@ def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
         ("exec('import os; os.kill(os.getpid(), 2)')", 130, "interrupted; nothing was written"),
     ],
 )
-def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_path: Path) -> None:
+def test_a_file_that_ends_oddly_is_named(text, code, said, tmp_path):
     (tmp_path / "own.py").write_text(text)
     done = python("-m", "layerlab", "variants", "--load", "own.py", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
     assert said in done.stderr
 
 
-def test_an_interruption_before_there_is_a_command_is_one_line() -> None:
+def test_an_interruption_before_there_is_a_command_is_one_line():
     done = subprocess.run(
         [sys.executable, "-c", EARLY],
         capture_output=True,
@@ -173,7 +173,7 @@ def test_an_interruption_before_there_is_a_command_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> None:
+def test_a_report_takes_no_other_file_s_place(link, tmp_path):
     row = '{"text": "A row of text that is long enough to matter for all of us here."}\n'
     (tmp_path / "mine.jsonl").write_text(row)
     (tmp_path / "q.jsonl").write_text(row.replace("text", "question"))
@@ -190,7 +190,7 @@ def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
+def test_a_terminal_of_ascii_gets_what_it_can_show():
     """Where Python is told to write ASCII, other characters are question marks."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
@@ -205,7 +205,7 @@ def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("begun", ["log.txt", "checkpoints/*"])
-def test_runs_end_soon_after_a_comparison_that_is_killed(begun: str, tmp_path: Path) -> None:
+def test_runs_end_soon_after_a_comparison_that_is_killed(begun, tmp_path):
     """Both while they import what they need, and while they train."""
     (tmp_path / "text.txt").write_text("a river runs to the sea, and rain fell all night. " * 400)
     (tmp_path / "one.toml").write_text(LONG)

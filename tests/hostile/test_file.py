@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +50,7 @@ SPECIAL = [
 @pytest.mark.parametrize(
     ("words", "said"), SPECIAL, ids=[" ".join(words)[:40] for words, _ in SPECIAL]
 )
-def test_what_is_no_file_is_refused(words: tuple[str, ...], said: str, place: Path) -> None:
+def test_what_is_no_file_is_refused(words, said, place):
     with unblock_pipes(place):
         typed(*words).refused(said)
 
@@ -75,22 +74,20 @@ NESTED = [
 
 
 @pytest.mark.parametrize(("name", "text", "words", "said"), NESTED)
-def test_what_is_nested_without_end_is_one_line(
-    name: str, text: str, words: tuple[str, ...], said: str, place: Path
-) -> None:
+def test_what_is_nested_without_end_is_one_line(name, text, words, said, place):
     (place / "rows.jsonl").write_text(json.dumps({"text": "A row."}) + "\n")
     (place / name).write_text(text)
     typed(*words).refused(said)
 
 
 @pytest.mark.parametrize("value", [DEEP, DIGITS])
-def test_a_setting_without_end_is_one_line(value: str, place: Path) -> None:
+def test_a_setting_without_end_is_one_line(value, place):
     typed("train", "smoke", "--plan", "--set", f"train.max_steps={value}").refused(
         "train.max_steps"
     )
 
 
-def test_a_chain_of_recipes_ends(place: Path) -> None:
+def test_a_chain_of_recipes_ends(place):
     for number in range(40):
         name = f'extends = "{number + 1}.toml"' if number < 39 else 'extends = "smoke"'
         (place / f"{number}.toml").write_text(name)
@@ -114,16 +111,14 @@ def test_a_chain_of_recipes_ends(place: Path) -> None:
         (lambda at: layerlab.evaluate("llama", tasks=f"{at}.yaml"), "x.yaml"),
     ],
 )
-def test_the_home_of_nobody_is_no_folder(ask: Any, said: str, place: Path) -> None:
+def test_the_home_of_nobody_is_no_folder(ask, said, place):
     with pytest.raises(UserError, match="~nobody-here") as told:
         ask("~nobody-here/x")
     assert said in str(told.value) and "\n" not in str(told.value)
 
 
 @pytest.mark.full
-def test_a_user_without_a_home_folder_is_told_what_to_set(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_a_home_folder_is_told_what_to_set(place, monkeypatch):
     def nobody(_: int) -> None:
         raise KeyError("uid not found")
 

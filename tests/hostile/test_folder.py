@@ -45,7 +45,7 @@ def kept(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["report.html", "tables", "runs/link", "pictures"])
-def test_nothing_is_written_through_a_link(place: Path, name: str) -> None:
+def test_nothing_is_written_through_a_link(place, name):
     link = place / name
     shutil.rmtree(link, ignore_errors=True)
     link.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def test_nothing_is_written_through_a_link(place: Path, name: str) -> None:
     assert kept(place) == ["thesis.tex"]
 
 
-def test_a_folder_may_itself_be_reached_by_a_link(place: Path) -> None:
+def test_a_folder_may_itself_be_reached_by_a_link(place):
     other = place.parent / "elsewhere"
     other.symlink_to(place)
     check_links(other)
@@ -63,7 +63,7 @@ def test_a_folder_may_itself_be_reached_by_a_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "study", "inspect"])
-def test_every_folder_of_results_is_looked_through(command: str, tmp_path: Path) -> None:
+def test_every_folder_of_results_is_looked_through(command, tmp_path):
     out = tmp_path / "out"
     own = out / ("a/run" if command == "train" else "tables")
     own.mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_every_folder_of_results_is_looked_through(command: str, tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.parametrize("forged", ["word", "digest"])
-def test_a_study_that_was_changed_is_not_believed(forged: str, tmp_path: Path) -> None:
+def test_a_study_that_was_changed_is_not_believed(forged, tmp_path):
     out = tmp_path / "out"
     first = study("rounding-input", draws=8, out=out, **QUIET)
     content = json.loads((out / "study.json").read_text())
@@ -104,22 +104,20 @@ def test_a_study_that_was_changed_is_not_believed(forged: str, tmp_path: Path) -
     "change",
     [{"runs": [None]}, {"runs": [{}]}, {"looked": "x"}, {"rows": [3]}, {"seeds": None}],
 )
-def test_an_earlier_judging_of_another_kind_is_one_line(
-    place: Path, change: dict[str, Any]
-) -> None:
+def test_an_earlier_judging_of_another_kind_is_one_line(place, change):
     file = place / "comparison.json"
     file.write_text(json.dumps(seal({**unseal(read_json(file)), **change})))
     typed("compare", str(place), "--judge", "-q").refused("is no comparison that was written here")
 
 
-def test_what_is_no_file_beside_weights_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_beside_weights_is_refused(tmp_path):
     shutil.copytree(path("llama"), tmp_path / "m")
     os.mkfifo(tmp_path / "m" / "zz.safetensors")
     typed("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o")).refused("is a pipe")
 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
-def test_code_on_the_hub_is_no_implementation(name: str, tmp_path: Path) -> None:
+def test_code_on_the_hub_is_no_implementation(name, tmp_path):
     shutil.copytree(path("llama"), tmp_path / "m")
     file = tmp_path / "m" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), name: "evil/kernel"}))
@@ -127,7 +125,7 @@ def test_code_on_the_hub_is_no_implementation(name: str, tmp_path: Path) -> None
     typed("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o")).refused(said)
 
 
-def test_a_quantised_model_is_no_larger_than_its_weights_can_be(tmp_path: Path) -> None:
+def test_a_quantised_model_is_no_larger_than_its_weights_can_be(tmp_path):
     shutil.copytree(path("llama"), tmp_path / "m")
     file = tmp_path / "m" / "config.json"
     change = {"quantization_config": {"quant_method": "fp8"}, "vocab_size": 10**9}
@@ -137,7 +135,7 @@ def test_a_quantised_model_is_no_larger_than_its_weights_can_be(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_a_file_that_is_read_whole_has_a_size(name: str, tmp_path: Path) -> None:
+def test_a_file_that_is_read_whole_has_a_size(name, tmp_path):
     shutil.copytree(path("llama"), tmp_path / "m")
     with (tmp_path / "m" / name).open("r+b") as file:
         file.truncate(300 << 20)
@@ -145,14 +143,14 @@ def test_a_file_that_is_read_whole_has_a_size(name: str, tmp_path: Path) -> None
     typed("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o")).refused(said)
 
 
-def test_a_recipe_and_a_file_of_code_have_a_size(tmp_path: Path) -> None:
+def test_a_recipe_and_a_file_of_code_have_a_size(tmp_path):
     for name, words in (("r.toml", ("train",)), ("own.py", ("variants", "--load"))):
         with (tmp_path / name).open("wb") as file:
             file.truncate(300 << 20)
         typed(*words, str(tmp_path / name)).refused("has 300 MiB; expected at most 256 MiB")
 
 
-def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
+def test_only_what_was_written_is_replaced(tmp_path):
     rows = tmp_path / "rows.jsonl"
     text = "A row of text that is long enough to matter for all of us who read it here."
     rows.write_text(json.dumps({"text": text}) + "\n")
@@ -164,7 +162,7 @@ def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", ["tables", "page", "results", "inspection"])
-def test_an_evaluation_replaces_nothing_but_its_own(held: str, tmp_path: Path) -> None:
+def test_an_evaluation_replaces_nothing_but_its_own(held, tmp_path):
     names = {
         "tables": [f"tables/{kind}.csv" for kind in ("sections", "tasks", "compared", "groups")],
         "page": ["report.html"],
@@ -190,9 +188,7 @@ def test_an_evaluation_replaces_nothing_but_its_own(held: str, tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("judged", [True, False])
-def test_a_comparison_replaces_nothing_but_its_own(
-    name: str, held: str, judged: bool, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_replaces_nothing_but_its_own(name, held, judged, place, monkeypatch):
     for one in ("comparison.json", "report.html", "tables", "pictures"):
         (shutil.rmtree if (place / one).is_dir() else os.unlink)(place / one)
     (place / name).parent.mkdir(exist_ok=True)
@@ -211,7 +207,7 @@ def test_a_comparison_replaces_nothing_but_its_own(
     assert (place / name).read_text() == held
 
 
-def test_a_page_of_the_users_beside_a_comparison_stays(place: Path) -> None:
+def test_a_page_of_the_users_beside_a_comparison_stays(place):
     (place / "report.html").write_text("mine")
     with pytest.raises(UserError, match=r"something other than a comparison: report.html; move"):
         layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
@@ -219,9 +215,7 @@ def test_a_page_of_the_users_beside_a_comparison_stays(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_comparison_is_known_wherever_writing_is_cut_off(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_is_known_wherever_writing_is_cut_off(place, monkeypatch):
     for one in ("comparison.json", "report.html", "tables", "pictures"):
         (shutil.rmtree if (place / one).is_dir() else os.unlink)(place / one)
     written, write_file = list[Path](), files.write_file
@@ -241,7 +235,7 @@ def test_a_comparison_is_known_wherever_writing_is_cut_off(
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_an_error_txt_of_the_users_own_is_no_study(beside: bool, tmp_path: Path) -> None:
+def test_an_error_txt_of_the_users_own_is_no_study(beside, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     if beside:

@@ -72,9 +72,7 @@ def plain(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]
     "name",
     [pytest.param(one, marks=[pytest.mark.full] * (one not in LIKELY)) for one in STEERING],
 )
-def test_settings_change_no_answer(
-    name: str, stranger: Path, plain: list[Any], tmp_path: Path
-) -> None:
+def test_settings_change_no_answer(name, stranger, plain, tmp_path):
     found, remarks = answers(stranger, tmp_path, {"eos_token_id": 0, **STEERING[name]})
     assert found == plain
     (remark,) = remarks
@@ -82,13 +80,11 @@ def test_settings_change_no_answer(
     assert all(one in remark for one in STEERING[name])
 
 
-def test_an_end_of_text_is_a_token(stranger: Path, tmp_path: Path) -> None:
+def test_an_end_of_text_is_a_token(stranger, tmp_path):
     with pytest.raises(UserError, match="eos_token_id is 'x' in the model's generation_config"):
         answers(stranger, tmp_path, {"eos_token_id": "x"})
 
 
-def test_the_end_of_text_of_a_model_counts(
-    stranger: Path, plain: list[Any], tmp_path: Path
-) -> None:
+def test_the_end_of_text_of_a_model_counts(stranger, plain, tmp_path):
     ends = {"eos_token_id": [*range(300)]}
     assert answers(stranger, tmp_path, ends)[0] != plain

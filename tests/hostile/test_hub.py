@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -32,7 +31,7 @@ def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.full
-def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot: Path) -> None:
+def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot):
     report = layerlab.inspect(
         "some/model", measures=["stream"], texts="A few words.", progress=False
     )
@@ -51,32 +50,32 @@ def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot: Path) -> N
         ({"transformers_weights": "other.safetensors"}, "names other weights"),
     ],
 )
-def test_its_configuration_is_checked(snapshot: Path, change: dict[str, Any], said: str) -> None:
+def test_its_configuration_is_checked(snapshot, change, said):
     file = snapshot / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     typed(*WORDS).refused(said)
 
 
-def test_an_adapter_leads_to_no_other_model(snapshot: Path) -> None:
+def test_an_adapter_leads_to_no_other_model(snapshot):
     content = {"peft_type": "LORA", "base_model_name_or_path": "/elsewhere", "r": 2}
     (snapshot / "adapter_config.json").write_text(json.dumps(content))
     typed(*WORDS).refused("an adapter (adapter_config.json) lies beside the model")
 
 
-def test_an_adapter_alone_is_no_model(snapshot: Path) -> None:
+def test_an_adapter_alone_is_no_model(snapshot):
     for name in ("config.json", "model.safetensors"):
         (snapshot / name).unlink()
     (snapshot / "adapter_config.json").write_text("{}")
     typed("inspect", str(snapshot)).refused("holds an adapter (adapter_config.json) without its")
 
 
-def test_pickled_weights_are_not_read(snapshot: Path) -> None:
+def test_pickled_weights_are_not_read(snapshot):
     (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
     typed(*WORDS).refused("has only pickled weights (pytorch_model.bin)")
 
 
 @needed
-def test_a_tokenizer_of_the_hub_is_loaded_under_limits(snapshot: Path) -> None:
+def test_a_tokenizer_of_the_hub_is_loaded_under_limits(snapshot):
     assert len(load_tokenizer("some/model")) == 512
     (snapshot / "tokenizer.json").unlink()
     (snapshot / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')

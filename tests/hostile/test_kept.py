@@ -1,7 +1,6 @@
 """What was kept to save work, changed by hand: it is made again, and one line says so."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ pytestmark = pytest.mark.filterwarnings("default::layerlab.errors.DamageWarning"
 
 
 @pytest.mark.full
-def test_a_corpus_with_another_tokenizer_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_with_another_tokenizer_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("The cat sat on the mat.\n" * 200)
     recipe = tmp_path / "a.toml"
@@ -39,7 +36,7 @@ def test_a_corpus_with_another_tokenizer_is_made_again(
 
 
 @pytest.mark.full
-def test_times_without_a_digest_decide_nothing(tmp_path: Path) -> None:
+def test_times_without_a_digest_decide_nothing(tmp_path):
     file = place(tmp_path / "runs", STUDY.options["width"])
     one = {
         "ratio": {"median": 0.5, "low": 0.49, "high": 0.51, "pairs": 40},
@@ -59,9 +56,7 @@ def test_times_without_a_digest_decide_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_batches_that_were_changed_are_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_were_changed_are_computed_again(tmp_path, monkeypatch):
     words = ("study", "rounding-input", "--draws", "80", "-q", "--out", str(tmp_path / "out"))
 
     def stop(*_: object, **__: object) -> None:

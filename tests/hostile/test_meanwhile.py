@@ -14,7 +14,7 @@ import pytest
 from layerlab import UserError
 from layerlab.builtin import SAMPLE
 from layerlab.records.checkpoint_names import is_checkpoint
-from layerlab.system.files import OWN, Like, OnlyOwn, check_folder, write_folder
+from layerlab.system.files import OWN, OnlyOwn, check_folder, write_folder
 from tests.hostile.attack import typed
 from tests.refused import refuses
 
@@ -46,7 +46,7 @@ def add(target: Path, name: str) -> Callable[[Path], None]:
         *((is_checkpoint, before) for before in ("none", "empty", "own")),
     ],
 )
-def test_a_file_that_comes_meanwhile_stays(like: Like | None, before: str, tmp_path: Path) -> None:
+def test_a_file_that_comes_meanwhile_stays(like, before, tmp_path):
     out = tmp_path / "out"
     if before != "none":
         out.mkdir()
@@ -62,7 +62,7 @@ def test_a_file_that_comes_meanwhile_stays(like: Like | None, before: str, tmp_p
 
 
 @pytest.mark.parametrize("before", ["none", "empty", "own"])
-def test_what_another_process_wrote_meanwhile_stays_too(before: str, tmp_path: Path) -> None:
+def test_what_another_process_wrote_meanwhile_stays_too(before, tmp_path):
     out = tmp_path / "out"
     if before == "empty":
         out.mkdir()
@@ -117,9 +117,7 @@ def test_what_another_process_wrote_meanwhile_stays_too(before: str, tmp_path: P
         ),
     ],
 )
-def test_of_two_commands_at_once_both_results_stay(
-    work: str, words: tuple[str, ...], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_commands_at_once_both_results_stay(work, words, what, tmp_path, monkeypatch):
     out = tmp_path / "out"
     given = (*words, "--out", str(out))
     module, name = work.rsplit(".", 1)
@@ -136,16 +134,14 @@ def test_of_two_commands_at_once_both_results_stay(
     assert names[0] == names[1]
 
 
-def test_the_work_of_a_second_time_has_a_name_too(tmp_path: Path) -> None:
+def test_the_work_of_a_second_time_has_a_name_too(tmp_path):
     for number in (2, 3):
         with pytest.raises(UserError, match=f"the text is in .*out-{number}: move"):
             write_folder(tmp_path / "out", add(tmp_path / "out", "notes.txt"), "text")
         (tmp_path / "out" / "notes.txt").unlink()
 
 
-def test_cleaning_deletes_nothing_that_came_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleaning_deletes_nothing_that_came_meanwhile(tmp_path, monkeypatch):
     from layerlab.data.cleaning import clean
 
     rows, out = tmp_path / "rows.jsonl", tmp_path / "out"
@@ -165,7 +161,7 @@ def test_cleaning_deletes_nothing_that_came_meanwhile(
 
 
 @pytest.mark.parametrize("name", ["text.jsonl", "parts/a"])
-def test_what_the_user_changed_is_no_longer_what_was_written(name: str, tmp_path: Path) -> None:
+def test_what_the_user_changed_is_no_longer_what_was_written(name, tmp_path):
     out = tmp_path / "out"
     write_folder(out, fill, "text", OnlyOwn())
     write_folder(out, fill, "text", OnlyOwn())
@@ -177,7 +173,7 @@ def test_what_the_user_changed_is_no_longer_what_was_written(name: str, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_another_kind_of_file_is_no_longer_what_was_written(kind: str, tmp_path: Path) -> None:
+def test_another_kind_of_file_is_no_longer_what_was_written(kind, tmp_path):
     out = tmp_path / "out"
     write_folder(out, lambda one: (one / "a").write_text("made"), "text", OnlyOwn())
     (out / "a").unlink()
@@ -186,9 +182,7 @@ def test_another_kind_of_file_is_no_longer_what_was_written(kind: str, tmp_path:
     assert OnlyOwn().others(out) == ["a"]
 
 
-def test_weights_that_were_trained_on_in_their_place_are_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_were_trained_on_in_their_place_are_the_users(tmp_path, monkeypatch):
     monkeypatch.setattr("layerlab.system.files.LARGEST", 100)
     out, weights = tmp_path / "out", b"a" * 200
     write_folder(out, lambda one: (one / "a").write_bytes(weights), "model", OnlyOwn())
@@ -201,9 +195,7 @@ def test_weights_that_were_trained_on_in_their_place_are_the_users(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_two_that_end_in_the_same_moment_both_stay(
-    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_end_in_the_same_moment_both_stay(before, tmp_path, monkeypatch):
     out, rename = tmp_path / "out", Path.rename
     if before:
         write_folder(out, fill, "text", OnlyOwn())
@@ -222,7 +214,7 @@ def test_two_that_end_in_the_same_moment_both_stay(
     assert len(list(tmp_path.glob("out.*.earlier/text.jsonl"))) == before
 
 
-def test_a_folder_of_an_earlier_version_is_known_by_its_names(tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_version_is_known_by_its_names(tmp_path):
     (tmp_path / OWN).write_text(json.dumps(["a.txt"]))
     (tmp_path / "a.txt").write_text("whatever it holds")
     assert OnlyOwn()(tmp_path)
@@ -231,13 +223,13 @@ def test_a_folder_of_an_earlier_version_is_known_by_its_names(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("table", ["3", '"a"', '[["a"]]', "[" * 20_000, '{"a.txt": 3}', "{"])
-def test_a_forged_table_names_nothing(table: str, tmp_path: Path) -> None:
+def test_a_forged_table_names_nothing(table, tmp_path):
     (tmp_path / OWN).write_text(table)
     (tmp_path / "a.txt").write_text("mine")
     assert "a.txt" in OnlyOwn().others(tmp_path)
 
 
-def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path: Path) -> None:
+def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path):
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -260,7 +252,7 @@ def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["boolq/my_own_task.yaml", "boolq/notes/n.txt", "edited"])
-def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) -> None:
+def test_tasks_that_were_exported_and_changed_stay(name, tmp_path):
     words = ("evaluate", "--export-tasks", str(tmp_path / "tasks"))
     assert typed(*words).code == 0
     if name == "edited":
@@ -274,7 +266,7 @@ def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) ->
     assert file.read_text() == text
 
 
-def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
+def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path):
     out = tmp_path / "out"
     words = ("adapt", "vocabulary", "--tokenizer", "llama", "--corpus", str(SAMPLE))
     words = (*words, "--size", "+2", "--out", str(out), "-q")
@@ -311,9 +303,7 @@ def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_comes_where_a_result_goes_stays(
-    work: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_comes_where_a_result_goes_stays(work, words, tmp_path, monkeypatch):
     out, questions = tmp_path / "out.json", tmp_path / "q.jsonl"
     questions.write_text(json.dumps({"question": TEXT, "answer": "x"}) + "\n")
     module, name = work.rsplit(".", 1)

@@ -31,9 +31,7 @@ RECIPE = {"name": "thesis", "base": {"model": "llama"}, "evaluate": {"prompts": 
     "name", ["report.html", "result.json", "tables/stages.csv", "pictures/domain.svg"]
 )
 @pytest.mark.parametrize("beside", [False, True])
-def test_an_adaptation_replaces_nothing_but_its_own(
-    name: str, beside: bool, tmp_path: Path
-) -> None:
+def test_an_adaptation_replaces_nothing_but_its_own(name, beside, tmp_path):
     out = tmp_path / "thesis"
     if beside:
         save_curriculum(passed(), out)
@@ -56,9 +54,7 @@ def save(out: Path) -> Path:
 
 
 @pytest.mark.full
-def test_an_adaptation_is_known_wherever_writing_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adaptation_is_known_wherever_writing_is_cut_off(tmp_path, monkeypatch):
     from layerlab.system import files
 
     write_file, whole = files.write_file, 0
@@ -84,14 +80,12 @@ def test_an_adaptation_is_known_wherever_writing_is_cut_off(
 
 
 @pytest.mark.parametrize("found", ["[]", "3", "{", '{"arms": []}', "[" * 20_000])
-def test_a_result_of_something_else_is_left_alone(found: str, tmp_path: Path) -> None:
+def test_a_result_of_something_else_is_left_alone(found, tmp_path):
     (tmp_path / "result.json").write_text(found)
     refuses(r"something other than an adaptation: result\.json", check_curriculum, tmp_path)
 
 
-def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
-    content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(content, tmp_path):
     result = EvaluationResult(content)
     result.save(tmp_path)
     page = save_scores(scored(), tmp_path)
@@ -104,9 +98,7 @@ def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
     assert is_own_page(page, mark_of("adapt"))
 
 
-def test_scores_are_not_written_through_a_linked_folder(
-    content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_scores_are_not_written_through_a_linked_folder(content, tmp_path):
     result, mine = EvaluationResult(content), tmp_path / "mine"
     result.save(tmp_path / "out")
     (tmp_path / "out" / "tables").rename(mine)
@@ -117,7 +109,7 @@ def test_scores_are_not_written_through_a_linked_folder(
 
 
 @pytest.mark.parametrize("name", ["tables", "pictures", "pictures/own.svg"])
-def test_pages_are_not_written_through_links_in_their_folder(name: str, tmp_path: Path) -> None:
+def test_pages_are_not_written_through_links_in_their_folder(name, tmp_path):
     out, log = tmp_path / "out", tmp_path / "log.csv"
     log.write_text("arm,seed,step,loss\na,1,9,3.0\na,2,9,3.1\nb,1,9,2.9\nb,2,9,3.2\n")
     layerlab.judge(log, out=out)
@@ -135,7 +127,7 @@ def test_pages_are_not_written_through_links_in_their_folder(name: str, tmp_path
 
 
 @pytest.mark.parametrize("page", ["report.html", "study.html"])
-def test_a_page_of_the_users_beside_a_report_or_a_study_stays(page: str, tmp_path: Path) -> None:
+def test_a_page_of_the_users_beside_a_report_or_a_study_stays(page, tmp_path):
     what, data = ("report", "report.json") if page == "report.html" else ("study", "study.json")
     found = {"measures": [], "frames": [], "schema": 1, "pictures": []}
     (tmp_path / data).write_text(json.dumps(found))
@@ -146,9 +138,7 @@ def test_a_page_of_the_users_beside_a_report_or_a_study_stays(page: str, tmp_pat
     refuses(f"holds something other than a {what}", check_folder, tmp_path, what)
 
 
-def test_what_holds_is_no_name_for_a_page_of_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_holds_is_no_name_for_a_page_of_the_users(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "studies", dict)
     first = every(out=tmp_path, progress=False, lang="zh")
     every(out=tmp_path, progress=False)
@@ -159,7 +149,7 @@ def test_what_holds_is_no_name_for_a_page_of_the_users(
     assert first.page.read_text() == "mine"
 
 
-def test_no_new_file_is_written_through_a_link(tmp_path: Path) -> None:
+def test_no_new_file_is_written_through_a_link(tmp_path):
     home, there = tmp_path / "home", tmp_path / "there"
     home.mkdir()
     there.mkdir()
@@ -176,9 +166,7 @@ def test_no_new_file_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     given = {
         "name": "small",

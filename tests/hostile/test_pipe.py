@@ -35,7 +35,7 @@ def pipe(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["clean", "vocabulary", "embed", "export"])
-def test_a_table_of_what_was_written_is_a_file(command: str, tmp_path: Path) -> None:
+def test_a_table_of_what_was_written_is_a_file(command, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"text": TEXT}) + "\n")
     pipe(tmp_path / "out" / OWN)
@@ -51,7 +51,7 @@ def test_a_table_of_what_was_written_is_a_file(command: str, tmp_path: Path) -> 
     typed(*words[command], str(tmp_path / "out")).refused("written.json' is a pipe; expected")
 
 
-def test_nor_is_one_opened_where_results_are_written(tmp_path: Path) -> None:
+def test_nor_is_one_opened_where_results_are_written(tmp_path):
     out = tmp_path / "out"
     study("rounding-input", draws=8, out=out, progress=False, threads=1)
     (out / "study.html").unlink()
@@ -61,7 +61,7 @@ def test_nor_is_one_opened_where_results_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["log.txt", "track/keys.json", "events.jsonl", "notes"])
-def test_nor_where_a_run_goes_on(name: str, tmp_path: Path) -> None:
+def test_nor_where_a_run_goes_on(name, tmp_path):
     (tmp_path / "a.toml").write_text("train.max_steps = 2")
     pipe(tmp_path / "out" / "a" / "runs" / "llama-s0" / name)
     words = ("train", str(tmp_path / "a.toml"), "--out", str(tmp_path / "out"), "-q")
@@ -69,7 +69,7 @@ def test_nor_where_a_run_goes_on(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["runs", "compare"])
-def test_nor_where_runs_are_listed_or_judged(command: str, tmp_path: Path) -> None:
+def test_nor_where_runs_are_listed_or_judged(command, tmp_path):
     place = tmp_path / "a"
     for name in ("events.jsonl", "manifest.json", "result.json"):
         pipe(place / "runs" / "llama-s0" / name)
@@ -98,7 +98,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_each_reader_looks_before_it_opens(name: str, tmp_path: Path) -> None:
+def test_each_reader_looks_before_it_opens(name, tmp_path):
     file, read = READERS[name]
     pipe(tmp_path / "folder" / file)
     with pytest.raises(UserError, match="is a pipe; expected a file") as caught:

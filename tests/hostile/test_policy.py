@@ -10,7 +10,7 @@ from tests.refused import refuses
 POLICY = Policy(format="bf16", keep=("lm_head",))
 
 
-def test_a_policy_is_not_written_through_a_link(tmp_path: Path) -> None:
+def test_a_policy_is_not_written_through_a_link(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     place = tmp_path / "place"
     place.mkdir()
@@ -30,7 +30,7 @@ def check(place: Path) -> None:
     check_place(place / "dangling.toml", overwrite=True)
 
 
-def test_a_hidden_file_of_the_users_stays(tmp_path: Path) -> None:
+def test_a_hidden_file_of_the_users_stays(tmp_path):
     mine = tmp_path / ".policy.toml.partial"
     mine.write_text("mine")
     check_place(tmp_path / "policy.toml", overwrite=False)
@@ -38,7 +38,7 @@ def test_a_hidden_file_of_the_users_stays(tmp_path: Path) -> None:
     assert mine.read_text() == "mine"
 
 
-def test_a_policy_has_a_size(tmp_path: Path) -> None:
+def test_a_policy_has_a_size(tmp_path):
     with (tmp_path / "p.toml").open("wb") as file:
         file.truncate(300 << 20)
     words = ("evaluate", "llama", "--suite", "piqa", "--policy", str(tmp_path / "p.toml"))

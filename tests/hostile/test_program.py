@@ -43,9 +43,7 @@ def changed(path: Path, **fields: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("template", "said"), TEMPLATES)
-def test_a_chat_template(
-    template: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_template(template, said, model, monkeypatch):
     """Those that need no limit are told in seconds; those that do, when it is reached."""
     monkeypatch.setattr(limits, "SECONDS", 3)
     changed(model / "tokenizer_config.json", chat_template=template)
@@ -64,9 +62,7 @@ READS = [
 @pytest.mark.full
 @pytest.mark.parametrize("words", READS)
 @pytest.mark.parametrize("rules", ["normalizer", "decoder"])
-def test_rules_that_double_a_text_forty_times(
-    rules: str, words: tuple[str, ...], model: Path
-) -> None:
+def test_rules_that_double_a_text_forty_times(rules, words, model):
     twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
     own = json.loads((model / "tokenizer.json").read_text("utf-8"))[rules]
     sequence = {"type": "Sequence", f"{rules}s": [*filter(None, [own]), *[twice] * 40]}
@@ -78,22 +74,20 @@ def test_rules_that_double_a_text_forty_times(
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", READS)
-def test_a_vocabulary_that_is_numbered_without_measure(words: Any, model: Path) -> None:
+def test_a_vocabulary_that_is_numbered_without_measure(words, model):
     whole = json.loads((model / "tokenizer.json").read_text("utf-8"))["model"]
     longest = max(whole["vocab"], key=len)
     changed(model / "tokenizer.json", model={**whole, "vocab": {**whole["vocab"], longest: 10**9}})
     typed(*words).refused("entries and one with the number 1,000,000,000")
 
 
-def test_a_length_that_is_no_number(model: Path) -> None:
+def test_a_length_that_is_no_number(model):
     changed(model / "tokenizer_config.json", model_max_length="x")
     typed(*READS[0]).refused("cannot read the text")
 
 
 @pytest.mark.full
-def test_a_template_that_knows_its_first_trial(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_knows_its_first_trial(model, monkeypatch):
     """It takes nothing for the two turns of a first trial, and too much for any row."""
     monkeypatch.setattr(limits, "SECONDS", 2)
     loop = f"{{% if messages[0].content != 'Hello!' %}}{LOOP}{{% endif %}}"

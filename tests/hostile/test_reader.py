@@ -49,13 +49,13 @@ def refused(read: Callable[[], Any]) -> None:
 
 
 @fuzz(form=st.sampled_from(sorted(_FORMS)), content=BYTES | damaged(ROWS))
-def test_rows_of_a_benchmark(form: str, content: bytes) -> None:
+def test_rows_of_a_benchmark(form, content):
     files = [BenchmarkFile("x", content)] * (2 if form in {"labelled", "parallel"} else 1)
     refused(lambda: list(_FORMS[form](*files)))
 
 
 @fuzz(name=named("a.json", "a.jsonl", "a.csv", "a.src.txt"), content=BYTES | damaged(ROWS))
-def test_questions(name: str, content: bytes, tmp_path: Path) -> None:
+def test_questions(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     refused(lambda: list(questions(tmp_path / name)))
 
@@ -66,13 +66,13 @@ TEXTS = BYTES | damaged(ROWS) | damaged(gzip.compress(ROWS, mtime=0)) | damaged(
 
 
 @fuzz(name=named("a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.md"), content=TEXTS)
-def test_texts(name: str, content: bytes, tmp_path: Path) -> None:
+def test_texts(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     refused(lambda: list(open_source(Source(text=str(tmp_path / name))).pieces()))
 
 
 @fuzz(ending=st.sampled_from(ENDINGS), data=st.data())
-def test_archives(ending: str, tmp_path: Path, data: st.DataObject) -> None:
+def test_archives(ending, tmp_path, data):
     path = tmp_path / f"a{ending}"
     path.unlink(missing_ok=True)
     whole = packed(path, {"a.csv": ROWS, "b.csv": b"2"}).read_bytes()
@@ -81,13 +81,13 @@ def test_archives(ending: str, tmp_path: Path, data: st.DataObject) -> None:
 
 
 @fuzz(data=st.data())
-def test_weights(tmp_path: Path, data: st.DataObject) -> None:
+def test_weights(tmp_path, data):
     """Of weights it is the head that says what they are; any numbers are weights."""
     inspected("model.safetensors", tmp_path, data, 3000)
 
 
 @fuzz(name=named("tokenizer.json", "tokenizer_config.json"), data=st.data())
-def test_tokenizers(name: str, tmp_path: Path, data: st.DataObject) -> None:
+def test_tokenizers(name, tmp_path, data):
     inspected(name, tmp_path, data)
 
 
@@ -112,7 +112,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @fuzz(data=st.data())
-def test_a_report(report: Path, data: st.DataObject) -> None:
+def test_a_report(report, data):
     whole = report.read_bytes()
     changed = report.with_name("changed.json")
     changed.write_bytes(data.draw(BYTES | damaged(whole)))
@@ -137,9 +137,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("pictures", "features", "llama"), {"kind": "features"}),
     ],
 )
-def test_a_report_that_fits_and_cannot_be_drawn(
-    drawn: Path, path: tuple[str | int, ...], value: Any, tmp_path: Path
-) -> None:
+def test_a_report_that_fits_and_cannot_be_drawn(drawn, path, value, tmp_path):
     content = json.loads(drawn.read_text())
     inside = content
     for part in path[:-1]:
@@ -155,7 +153,7 @@ POLICY = b'format = "bf16"\nkeep = ["model.layers.0"]\n[measured]\nleft = 0.1\n'
 
 
 @fuzz(content=BYTES | damaged(POLICY))
-def test_a_policy(content: bytes, tmp_path: Path) -> None:
+def test_a_policy(content, tmp_path):
     file = tmp_path / "policy.toml"
     file.write_bytes(content)
     refused(lambda: load_policy(file))

@@ -68,7 +68,7 @@ def toml(value: Any) -> str:
 
 
 @fuzz(changes=st.dictionaries(st.sampled_from(PATHS), VALUES, min_size=1, max_size=3))
-def test_any_value_of_any_setting_is_a_plan_or_one_line(tmp_path: Path, changes: Any) -> None:
+def test_any_value_of_any_setting_is_a_plan_or_one_line(tmp_path, changes):
     file = written(tmp_path, changes)
     tomllib.loads(file.read_text("utf-8"))
     done = typed("train", str(file), "--plan", "--quiet", "--out", str(tmp_path / "runs"))
@@ -78,7 +78,7 @@ def test_any_value_of_any_setting_is_a_plan_or_one_line(tmp_path: Path, changes:
 
 
 @fuzz(content=st.binary(max_size=200) | st.text(WORDS, max_size=200).map(str.encode))
-def test_any_bytes_are_one_line(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_one_line(tmp_path, content):
     file = tmp_path / "given.toml"
     file.write_bytes(content)
     for words in (("train", "--plan"), ("compare", "--judge"), ("adapt", "--plan")):

@@ -69,7 +69,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_checkpoint_that_is_sealed_anew_is_no_traceback(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_sealed_anew_is_no_traceback(name, tmp_path):
     training = begun(tmp_path / "run")
     training.advance()
     training.checkpoint()
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_sealed_anew_is_no_traceback(name: str, tmp_path: P
         assert state is None and said in notes[0]
 
 
-def test_what_trackers_were_told_is_read_as_what_it_is(tmp_path: Path) -> None:
+def test_what_trackers_were_told_is_read_as_what_it_is(tmp_path):
     (tmp_path / "told").write_text("train \u00b2\ntrain 7\n")
     assert _last(tmp_path / "told") == {"train": 7}
     for content in ("[]", '{"wandb": 3}', '{"wandb": {}}', "nothing"):
@@ -141,7 +141,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_checkpoint_of_trainer_is_passed_over(name: str, trained: Path) -> None:
+def test_a_changed_checkpoint_of_trainer_is_passed_over(name, trained):
     assert newest_checkpoint(trained) == (str(trained / "checkpoint-4"), [])
     change, said = CHANGES[name]
     change(trained / "checkpoint-4")
@@ -151,7 +151,7 @@ def test_a_changed_checkpoint_of_trainer_is_passed_over(name: str, trained: Path
     assert note.startswith("checkpoint-4 is damaged") and said in note
 
 
-def test_a_seal_covers_files_in_folders_and_no_hidden_ones(tmp_path: Path) -> None:
+def test_a_seal_covers_files_in_folders_and_no_hidden_ones(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "file").write_text("a")
     seal_folder(tmp_path)
@@ -163,7 +163,7 @@ def test_a_seal_covers_files_in_folders_and_no_hidden_ones(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("what", ["model", "words", "text"])
-def test_what_a_stage_left_is_what_the_next_one_reads(what: str, tmp_path: Path) -> None:
+def test_what_a_stage_left_is_what_the_next_one_reads(what, tmp_path):
     store = StageStore(tmp_path)
     stage = Stage(kind="clean", settings={"seed": len(what)})
     folder = store.of(stage.key)
@@ -178,7 +178,7 @@ def test_what_a_stage_left_is_what_the_next_one_reads(what: str, tmp_path: Path)
 
 
 @pytest.mark.full
-def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None:
+def test_folded_runs_that_unpack_without_end_are_refused(tmp_path):
     one = pyarrow.array(["A" * (1 << 20)])
     texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 600, pyarrow.int32()), one)
     table = pyarrow.table({"run": ["r"] * 600, "text": texts})
@@ -192,16 +192,14 @@ def test_folded_runs_that_unpack_without_end_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_journal_of_one_line_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_one_line_without_end_is_refused(tmp_path):
     with (tmp_path / "events.jsonl").open("wb") as file:
         file.truncate(LONGEST + 2)
     refuses("has a line of more than 64 MiB, which is no event", list, read(tmp_path))
 
 
 @pytest.mark.full
-def test_jobs_import_nothing_from_the_folder_they_are_started_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_import_nothing_from_the_folder_they_are_started_in(tmp_path, monkeypatch):
     mark = tmp_path / "mark"
     (tmp_path / "submitit.py").write_text(f"open({str(mark)!r}, 'w'); raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
@@ -210,7 +208,7 @@ def test_jobs_import_nothing_from_the_folder_they_are_started_in(
     assert outcome.ending == "finished" and not mark.exists()
 
 
-def test_a_model_that_was_trained_is_read_from_safetensors_alone(tmp_path: Path) -> None:
+def test_a_model_that_was_trained_is_read_from_safetensors_alone(tmp_path):
     shutil.copytree(path("llama"), tmp_path / "model")
     assert load_saved(tmp_path / "model").config.model_type == "llama"
     (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")

@@ -27,7 +27,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.full
-def test_words_are_those_of_the_package(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_are_those_of_the_package(planted, monkeypatch):
     assert list(jieba.Tokenizer().cut(TEXT)) == [TEXT]
     monkeypatch.setattr(segmentation, "_tokenizer", segmentation._tokenizer.__wrapped__)
     assert JIEBA(TEXT) == WORDS
@@ -35,7 +35,7 @@ def test_words_are_those_of_the_package(planted: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.full
-def test_so_are_those_of_tasks_of_lm_eval(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_are_those_of_tasks_of_lm_eval(planted, monkeypatch):
     monkeypatch.setattr(jieba, "dt", jieba.Tokenizer())
     prepare_default()
     assert list(jieba.dt.cut(TEXT)) == WORDS

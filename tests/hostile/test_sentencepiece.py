@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(("mend", "said"), CHANGES)
-def test_what_cannot_be_converted_is_refused(
-    kind: str, mend: Callable[[Any], None], said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_converted_is_refused(kind, mend, said, tmp_path):
     path = tmp_path / "own.model"
     train(path, kind)
     change(path, mend)
@@ -64,14 +61,14 @@ def test_what_cannot_be_converted_is_refused(
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_whole_words_are_refused(tmp_path: Path) -> None:
+def test_whole_words_are_refused(tmp_path):
     train(tmp_path / "own.model", "word", byte_fallback=False)
     with pytest.raises(UserError, match=r"cuts a text into whole words \(model_type=word\)"):
         convert_sentencepiece(tmp_path / "own.model")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_text_that_would_be_cut_otherwise_is_named(kind: str, tmp_path: Path) -> None:
+def test_a_text_that_would_be_cut_otherwise_is_named(kind, tmp_path):
     """The reader leaves a symbol as it is, where all else becomes small letters."""
     path = tmp_path / "own.model"
     train(path, kind, user_defined_symbols=["CAT"], normalization_rule_name="nmt_nfkc_cf")
@@ -115,9 +112,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("pieces", "said"), LONG)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_pieces_that_take_long_to_merge(
-    command: str, pieces: list[str], said: str, model: Path
-) -> None:
+def test_pieces_that_take_long_to_merge(command, pieces, said, model):
     write(model / "tokenizer.model", pieces)
     done = typed(*COMMANDS[command]).refused(said)
     assert done.busy < 3
@@ -127,9 +122,7 @@ def test_pieces_that_take_long_to_merge(
     "command",
     [pytest.param(one, marks=[pytest.mark.full] * (one != "inspect")) for one in COMMANDS],
 )
-def test_what_else_takes_long_to_convert_ends(
-    command: str, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_else_takes_long_to_convert_ends(command, model, monkeypatch):
     """Pieces of a length that is allowed have as many merges as letters, each of them slow."""
     monkeypatch.setattr(limits, "SECONDS", 1)
     write(model / "tokenizer.model", ["a" * number for number in range(2, 1025)])

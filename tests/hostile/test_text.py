@@ -52,9 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a.txt", "", ("inspect", f"--{RED}", "3")),
     ],
 )
-def test_no_word_steers_the_terminal(
-    name: str, text: str, words: tuple[str, ...], place: Path
-) -> None:
+def test_no_word_steers_the_terminal(name, text, words, place):
     (place / name).write_text(text)
     assert "\u202e" not in typed(*words).refused().err
 
@@ -63,7 +61,7 @@ HALF = json.dumps({"question": "\ud800", "answer": "A"})
 
 
 @pytest.mark.parametrize("read", [of_lines, of_list])
-def test_half_of_a_character_is_no_text_of_a_benchmark(read) -> None:
+def test_half_of_a_character_is_no_text_of_a_benchmark(read):
     content = HALF if read is of_lines else f"[{HALF}]"
     with pytest.raises(UserError, match=r"x\.json.* holds half of a surrogate pair \('\\ud800'\)"):
         list(read(BenchmarkFile("x.json", content.encode())))
@@ -73,7 +71,7 @@ def test_half_of_a_character_is_no_text_of_a_benchmark(read) -> None:
 
 
 @pytest.mark.parametrize("depth", range(900, 1000, 7))
-def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth: int) -> None:
+def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth):
     line = '{"question": ' + "[" * depth + "]" * depth + "}"
     try:
         list(of_lines(BenchmarkFile("x.json", line.encode())))
@@ -82,7 +80,7 @@ def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth: int) -> None:
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}])
-def test_a_question_that_is_no_text_is_refused(value: object, place: Path) -> None:
+def test_a_question_that_is_no_text_is_refused(value, place):
     line = json.dumps({"question": value})
     (row,) = of_lines(BenchmarkFile("x.jsonl", line.encode()))
     with pytest.raises(UserError, match=r"x\.jsonl, line 1: 'question' is .*; expected a text"):
@@ -93,14 +91,14 @@ def test_a_question_that_is_no_text_is_refused(value: object, place: Path) -> No
     done.refused("q.jsonl, row 1: question is")
 
 
-def test_a_parquet_with_bytes_that_are_no_text_is_one_line(place: Path) -> None:
+def test_a_parquet_with_bytes_that_are_no_text_is_one_line(place):
     raw = pyarrow.array([b"fine", b"\xff\xfe"], pyarrow.binary())
     table = pyarrow.table({"text": pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())})
     pyarrow.parquet.write_table(table, place / "a.parquet")
     typed("adapt", "clean", "a.parquet", "--out", "new").refused("a text is not UTF-8")
 
 
-def test_an_argument_that_is_no_text_is_said_as_what_it_is(place: Path) -> None:
+def test_an_argument_that_is_no_text_is_said_as_what_it_is(place):
     command = [sys.executable, "-m", "layerlab", "inspect", os.fsdecode(b"f\xff")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -119,19 +117,19 @@ def test_an_argument_that_is_no_text_is_said_as_what_it_is(place: Path) -> None:
         (("bench", "latency", "--threads", "1", "--threads", "2"), "--threads is given twice"),
     ],
 )
-def test_an_option_counts_once(words: tuple[str, ...], said: str) -> None:
+def test_an_option_counts_once(words, said):
     typed(*words).refused(said)
 
 
 @pytest.mark.full
-def test_an_option_that_may_be_repeated_is(place: Path) -> None:
+def test_an_option_that_may_be_repeated_is(place):
     words = ("--set", "train.batch_size=2", "--set", "train.max_steps=3")
     assert typed("train", "smoke", "--plan", *words).survived().code == 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("letters", ["ACGT", "的一", "01", "-=", " \t"])
-def test_a_text_without_a_break_trains_a_tokenizer(letters: str) -> None:
+def test_a_text_without_a_break_trains_a_tokenizer(letters):
     text = "".join(random.Random(0).choices(letters, k=300_000))
     before = time.process_time()
     words = train_bpe([text, "An ant."], vocab=512)

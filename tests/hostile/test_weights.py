@@ -78,9 +78,7 @@ def complex_numbers(folder: Path, weights: Weights) -> None:
         (complex_numbers, "holds complex numbers; expected real weights"),
     ],
 )
-def test_two_models_in_one_folder_are_refused(
-    change: Callable[[Path, Weights], None], said: str, folder: Path
-) -> None:
+def test_two_models_in_one_folder_are_refused(change, said, folder):
     change(folder, load_file(folder / SINGLE))
     refuses(re.escape(said), read_outlines, folder)
     typed("inspect", str(folder), *READ).refused(said)
@@ -95,9 +93,7 @@ def renamed(name: str) -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("rename", [renamed, lambda name: f"model.{name}"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_one_weight_under_two_names_is_refused_where_they_differ(
-    rename: Callable[[str], str], whole: bool, folder: Path
-) -> None:
+def test_one_weight_under_two_names_is_refused_where_they_differ(rename, whole, folder):
     weights = load_file(folder / SINGLE)
     names = list(weights) if whole else [FIRST]
     same = {rename(name): weights[name].clone() for name in names}
@@ -129,9 +125,7 @@ def test_one_weight_under_two_names_is_refused_where_they_differ(
         ),
     ],
 )
-def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
-    family: str, name: str, other: str, tmp_path: Path
-) -> None:
+def test_names_that_are_changed_while_they_are_loaded_are_one_weight(family, name, other, tmp_path):
     build(family).save_pretrained(tmp_path)
     weights = load_file(tmp_path / SINGLE)
     assert load_model(str(tmp_path)).model.num_parameters() > 0
@@ -140,7 +134,7 @@ def test_names_that_are_changed_while_they_are_loaded_are_one_weight(
 
 
 @pytest.mark.full
-def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
+def test_an_index_that_names_other_files_is_another_model(folder):
     weights = load_file(folder / SINGLE)
     (folder / SINGLE).unlink()
     found = []
@@ -163,9 +157,7 @@ def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
         ({"configuration_files": ["config.4.0.0.json"]}, "names other configurations than itself"),
     ],
 )
-def test_a_configuration_that_leads_elsewhere(
-    change: dict[str, Any], said: str, folder: Path
-) -> None:
+def test_a_configuration_that_leads_elsewhere(change, said, folder):
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     typed("inspect", str(folder), *READ).refused(said)
@@ -182,9 +174,7 @@ class Mine(LlamaForCausalLM):
 
 
 @pytest.mark.full
-def test_scores_of_code_that_has_changed_are_asked_anew(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_code_that_has_changed_are_asked_anew(folder, tmp_path, monkeypatch):
     from layerlab.evaluation.harness.cache import hash_code
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "own"))
@@ -200,9 +190,7 @@ def test_scores_of_code_that_has_changed_are_asked_anew(
     assert hash_code(load_model("llama").model) == ""
 
 
-def test_a_class_of_the_users_own_is_known_by_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_the_users_own_is_known_by_its_file(tmp_path, monkeypatch):
     from layerlab.evaluation.harness.cache import hash_code
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -222,9 +210,7 @@ LAST, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
 Change = Callable[[Weights], object]
 
 
-def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loaded(
-    tmp_path: Path,
-) -> None:
+def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loaded(tmp_path):
     """Experts one by one have other names in the file than in the model."""
     build("mixtral").save_pretrained(tmp_path)
     weights = load_file(tmp_path / SINGLE)
@@ -247,7 +233,7 @@ def quantise(folder: Path) -> None:
     store(folder, SINGLE, {**weights, FIRST: packed, f"{FIRST}_scale_inv": scale[None, None]})
 
 
-def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder: Path) -> None:
+def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder):
     """Of 64 = 48 + 16 numbers transformers would take two blocks of 32, and say nothing."""
     quantise(folder)
     file = folder / "config.json"
@@ -265,7 +251,7 @@ def test_blocks_that_end_before_a_side_does_are_not_unpacked_as_others(folder: P
 
 
 @pytest.mark.full
-def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder: Path) -> None:
+def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder):
     exact = layerlab.inspect("llama", weights=True, progress=False).frame("querykey")
     quantise(folder)
     found = layerlab.inspect(str(folder), weights=True, progress=False).frame("querykey")
@@ -312,21 +298,19 @@ def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
     ],
 )
 def test_a_quantisation_that_is_passed_over_lets_no_whole_numbers_through(
-    folder: Path, quantisation: object, part: str, said: str, weights_only: bool
-) -> None:
+    folder, quantisation, part, said, weights_only
+):
     write_eight_bits(folder, quantisation, part)
     with pytest.raises(UserError, match=said):
         load_model(str(folder), weights_only=weights_only)
 
 
-def test_a_quantisation_that_is_null_is_none(folder: Path) -> None:
+def test_a_quantisation_that_is_null_is_none(folder):
     write_eight_bits(folder, None, "no such part")
     assert load_model(str(folder)).model.dtype == torch.float32
 
 
-def test_quantised_weights_are_not_read_from_the_disk(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantised_weights_are_not_read_from_the_disk(folder, monkeypatch):
     quantise(folder)
     refuses("are quantised, and what lies on the disk is not what the", next, read_layers(folder))
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
@@ -346,8 +330,8 @@ def test_quantised_weights_are_not_read_from_the_disk(
     ],
 )
 def test_weights_that_are_not_those_of_the_configuration_are_refused(
-    change: Change, said: str, weights_only: bool, folder: Path
-) -> None:
+    change, said, weights_only, folder
+):
     weights = load_file(folder / SINGLE)
     change(weights)
     store(folder, SINGLE, weights)
@@ -357,7 +341,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(
 
 
 @pytest.mark.parametrize("name", [pytest.param(FIRST, marks=pytest.mark.full), EMBEDDING])
-def test_weights_alone_that_are_not_finite_are_a_finding(name: str, folder: Path) -> None:
+def test_weights_alone_that_are_not_finite_are_a_finding(name, folder):
     weights = load_file(folder / SINGLE)
     weights[name][0, :2] = torch.nan
     store(folder, SINGLE, weights)
@@ -378,9 +362,7 @@ CHANGING = [
     [float("nan"), *(pytest.param(float(one), marks=pytest.mark.full) for one in ("inf", "-inf"))],
 )
 @pytest.mark.parametrize("words", CHANGING)
-def test_a_model_with_numbers_that_are_none_is_not_changed(
-    words: tuple[str, ...], number: float, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_numbers_that_are_none_is_not_changed(words, number, folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     weights = load_file(folder / SINGLE)
     weights[FIRST][1, 2] = number
@@ -390,7 +372,7 @@ def test_a_model_with_numbers_that_are_none_is_not_changed(
     assert not Path("new").exists()
 
 
-def test_numbers_of_eight_bits_are_looked_at_too(folder: Path) -> None:
+def test_numbers_of_eight_bits_are_looked_at_too(folder):
     model = load_model(str(folder)).model
     check_finite(model)
     name, weight = next(iter(model.named_parameters()))

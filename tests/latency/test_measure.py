@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -37,7 +36,7 @@ def model_of(kind: str, tiny: Tiny) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["hf llama", "hf gpt2", *KINDS])
-def test_prompt_and_steps_are_those_of_generate(kind: str, tiny: Tiny) -> None:
+def test_prompt_and_steps_are_those_of_generate(kind, tiny):
     model = model_of(kind, tiny)
     prompt = torch.randint(1, 64, (2, 5), generator=torch.Generator().manual_seed(3))
     found = generate(model, prompt, 6, lambda: 0.0)
@@ -51,7 +50,7 @@ def test_prompt_and_steps_are_those_of_generate(kind: str, tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_memory_is_the_formula(kind: str, dtype: str) -> None:
+def test_memory_is_the_formula(kind, dtype):
     chosen = latency_config(dtype=dtype, device="cpu", context=5, new=4, batch=2)
     one = build_candidate(f"{kind}:{SIZES},kv_heads=1" if kind != "gpt2" else f"{kind}:{SIZES}")
     model = load_candidate(one, chosen)
@@ -68,14 +67,14 @@ def test_memory_is_the_formula(kind: str, dtype: str) -> None:
     assert cache_bytes(found.cache) == size * cache_numbers(one, 2, chosen.cached)
 
 
-def test_parts_of_a_pass_are_timed_apart(tiny: Tiny) -> None:
+def test_parts_of_a_pass_are_timed_apart(tiny):
     times = iter([1.0, 3.0, 10.0])
     found = generate(tiny("llama"), torch.zeros(1, 4, dtype=torch.long), 3, lambda: next(times))
     assert (found.prefill, found.decode) == (2.0, 7.0)
 
 
 @pytest.mark.full
-def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contestants_take_turns_and_units_are_per_token(monkeypatch):
     order: list[str] = []
     names: dict[int, str] = {}
     plain_load, plain_pass = measure.load_candidate, measure.generate
@@ -106,7 +105,7 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
 
 
 @pytest.mark.full
-def test_real_times_make_a_table_and_json() -> None:
+def test_real_times_make_a_table_and_json():
     matched = pair("fewer-layers", shape="1b", width=128)
     found = measure_latency(
         _both(matched), LatencyConfig(context=2, new=2, repetitions=1), pair=matched
@@ -140,9 +139,7 @@ def _is_legend(line: str) -> bool:
 
 
 @pytest.mark.parametrize(("given", "count"), [("1", 1), ("3,1", 3), ("", None), ("many", None)])
-def test_threads_are_those_that_the_environment_asks_for(
-    given: str, count: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_those_that_the_environment_asks_for(given, count, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert threads_asked_for() == count
     found = latency_config(device="cpu")
@@ -150,7 +147,7 @@ def test_threads_are_those_that_the_environment_asks_for(
     assert latency_config(device="cpu", threads=2).threads == 2
 
 
-def test_weights_move_and_stay_what_they_are() -> None:
+def test_weights_move_and_stay_what_they_are():
     model = build("gpt2", head="tied", width=32, layers=1, heads=2, vocab=64, context=16)
     before = {
         name: (weight.data_ptr(), weight.clone()) for name, weight in model.named_parameters()
@@ -163,13 +160,13 @@ def test_weights_move_and_stay_what_they_are() -> None:
 
 
 @pytest.mark.full
-def test_the_peak_of_a_pass_is_seen() -> None:
+def test_the_peak_of_a_pass_is_seen():
     """A quarter of a gigabyte cannot hide in what the allocator has."""
     found = growth(lambda: torch.ones(1 << 26), "cpu")
     assert found is None or 0.9 * 2**28 < found < 1.5 * 2**28
 
 
-def test_names_are_variants_with_sizes_or_models(tmp_path: Path, tiny: Tiny) -> None:
+def test_names_are_variants_with_sizes_or_models(tmp_path, tiny):
     assert build_candidate("llama").design is None  # the built-in model
     found = build_candidate("pangu-pi:width=64,heads=2,shortcut.r=16,head=tied").design
     assert found is not None and found.shape.width == 64
@@ -184,7 +181,7 @@ def test_names_are_variants_with_sizes_or_models(tmp_path: Path, tiny: Tiny) -> 
         load_candidate(build_candidate(str(tmp_path)), LatencyConfig(context=60, new=5))
 
 
-def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:
+def test_a_size_that_is_misspelt_is_named_before_the_options():
     said = refusal(build_candidate, "pangu-pi:widht=64")
     assert "no option or size is called 'widht' here; did you mean 'width'? known: " in said
     known = said.partition("known: ")[2].split(", ")
@@ -193,9 +190,7 @@ def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["equal-total", "fewer-layers"])
-def test_what_does_not_fit_is_refused_before_it_is_built(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_refused_before_it_is_built(name, monkeypatch):
     matched = pair(name)
     sums = [account(one.design.spec, one.design.shape).parameters for one in _both(matched)]
     needed = 2 * (sum(sums) + max(cache_numbers(one, 1, 159) for one in _both(matched)))
@@ -225,7 +220,7 @@ def _both(matched: Any) -> list[Any]:
         ({"device": "abacus"}, "there is no device 'abacus' to time on; expected cpu, cuda"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_be_are_refused(given, said):
     assert said in refusal(latency_config, **given)
 
 
@@ -236,9 +231,7 @@ def command(*words: str) -> None:
 
 
 @pytest.mark.full
-def test_the_command_prints_writes_and_refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_writes_and_refuses(tmp_path, capsys):
     small = ["--context", "2", "--new", "2", "--repetitions", "1", "--threads", "1"]
     names = [f"{kind}:{SIZES}" for kind in ("pangu-pi", "llama")]
     command(*names, *small, "--device", "cpu", "--json", "--out", str(tmp_path / "a.json"))
@@ -256,14 +249,14 @@ def test_the_command_prints_writes_and_refuses(
 
 
 @pytest.mark.parametrize("content", ['[compare]\narms = ["llama"]\n', '{"timed": []}', "[1]", ""])
-def test_a_file_that_is_no_result_is_not_written_over(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_result_is_not_written_over(tmp_path, content):
     (tmp_path / "arms.toml").write_text(content)
     with pytest.raises(UserError, match="is there and is no result of layerlab bench latency"):
         command("llama", "--out", str(tmp_path / "arms.toml"))
     assert (tmp_path / "arms.toml").read_text() == content
 
 
-def test_a_model_without_a_cache_is_refused(tiny: Tiny) -> None:
+def test_a_model_without_a_cache_is_refused(tiny):
     class Bare(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

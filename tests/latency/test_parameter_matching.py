@@ -39,16 +39,14 @@ def read_by_counting(one) -> int:
         ("equal-parameters", None, 1.0),
     ],
 )
-def test_predictions_are_those_of_the_weights(
-    name: str, width: int | None, expected: float
-) -> None:
+def test_predictions_are_those_of_the_weights(name, width, expected):
     found = pair(name, width=width)
     counted = read_by_counting(found.pangu) / read_by_counting(found.llama)
     assert found.predicted == pytest.approx(counted, rel=1e-12)
     assert found.predicted == pytest.approx(expected, abs=6e-3)
 
 
-def test_sizes_are_those_that_the_accounting_names() -> None:
+def test_sizes_are_those_that_the_accounting_names():
     found = {name: pair(name, width=None) for name in ACCOUNTINGS}
     shapes = {
         name: tuple((one.design.shape.layers, one.design.shape.vocab) for one in (p.pangu, p.llama))
@@ -76,9 +74,7 @@ def test_sizes_are_those_that_the_accounting_names() -> None:
 @pytest.mark.parametrize("shape", ["1b", "7b"])
 @pytest.mark.parametrize("name", sorted(ACCOUNTINGS))
 @pytest.mark.parametrize("width", [128, 1024])
-def test_a_twin_keeps_what_is_equal_and_the_share_of_its_vocabulary(
-    shape: str, name: str, width: int
-) -> None:
+def test_a_twin_keeps_what_is_equal_and_the_share_of_its_vocabulary(shape, name, width):
     twin, full = pair(name, shape=shape, width=width), pair(name, shape=shape)
     assert twin.twin and abs(twin.off) < 0.5 and abs(full.off) < 0.5
     assert twin.predicted == pytest.approx(full.predicted, abs=0.02)
@@ -90,7 +86,7 @@ def test_a_twin_keeps_what_is_equal_and_the_share_of_its_vocabulary(
 
 
 @pytest.mark.parametrize("off", [2.1, -54.0])
-def test_what_is_not_equal_is_not_judged(off: float) -> None:
+def test_what_is_not_equal_is_not_judged(off):
     matched = replace(pair("equal-total", width=1024), off=off)
     found = judge(matched, Ratio(0.4, 0.39, 0.41, 10))
     assert found.word == "not a twin"
@@ -98,7 +94,7 @@ def test_what_is_not_equal_is_not_judged(off: float) -> None:
     assert judge(replace(matched, off=1.9), Ratio(0.4, 0.39, 0.41, 10)).word == "holds"
 
 
-def test_the_published_times() -> None:
+def test_the_published_times():
     assert published_times("1b")["ratio"] == pytest.approx(0.896, abs=1e-3)
     assert published_times("7b")["ratio"] == pytest.approx(0.903, abs=1e-3)
     assert max(published_times(shape)["ratio"] for shape in ("1b", "7b")) < CLAIM
@@ -115,9 +111,7 @@ def test_the_published_times() -> None:
         (None, None, "not decided"),
     ],
 )
-def test_a_verdict_follows_from_the_interval_and_names_its_accounting(
-    low: float | None, high: float | None, word: str
-) -> None:
+def test_a_verdict_follows_from_the_interval_and_names_its_accounting(low, high, word):
     matched = pair("fewer-layers", width=1024)
     found = judge(matched, Ratio(0.9, low, high, 10))
     assert found.word == word and f": {word}; " in found.said
@@ -125,7 +119,7 @@ def test_a_verdict_follows_from_the_interval_and_names_its_accounting(
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.floats(0.5, 2))
-def test_a_ratio_of_pairs_is_scaled_and_turned_as_it_should(below: list[float], by: float) -> None:
+def test_a_ratio_of_pairs_is_scaled_and_turned_as_it_should(below, by):
     above = [one * by for one in below]
     found = paired_ratio(above, below)
     assert found.median == pytest.approx(by)
@@ -136,7 +130,7 @@ def test_a_ratio_of_pairs_is_scaled_and_turned_as_it_should(below: list[float], 
 
 
 @pytest.mark.parametrize("count", range(6, 60))
-def test_the_interval_holds_the_median_often_enough_and_is_the_shortest(count: int) -> None:
+def test_the_interval_holds_the_median_often_enough_and_is_the_shortest(count):
     """P(r_(k) <= median <= r_(n+1-k)) = 1 - 2 P(Binomial(n, 1/2) < k), summed in whole numbers."""
     values = [float(one) for one in range(1, count + 1)]
     found = paired_ratio(values, [1.0] * count)
@@ -148,7 +142,7 @@ def test_the_interval_holds_the_median_often_enough_and_is_the_shortest(count: i
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=30))
-def test_a_spread_is_in_order(values: list[float]) -> None:
+def test_a_spread_is_in_order(values):
     found = spread(values)
     assert found.median == pytest.approx(statistics.median(values))
     ordered = (min(values), found.low, found.median, found.high, max(values))
@@ -156,7 +150,7 @@ def test_a_spread_is_in_order(values: list[float]) -> None:
     assert found.values == tuple(values)
 
 
-def test_one_value_has_no_spread() -> None:
+def test_one_value_has_no_spread():
     found = spread([2.0])
     assert (found.low, found.high) == (2.0, 2.0)
 
@@ -169,7 +163,7 @@ def test_one_value_has_no_spread() -> None:
         ("fewer-layers", {"width": 1000}, "width is 1000; expected a multiple of 128, which"),
     ],
 )
-def test_what_is_no_accounting_is_refused(name: str, given: dict, said: str) -> None:
+def test_what_is_no_accounting_is_refused(name, given, said):
     with pytest.raises(UserError) as found:
         pair(name, **given)
     assert said in str(found.value)

@@ -58,7 +58,7 @@ def screened(folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_idea_is_written_down_judged_confirmed_and_adopted(folder: Path, tmp_path: Path) -> None:
+def test_an_idea_is_written_down_judged_confirmed_and_adopted(folder, tmp_path):
     trial = layerlab.add_idea(folder, "wide", says="twice as  wide", seeds=FIRST)
     assert trial.stage == "screening" and trial.says == "twice as wide"
     # Other arms and later seeds of the baseline may stand in the same table.
@@ -83,7 +83,7 @@ def test_an_idea_is_written_down_judged_confirmed_and_adopted(folder: Path, tmp_
     assert len(lines) == 5 and lines[-1]["logs"] == [str(logs)] and lines[-1]["read"] == {}
 
 
-def test_what_is_written_down_may_come_from_any_program(folder: Path) -> None:
+def test_what_is_written_down_may_come_from_any_program(folder):
     """Numbers of numpy, and text that no file can hold."""
     layerlab.add_idea(folder, "wide", says="half of a \ud83d pair", seeds=np.arange(1, 4).tolist())
     layerlab.add_idea(folder, "deep", says="deeper", seeds=list(np.arange(1, 4)))
@@ -92,9 +92,7 @@ def test_what_is_written_down_may_come_from_any_program(folder: Path) -> None:
     assert found.find("deep")[0].seeds == (1, 2, 3)
 
 
-def test_what_is_worse_is_refuted_and_what_shows_nothing_is_undecided(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_what_is_worse_is_refuted_and_what_shows_nothing_is_undecided(folder, tmp_path):
     logs = table(tmp_path / "a.csv", dict.fromkeys(GAIN, FIRST))
     for idea, word in (("worse", "refuted"), ("same", "undecided")):
         layerlab.add_idea(folder, idea, says="an idea", seeds=FIRST)
@@ -105,7 +103,7 @@ def test_what_is_worse_is_refuted_and_what_shows_nothing_is_undecided(
         layerlab.add_idea(folder, "worse", seeds=FRESH, confirm=True)
 
 
-def test_an_idea_that_is_the_baseline_is_refuted(folder: Path, tmp_path: Path) -> None:
+def test_an_idea_that_is_the_baseline_is_refuted(folder, tmp_path):
     layerlab.add_idea(folder, "same", says="a comment", seeds=FIRST)
     own = {f"same_{seed}": loss("plain", seed) for seed in FIRST}
     found = layerlab.judge_idea(
@@ -114,7 +112,7 @@ def test_an_idea_that_is_the_baseline_is_refuted(folder: Path, tmp_path: Path) -
     assert found.verdict == "refuted" and "the same at every seed" in found.said
 
 
-def test_runs_that_diverge_speak_against_an_idea(folder: Path, tmp_path: Path) -> None:
+def test_runs_that_diverge_speak_against_an_idea(folder, tmp_path):
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     own = {f"wide_{seed}": float("nan") for seed in FIRST}
     logs = table(tmp_path / "a.csv", {"plain": FIRST, "wide": FIRST}, **own)
@@ -123,7 +121,7 @@ def test_runs_that_diverge_speak_against_an_idea(folder: Path, tmp_path: Path) -
     assert found.difference is None
 
 
-def test_steps_to_a_loss_can_be_the_measure(folder: Path, tmp_path: Path) -> None:
+def test_steps_to_a_loss_can_be_the_measure(folder, tmp_path):
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:3.5")
     own = {f"wide_{seed}": 2.6 - 0.01 * seed for seed in FIRST}
     logs = table(tmp_path / "a.csv", {"plain": FIRST, "wide": FIRST}, **own)
@@ -134,9 +132,7 @@ def test_steps_to_a_loss_can_be_the_measure(folder: Path, tmp_path: Path) -> Non
     assert layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True).measure == "steps:3.5"
 
 
-def test_the_level_is_that_of_the_time_when_a_confirmation_was_written_down(
-    screened: Path, tmp_path: Path
-) -> None:
+def test_the_level_is_that_of_the_time_when_a_confirmation_was_written_down(screened, tmp_path):
     layerlab.add_idea(screened, "deep", says="deeper", seeds=FIRST)
     own = {f"wide_{seed}": loss("wide", seed) for seed in FIRST}
     text = table(tmp_path / "w.csv", {"plain": FIRST, "wide": FIRST}, **own).read_text()
@@ -151,7 +147,7 @@ def test_the_level_is_that_of_the_time_when_a_confirmation_was_written_down(
     assert layerlab.read_ledger(screened).next_level == lord_level(3, [2], rate=0.1, first=0.05)
 
 
-def test_never_a_false_adoption_spends_alpha(tmp_path: Path) -> None:
+def test_never_a_false_adoption_spends_alpha(tmp_path):
     place = tmp_path / "own"
     layerlab.create_ledger(place, baseline="plain", alpha=0.05, never=True)
     layerlab.add_idea(place, "wide", says="wider", seeds=FIRST)
@@ -167,9 +163,7 @@ def test_never_a_false_adoption_spends_alpha(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("never", [False, True])
-def test_a_long_campaign_has_the_levels_that_are_simulated(
-    tmp_path: Path, never: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_campaign_has_the_levels_that_are_simulated(tmp_path, never, monkeypatch):
     """What bench/ledger.py simulates is what a ledger does, from the logs on."""
     place, draw = tmp_path / "own", np.random.default_rng(1)
     layerlab.create_ledger(place, baseline="plain", never=never)
@@ -197,9 +191,7 @@ def test_a_long_campaign_has_the_levels_that_are_simulated(
     assert 1 < sum(adopted) < 25
 
 
-def test_the_same_runs_again_give_what_was_written_and_others_are_refused(
-    screened: Path, tmp_path: Path
-) -> None:
+def test_the_same_runs_again_give_what_was_written_and_others_are_refused(screened, tmp_path):
     text = (screened / FILE).read_bytes()
     first = layerlab.read_ledger(screened).find("wide")[-1].verdict
     again = layerlab.judge_idea(screened, "wide", tmp_path / "first.csv")
@@ -210,7 +202,7 @@ def test_the_same_runs_again_give_what_was_written_and_others_are_refused(
     assert (screened / FILE).read_bytes() == text
 
 
-def test_logs_from_before_are_remarked_on(folder: Path, tmp_path: Path) -> None:
+def test_logs_from_before_are_remarked_on(folder, tmp_path):
     logs = table(tmp_path / "old.csv", {"plain": FIRST, "wide": FIRST})
     os.utime(logs, (1e9, 1e9))
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
@@ -246,15 +238,13 @@ def test_logs_from_before_are_remarked_on(folder: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_down_is_named(
-    screened: Path, idea: str, given: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_written_down_is_named(screened, idea, given, message):
     text = (screened / FILE).read_bytes()
     refuses(message, layerlab.add_idea, screened, idea, **given)
     assert (screened / FILE).read_bytes() == text
 
 
-def test_a_confirmation_waits_for_the_runs_before_it(folder: Path) -> None:
+def test_a_confirmation_waits_for_the_runs_before_it(folder):
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     with pytest.raises(UserError, match="with seeds 1,2,3,4 are not judged yet; type layerlab led"):
         layerlab.add_idea(folder, "wide", seeds=FRESH, confirm=True)
@@ -276,9 +266,7 @@ def test_a_confirmation_waits_for_the_runs_before_it(folder: Path) -> None:
         ),
     ],
 )
-def test_other_runs_than_were_written_down_are_named(
-    folder: Path, tmp_path: Path, arms: dict[str, list[int]], message: str
-) -> None:
+def test_other_runs_than_were_written_down_are_named(folder, tmp_path, arms, message):
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     refuses(message, layerlab.judge_idea, folder, "wide", table(tmp_path / "a.csv", arms))
     assert layerlab.read_ledger(folder).find("wide")[-1].verdict is None
@@ -296,9 +284,7 @@ def test_other_runs_than_were_written_down_are_named(
         ({"loss": "nats"}, "loss", "has no column 'nats', which --loss names"),
     ],
 )
-def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(
-    tmp_path: Path, given: dict[str, Any], name: str, message: str
-) -> None:
+def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(tmp_path, given, name, message):
     """Judging has no such option: nobody may choose what is judged once there are runs."""
     layerlab.create_ledger(tmp_path / "own", baseline="plain", **given)
     layerlab.add_idea(tmp_path / "own", "wide", says="wider", seeds=FIRST)
@@ -307,7 +293,7 @@ def test_what_the_campaign_decided_is_told_to_be_of_the_campaign(
         layerlab.judge_idea(tmp_path / "own", "wide", logs)
 
 
-def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:
+def test_runs_without_a_seed_are_named(folder, tmp_path):
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
     for name in ("plain", "wide"):
         (tmp_path / f"{name}.csv").write_text("step,loss\n1,2.0\n")
@@ -326,19 +312,17 @@ def test_runs_without_a_seed_are_named(folder: Path, tmp_path: Path) -> None:
         ({"baseline": " "}, "--baseline is ' '; expected a name"),
     ],
 )
-def test_a_campaign_that_means_nothing_is_refused(
-    tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
+def test_a_campaign_that_means_nothing_is_refused(tmp_path, given, message):
     refuses(message, layerlab.create_ledger, tmp_path / "own", **{"baseline": "plain", **given})
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, whose folders take no file")
-def test_where_nothing_can_be_written_is_told_at_once() -> None:
+def test_where_nothing_can_be_written_is_told_at_once():
     refuses("cannot write /proc/nowhere", layerlab.create_ledger, "/proc/nowhere", baseline="plain")
 
 
-def test_a_ledger_of_a_later_version_is_named(tmp_path: Path) -> None:
+def test_a_ledger_of_a_later_version_is_named(tmp_path):
     from layerlab.ledger.chain import append_line, begin_chain
 
     chain = begin_chain(tmp_path / "own", {"kind": "campaign", "terms": {"baseline": "a"}})
@@ -347,9 +331,7 @@ def test_a_ledger_of_a_later_version_is_named(tmp_path: Path) -> None:
         layerlab.read_ledger(tmp_path / "own")
 
 
-def test_a_confirmation_that_was_added_meanwhile_is_told(
-    screened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_confirmation_that_was_added_meanwhile_is_told(screened, tmp_path, monkeypatch):
     from layerlab.ledger import judge
 
     weigh = judge.weigh_pair
@@ -363,7 +345,7 @@ def test_a_confirmation_that_was_added_meanwhile_is_told(
         layerlab.judge_idea(screened, "wide", tmp_path / "first.csv")
 
 
-def test_a_cut_off_line_is_told_and_gone_on_from(screened: Path, tmp_path: Path) -> None:
+def test_a_cut_off_line_is_told_and_gone_on_from(screened, tmp_path):
     whole = (screened / FILE).read_bytes()
     (screened / FILE).write_bytes(whole[:-30])
     with pytest.raises(UserError, match=r"was removed from the end of .* or cut off after it was"):

@@ -40,7 +40,7 @@ def write(folder: Path, given: list[str]) -> None:
     (folder / FILE).write_text("".join(given), "utf-8")
 
 
-def test_lines_are_read_as_they_were_written(folder: Path) -> None:
+def test_lines_are_read_as_they_were_written(folder):
     chain = read_chain(folder)
     assert [one["line"] for one in chain.lines] == [1, 2, 3, 4, 5]
     assert chain.lines[2]["name"] == "größer 3" and not chain.cut
@@ -49,7 +49,7 @@ def test_lines_are_read_as_they_were_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", range(LINES))
-def test_a_changed_line_is_named(folder: Path, place: int) -> None:
+def test_a_changed_line_is_named(folder, place):
     given = lines(folder)
     given[place] = given[place].replace('"kind":"', '"kind":"x')
     write(folder, given)
@@ -57,32 +57,32 @@ def test_a_changed_line_is_named(folder: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(LINES))
-def test_a_removed_line_is_named(folder: Path, place: int) -> None:
+def test_a_removed_line_is_named(folder, place):
     given = lines(folder)
     write(folder, given[:place] + given[place + 1 :])
     refuses(f"line {place + 1} was removed", read_chain, folder)
 
 
-def test_lines_that_changed_places_are_named(folder: Path) -> None:
+def test_lines_that_changed_places_are_named(folder):
     given = lines(folder)
     write(folder, [*given[:2], given[3], given[2], given[4]])
     refuses("line 4 stands in place 3: lines were moved", read_chain, folder)
 
 
-def test_a_line_that_was_put_in_between_is_named(folder: Path) -> None:
+def test_a_line_that_was_put_in_between_is_named(folder):
     given = lines(folder)
     write(folder, [*given[:3], given[1], *given[3:]])
     refuses("line 2 stands in place 4: lines were moved", read_chain, folder)
 
 
-def test_a_line_of_another_ledger_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_line_of_another_ledger_is_named(folder, tmp_path):
     other = append_line(begin_chain(tmp_path / "b", {"kind": "campaign", "x": 1}), {"kind": "y"})
     given = lines(folder)
     write(folder, [given[0], lines(other.folder)[1], *given[2:]])
     refuses("line 2 does not follow the one before it, which is of an", read_chain, folder)
 
 
-def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder, tmp_path):
     other = begin_chain(tmp_path / "b", {"kind": "campaign"})
     for number in range(2, LINES + 1):
         other = append_line(other, {"kind": "trial", "name": f"better {number}"})
@@ -90,7 +90,7 @@ def test_a_ledger_that_was_rewritten_beside_its_head_is_named(folder: Path, tmp_
     refuses(r"line 5 of .* is not the one that head\.json tells of", read_chain, folder)
 
 
-def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
+def test_a_head_that_is_gone_or_changed_is_named(folder):
     (folder / HEAD).write_text("{}")
     refuses(r"head\.json was changed; copy the ledger back", read_chain, folder)
     (folder / HEAD).unlink()
@@ -99,7 +99,7 @@ def test_a_head_that_is_gone_or_changed_is_named(folder: Path) -> None:
     refuses(r"head\.json is gone, which tells how many lines", read_chain, folder)
 
 
-def test_a_process_that_was_killed_before_the_first_line_may_begin_again(folder: Path) -> None:
+def test_a_process_that_was_killed_before_the_first_line_may_begin_again(folder):
     (folder / FILE).unlink()
     refuses("has a ledger already", begin_chain, folder, {"kind": "campaign"})
     (folder / HEAD).write_text(json.dumps({"lines": 0, "digest": START}))
@@ -113,15 +113,13 @@ def tell_of(folder: Path, known: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 40, 1_000])
-def test_a_line_that_the_head_tells_of_was_not_cut_off_while_it_was_written(
-    folder: Path, cut: int
-) -> None:
+def test_a_line_that_the_head_tells_of_was_not_cut_off_while_it_was_written(folder, cut):
     given = lines(folder)
     write(folder, [*given[:-1], given[-1].rstrip("\n")[:-cut]])
     refuses(r"line 5 was removed from the end of .* or cut off after", read_chain, folder)
 
 
-def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path) -> None:
+def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder):
     given = lines(folder)
     tell_of(folder, LINES - 1)
     write(folder, [*given[:-1], given[-1][:40]])
@@ -134,7 +132,7 @@ def test_a_line_that_was_cut_off_is_kept_in_the_one_that_goes_on(folder: Path) -
     assert lines(folder)[:-1] == given[:-1]
 
 
-def test_a_line_without_its_line_break_is_whole(folder: Path) -> None:
+def test_a_line_without_its_line_break_is_whole(folder):
     (folder / FILE).write_text("".join(lines(folder)).rstrip("\n"), "utf-8")
     chain = read_chain(folder)
     assert len(chain.lines) == LINES and not chain.cut
@@ -142,19 +140,19 @@ def test_a_line_without_its_line_break_is_whole(folder: Path) -> None:
     assert [one["line"] for one in read_chain(folder).lines] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(folder: Path) -> None:
+def test_a_process_that_was_killed_before_the_head_was_written_loses_nothing(folder):
     head = json.loads(lines(folder)[-2])
     (folder / HEAD).write_text(json.dumps({"lines": LINES - 1, "digest": head["digest"]}))
     assert len(read_chain(folder).lines) == LINES
 
 
-def test_a_ledger_that_lost_its_lines_is_told_to_be_empty(folder: Path) -> None:
+def test_a_ledger_that_lost_its_lines_is_told_to_be_empty(folder):
     (folder / FILE).write_text("")
     refuses("is empty; copy the ledger back from where it is whole", read_chain, folder)
 
 
 @pytest.mark.parametrize("lines", ["1e999", "NaN", "[]", '"many"'])
-def test_a_head_that_counts_nothing_is_told_to_be_changed(folder: Path, lines: str) -> None:
+def test_a_head_that_counts_nothing_is_told_to_be_changed(folder, lines):
     (folder / HEAD).write_text(f'{{"lines": {lines}, "digest": "x"}}')
     refuses("head.json was changed; copy the ledger back", read_chain, folder)
 
@@ -172,9 +170,7 @@ def refuse_heads(monkeypatch: pytest.MonkeyPatch, written: int = 0) -> None:
 
 
 @pytest.mark.parametrize("cut", ["", '{"line": 6, "bef'])
-def test_a_line_that_is_told_to_have_failed_does_not_count(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, cut: str
-) -> None:
+def test_a_line_that_is_told_to_have_failed_does_not_count(folder, monkeypatch, cut):
     with (folder / FILE).open("a") as stream:
         stream.write(cut)
     before = (folder / FILE).read_bytes()
@@ -186,15 +182,13 @@ def test_a_line_that_is_told_to_have_failed_does_not_count(
 
 
 @pytest.mark.parametrize("written", [0, 1])
-def test_a_ledger_that_is_told_to_have_failed_is_none(
-    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_is_told_to_have_failed_is_none(written, tmp_path, monkeypatch):
     refuse_heads(monkeypatch, written)
     refuses("cannot write", begin_chain, tmp_path / "new", {"kind": "campaign"})
     assert not [one for one in tmp_path.rglob("*") if one.is_file()]
 
 
-def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> None:
+def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder):
     with pytest.raises(UserError, match="has a ledger already, and none is ever replaced"):
         begin_chain(folder, {"kind": "campaign"})
     with pytest.raises(UserError, match=r"there is no ledger in .*: it has no ledger\.jsonl; type"):
@@ -202,7 +196,7 @@ def test_no_ledger_is_replaced_and_none_is_found_where_none_is(folder: Path) -> 
 
 
 @pytest.mark.full
-def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
+def test_processes_that_add_at_once_lose_nothing(folder):
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from layerlab.ledger.chain import append_line, hold_ledger, read_chain\n"
@@ -219,7 +213,7 @@ def test_processes_that_add_at_once_lose_nothing(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder: Path) -> None:
+def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder):
     code = (
         "from pathlib import Path\n"
         "from layerlab.ledger.chain import append_line, hold_ledger, read_chain\n"
@@ -247,7 +241,7 @@ def test_a_process_that_is_killed_while_it_adds_loses_nothing(folder: Path) -> N
     read_chain(folder)
 
 
-def test_a_ledger_is_not_written_through_a_link(folder: Path, tmp_path: Path) -> None:
+def test_a_ledger_is_not_written_through_a_link(folder, tmp_path):
     (tmp_path / "elsewhere").write_bytes((folder / FILE).read_bytes())
     (folder / FILE).unlink()
     (folder / FILE).symlink_to(tmp_path / "elsewhere")

@@ -19,9 +19,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("arm", "other"), [("plain", 1), ("plain", 9), ("wide", 1)])
-def test_runs_that_are_copies_are_refused(
-    ledger: Path, tmp_path: Path, arm: str, other: int
-) -> None:
+def test_runs_that_are_copies_are_refused(ledger, tmp_path, arm, other):
     """Of a seed of the trial, and of one that the baseline has beside them."""
     text = (ledger / FILE).read_bytes()
     own = {f"{arm}_3": loss(arm, other)}
@@ -32,9 +30,7 @@ def test_runs_that_are_copies_are_refused(
 
 
 @pytest.mark.parametrize("arm", ["plain", "wide"])
-def test_a_run_that_was_judged_before_is_no_fresh_one(
-    ledger: Path, tmp_path: Path, arm: str
-) -> None:
+def test_a_run_that_was_judged_before_is_no_fresh_one(ledger, tmp_path, arm):
     """The log of a first run under a fresh seed, where the first logs are not given any more."""
     logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
     layerlab.judge_idea(ledger, "wide", logs)
@@ -61,7 +57,7 @@ def cut_off(path: Path, arm: str, seed: int, after: int) -> None:
 
 
 @pytest.mark.parametrize("arm", ["plain", "wide"])
-def test_copies_that_end_elsewhere_are_refused(tmp_path: Path, arm: str) -> None:
+def test_copies_that_end_elsewhere_are_refused(tmp_path, arm):
     """Where step 50 is judged, what stands behind it makes no other run."""
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain", at=50)
@@ -73,7 +69,7 @@ def test_copies_that_end_elsewhere_are_refused(tmp_path: Path, arm: str) -> None
 
 
 @pytest.mark.parametrize("arm", ["plain", "wide"])
-def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path: Path, arm: str) -> None:
+def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path, arm):
     """The first runs ended at step 50, and one of them was carried on to step 100 since."""
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
@@ -89,7 +85,7 @@ def test_a_run_that_was_judged_before_is_known_though_it_went_on(tmp_path: Path,
         layerlab.judge_idea(folder, "wide", logs)
 
 
-def test_a_screened_run_is_no_run_of_the_baseline(ledger: Path, tmp_path: Path) -> None:
+def test_a_screened_run_is_no_run_of_the_baseline(ledger, tmp_path):
     """Nor of another seed in the same logs; at its own seed an idea may change nothing."""
     logs = table(tmp_path / "first.csv", {"plain": FIRST, "wide": FIRST})
     layerlab.judge_idea(ledger, "wide", logs)

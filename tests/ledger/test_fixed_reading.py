@@ -53,9 +53,7 @@ def screened(tmp_path: Path) -> Path:
     return folder
 
 
-def test_runs_that_go_on_are_judged_where_the_first_ones_ended(
-    screened: Path, tmp_path: Path
-) -> None:
+def test_runs_that_go_on_are_judged_where_the_first_ones_ended(screened, tmp_path):
     short = curves(tmp_path / "b.csv", FRESH, 60, gain=0.1)
     refuses(
         "has no reading at step 100, and 10 of 10 runs have none; its nearest is at 60; 'wide' was "
@@ -72,7 +70,7 @@ def test_runs_that_go_on_are_judged_where_the_first_ones_ended(
     assert found.difference == pytest.approx(np.mean(rows[1]) - np.mean(rows[0]) - 0.1)
 
 
-def test_runs_that_have_gone_on_since_have_the_same_verdict(screened: Path, tmp_path: Path) -> None:
+def test_runs_that_have_gone_on_since_have_the_same_verdict(screened, tmp_path):
     logs = curves(tmp_path / "b.csv", FRESH, 100, gain=0.1)
     first = layerlab.judge_idea(screened, "wide", logs)
     text = (screened / FILE).read_bytes()
@@ -92,9 +90,7 @@ def test_runs_that_have_gone_on_since_have_the_same_verdict(screened: Path, tmp_
         ),
     ],
 )
-def test_a_confirmation_by_something_else_is_refused(
-    screened: Path, tmp_path: Path, name: str, options: dict[str, str], said: str
-) -> None:
+def test_a_confirmation_by_something_else_is_refused(screened, tmp_path, name, options, said):
     logs = curves(tmp_path / "b.csv", FRESH, 100 if "step" not in options else 10, name, gain=0.1)
     with pytest.raises(UserError, match=said):
         layerlab.judge_idea(screened, "wide", logs, arm="arm", seed="seed", **options)
@@ -102,7 +98,7 @@ def test_a_confirmation_by_something_else_is_refused(
 
 
 @pytest.mark.full
-def test_whoever_judges_as_soon_as_it_looks_good_adopts_no_more(tmp_path: Path) -> None:
+def test_whoever_judges_as_soon_as_it_looks_good_adopts_no_more(tmp_path):
     """Of ideas that change nothing, with losses that wander: they look good at some step."""
     draw = np.random.default_rng(11)
     looked, adopted = 0, 0
@@ -149,7 +145,7 @@ def one_sided(ends: np.ndarray) -> float:
     return float(stats.ttest_rel(ends[1], ends[0], alternative="less").pvalue)
 
 
-def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path: Path) -> None:
+def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path):
     """It does not say where it was made."""
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
@@ -167,7 +163,7 @@ def test_a_verdict_of_an_earlier_version_fixes_nothing(tmp_path: Path) -> None:
     assert layerlab.judge_idea(folder, "wide", logs).step == 60
 
 
-def test_a_baseline_without_readings_has_not_diverged(screened: Path, tmp_path: Path) -> None:
+def test_a_baseline_without_readings_has_not_diverged(screened, tmp_path):
     """An empty cell says that something is lacking, and not that the idea is better."""
     path = curves(tmp_path / "b.csv", FRESH, 100, gain=-0.1)
     first, *rows = path.read_text().splitlines()
@@ -183,7 +179,7 @@ def test_a_baseline_without_readings_has_not_diverged(screened: Path, tmp_path: 
     assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
 
 
-def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path: Path) -> None:
+def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path):
     """It may be known at which of them the baseline fared badly."""
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
@@ -197,9 +193,7 @@ def test_seeds_that_stood_in_the_first_logs_are_no_fresh_ones(tmp_path: Path) ->
     assert layerlab.add_idea(folder, "wide", seeds=[21, 22, 23], confirm=True).seeds == (21, 22, 23)
 
 
-def test_a_run_that_was_not_read_at_its_end_has_not_diverged(
-    screened: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_not_read_at_its_end_has_not_diverged(screened, tmp_path):
     """An evaluation every 30 steps leaves NaN in the rows between, and in the last one."""
     path = curves(tmp_path / "b.csv", FRESH, 100, gain=0.1)
     first, *rows = path.read_text().splitlines()
@@ -211,7 +205,7 @@ def test_a_run_that_was_not_read_at_its_end_has_not_diverged(
     assert layerlab.read_ledger(screened).find("wide")[-1].verdict is None
 
 
-def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path: Path) -> None:
+def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST, measure="steps:50")
@@ -225,7 +219,7 @@ def test_a_loss_that_all_runs_have_from_the_first_step_on_tells_nothing(tmp_path
     )
 
 
-def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path: Path) -> None:
+def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain", last=3)
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
@@ -241,7 +235,7 @@ def test_a_mean_is_over_the_steps_of_the_first_one(tmp_path: Path) -> None:
     assert layerlab.judge_idea(folder, "wide", path).verdict == "adopted"
 
 
-def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(tmp_path: Path) -> None:
+def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(tmp_path):
     """Whoever keeps one table of all runs knows which seeds are kind to an idea to come."""
     folder, big = tmp_path / "own", 2**64 - 1
     layerlab.create_ledger(folder, baseline="plain")
@@ -269,7 +263,7 @@ def test_seeds_of_other_ideas_in_the_same_logs_are_no_fresh_ones(tmp_path: Path)
     layerlab.add_idea(folder, "deep", seeds=FRESH[1:], confirm=True)
 
 
-def test_one_difference_at_every_seed_is_told_as_such(tmp_path: Path) -> None:
+def test_one_difference_at_every_seed_is_told_as_such(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
     layerlab.add_idea(folder, "wide", says="wider", seeds=FIRST)
@@ -286,7 +280,7 @@ def test_one_difference_at_every_seed_is_told_as_such(tmp_path: Path) -> None:
     )
 
 
-def test_a_seed_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
+def test_a_seed_of_more_than_64_bits_is_refused(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
     said = "has a number of more than 20 digits; expected 64 bits"

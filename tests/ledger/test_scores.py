@@ -22,7 +22,7 @@ def scores(path: Path, seeds: list[int], column: str) -> Path:
     return written
 
 
-def test_more_is_better_where_the_ledger_says_so(tmp_path: Path) -> None:
+def test_more_is_better_where_the_ledger_says_so(tmp_path):
     """The idea with lower losses has lower scores, and that with higher ones is adopted."""
     folder, p = tmp_path / "own", {}
     layerlab.create_ledger(folder, baseline="plain", loss="eval_rougeL")
@@ -50,7 +50,7 @@ def test_more_is_better_where_the_ledger_says_so(tmp_path: Path) -> None:
         layerlab.add_idea(folder, "deep", says="deeper", seeds=FIRST, measure="steps:2")
 
 
-def test_runs_without_a_number_speak_against_an_idea_of_scores(tmp_path: Path) -> None:
+def test_runs_without_a_number_speak_against_an_idea_of_scores(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain", loss="f1")
     layerlab.add_idea(folder, "wide", says="other", seeds=FIRST)
@@ -63,7 +63,7 @@ def test_runs_without_a_number_speak_against_an_idea_of_scores(tmp_path: Path) -
     assert layerlab.judge_idea(folder, "wide", written).verdict == "refuted"
 
 
-def test_what_no_word_tells_is_asked_for_before_there_are_runs(tmp_path: Path) -> None:
+def test_what_no_word_tells_is_asked_for_before_there_are_runs(tmp_path):
     with pytest.raises(UserError, match=r"more of 'own' .* type --loss own=lower or --loss own=h"):
         layerlab.create_ledger(tmp_path / "own", baseline="plain", loss="own")
     assert not (tmp_path / "own").exists()
@@ -76,7 +76,7 @@ def test_what_no_word_tells_is_asked_for_before_there_are_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("column", [None, "own", "accuracy"])
-def test_a_ledger_that_says_no_direction_is_of_losses(tmp_path: Path, column: str | None) -> None:
+def test_a_ledger_that_says_no_direction_is_of_losses(tmp_path, column):
     """As those of earlier versions are; what is called a score is not judged as a loss."""
     terms = asdict(CampaignTerms(baseline="plain", loss=column))
     del terms["better"]

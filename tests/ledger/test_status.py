@@ -1,7 +1,5 @@
 """What a campaign says of itself: how many seeds a gain needs, and what a cut file holds."""
 
-from pathlib import Path
-
 import pytest
 from statsmodels.stats.power import TTestPower
 
@@ -13,7 +11,7 @@ from layerlab.ledger.table import describe_trial
 from tests.ledger.written_campaign import write_campaign
 
 
-def test_what_a_gain_of_one_deviation_needs_is_told(tmp_path: Path) -> None:
+def test_what_a_gain_of_one_deviation_needs_is_told(tmp_path):
     """Against the power that statsmodels gives a paired test of one side."""
     folder, power = tmp_path / "own", TTestPower()
     state = layerlab.create_ledger(folder, baseline="plain")
@@ -29,7 +27,7 @@ def test_what_a_gain_of_one_deviation_needs_is_told(tmp_path: Path) -> None:
     assert describe_trial(trial).endswith("probability of 80 %")
 
 
-def test_a_ledger_that_was_cut_off_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_ledger_that_was_cut_off_is_read_where_nothing_can_be_written(tmp_path):
     screened = write_campaign(tmp_path)
     with (screened / FILE).open("ab") as stream:
         stream.write(b'{"line":4,"bef')
@@ -39,7 +37,7 @@ def test_a_ledger_that_was_cut_off_is_read_where_nothing_can_be_written(tmp_path
 
 
 @pytest.mark.parametrize("name", ["wealth.svg", "levels.svg", "campaign.json", "report.html"])
-def test_a_page_replaces_nothing_that_it_did_not_write(tmp_path: Path, name: str) -> None:
+def test_a_page_replaces_nothing_that_it_did_not_write(tmp_path, name):
     """Neither where it lies nor where a link leads, beside a page of ours or not."""
     ledger, out = write_campaign(tmp_path), tmp_path / "out"
     out.mkdir()

@@ -1,14 +1,13 @@
 """What may share a batch is found by trying, and batches hold nothing else."""
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
+from layerlab.loading.batching import Batching, find_batching, reads_ahead
 from tests.evaluation.candidate import candidate
 from tests.families import recipe
 
@@ -38,20 +37,20 @@ LONGROPE = {
         ("right", ANY, (*IN_FRONT, "llama", "gpt2", "mamba", "rwkv", "mixtral")),
     ],
 )
-def test_it_is_tried(side: Side, expected: Batching, families: Sequence[str]) -> None:
+def test_it_is_tried(side, expected, families):
     found = {family: find_batching(recipe.build(family), side) for family in families}
     assert found == dict.fromkeys(families, expected)
 
 
 @pytest.mark.full
-def test_a_model_that_has_seen_the_next_token_is_found() -> None:
+def test_a_model_that_has_seen_the_next_token_is_found():
     seeing = ("cpmant", "xlnet", "xlm")
     blind = (*IN_FRONT, "llama", "gpt2", "mamba", "rwkv", "mixtral", "bert", "prophetnet")
     found = {family: reads_ahead(recipe.build(family)) for family in (*seeing, *blind)}
     assert found == dict.fromkeys(seeing, True) | dict.fromkeys(blind, False)
 
 
-def test_rounding_of_narrow_weights_is_not_taken_for_padding_that_is_read() -> None:
+def test_rounding_of_narrow_weights_is_not_taken_for_padding_that_is_read():
     found = {
         family: find_batching(recipe.build(family).to(torch.bfloat16), "left")
         for family in ("llama", "roformer", "moss_transcribe_diarize", "rwkv", "bart")
@@ -60,12 +59,12 @@ def test_rounding_of_narrow_weights_is_not_taken_for_padding_that_is_read() -> N
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_longrope_pads_up_to_where_its_frequencies_change(side: Side) -> None:
+def test_longrope_pads_up_to_where_its_frequencies_change(side):
     assert find_batching(candidate(rope_parameters=LONGROPE).model, side) == Batching(48)
     assert candidate().batching(side) == ANY
 
 
-def test_settings_of_generation_change_nothing_and_are_put_back() -> None:
+def test_settings_of_generation_change_nothing_and_are_put_back():
     model = candidate().model
     model.generation_config.num_beams, model.generation_config.min_new_tokens = 3, 9
     before = model.generation_config.to_dict()
@@ -80,9 +79,7 @@ def test_settings_of_generation_change_nothing_and_are_put_back() -> None:
     st.none() | st.integers(1, 5),
     st.booleans(),
 )
-def test_each_is_in_one_batch_beside_its_like(
-    lengths: list[int], padded: float, new: int, most: int | None, alone: bool
-) -> None:
+def test_each_is_in_one_batch_beside_its_like(lengths, padded, new, most, alone):
     parts = Batching(padded, alone).split(lengths, most, new=new)
     assert sorted(number for part in parts for number in part) == [*range(len(lengths))]
     assert all(1 <= len(part) <= (1 if alone else most or len(lengths)) for part in parts)

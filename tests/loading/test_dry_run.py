@@ -1,7 +1,5 @@
 """What a model would compute for itself, found where nothing takes room."""
 
-from typing import Any
-
 import pytest
 from transformers import AutoConfig
 
@@ -23,9 +21,7 @@ MAMBA = {"num_heads": 4, "head_dim": 8, "n_groups": 1, "state_size": 8}
         ("llama", {"intermediate_size": 16, "num_hidden_layers": 900}, "takes more operations to "),
     ],
 )
-def test_what_no_weights_tell_of_is_refused(
-    kind: str, change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_weights_tell_of_is_refused(kind, change, said, monkeypatch):
     monkeypatch.setattr(dry_run, "STEPS", 500)
     with pytest.raises(UserError) as refused:
         empty(AutoConfig.for_model(kind, **{**SMALL, **change}), "folder")
@@ -40,9 +36,7 @@ def test_what_no_weights_tell_of_is_refused(
         ("llama", {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}),
     ],
 )
-def test_a_model_is_called_to_its_end_and_once(
-    kind: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_called_to_its_end_and_once(kind, sizes, monkeypatch):
     called: list[int] = []
     monkeypatch.setattr(dry_run, "_CALLED", {})
     config = AutoConfig.for_model(kind, **{**SMALL, **sizes})
@@ -55,5 +49,5 @@ def test_a_model_is_called_to_its_end_and_once(
     assert called == [dry_run.TOKENS]
 
 
-def test_a_size_that_differs_by_layer_is_no_fault() -> None:
+def test_a_size_that_differs_by_layer_is_no_fault():
     assert empty(family_config("gemma4_text"), "folder").config.num_hidden_layers

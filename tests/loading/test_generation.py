@@ -16,7 +16,7 @@ def model_with(**settings: Any) -> Any:
     return found
 
 
-def test_special_ids_are_kept() -> None:
+def test_special_ids_are_kept():
     model = model_with(bos_token_id=1, eos_token_id=[2, 3], max_time=0.001, num_beams=4)
     given = model.generation_config
     with ignore_settings(model):
@@ -27,7 +27,7 @@ def test_special_ids_are_kept() -> None:
 
 
 @pytest.mark.parametrize("value", ["x", True, 1.5, [0, None], {"a": 1}, 10**30, -2, [[1]]])
-def test_an_id_is_a_whole_number(value: Any) -> None:
+def test_an_id_is_a_whole_number(value):
     model = model_with()
     model.generation_config.eos_token_id = value
     assert refusal(special_ids, model) == (
@@ -36,7 +36,7 @@ def test_an_id_is_a_whole_number(value: Any) -> None:
     )
 
 
-def test_what_is_not_used_is_named() -> None:
+def test_what_is_not_used_is_named():
     assert list_unused(model_with(eos_token_id=1, use_cache=True)) == []
     assert list_unused(model_with(do_sample=False, output_attentions=False)) == []
     assert list_unused(model_with(max_time=0.5, repetition_penalty=1.5)) == [

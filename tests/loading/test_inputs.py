@@ -199,14 +199,14 @@ class Endless(io.RawIOBase):
         return len(buffer)
 
 
-def test_standard_input_without_an_end_is_read_as_far_as_samples_go(monkeypatch) -> None:
+def test_standard_input_without_an_end_is_read_as_far_as_samples_go(monkeypatch):
     endless = Endless()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(endless)))
     passage = read_file("-", samples=2, context=16)
     assert set(passage.texts[0]) == {"的"} and endless.given <= LEAST + 2**20
 
 
-def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line() -> None:
+def test_a_text_that_its_tokenizer_cannot_read_is_one_clear_line():
     broken = load_model("llama")
 
     def refuse(*args: Any, **options: Any) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +29,7 @@ def tried(model: Any) -> TrialRun:
     return found
 
 
-def test_the_same_model_is_the_same_to_the_bit_and_elsewhere_about() -> None:
+def test_the_same_model_is_the_same_to_the_bit_and_elsewhere_about():
     model = recipe.build("llama")
     one, again = tried(model), tried(model.train())
     assert one == again and is_same_trial(one, again)
@@ -43,7 +42,7 @@ def test_the_same_model_is_the_same_to_the_bit_and_elsewhere_about() -> None:
     assert not is_same_trial(one, {**moved, "dtype": "torch.bfloat16"})
 
 
-def test_a_method_of_a_class_that_was_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_of_a_class_that_was_replaced_is_seen(monkeypatch):
     model = recipe.build("llama")
     before = tried(model)
     plain = modeling_llama.LlamaMLP.forward
@@ -51,7 +50,7 @@ def test_a_method_of_a_class_that_was_replaced_is_seen(monkeypatch: pytest.Monke
     assert not is_same_trial(before, tried(model))
 
 
-def test_a_number_that_a_class_reads_of_its_file_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_a_class_reads_of_its_file_is_seen(monkeypatch):
     model = recipe.build("llama")
     for layer in model.model.layers:
         layer.mlp = Scaled(layer.mlp)
@@ -60,7 +59,7 @@ def test_a_number_that_a_class_reads_of_its_file_is_seen(monkeypatch: pytest.Mon
     assert not is_same_trial(before, tried(model))
 
 
-def test_what_gives_no_finite_logits_is_no_trial() -> None:
+def test_what_gives_no_finite_logits_is_no_trial():
     model = recipe.build("llama")
     assert try_model(model.model) is None and is_same_trial(None, None)
     assert not is_same_trial(tried(model), None) and not is_same_trial(None, tried(model))
@@ -73,7 +72,7 @@ def test_what_gives_no_finite_logits_is_no_trial() -> None:
     values=st.lists(st.floats(-20, 0), min_size=2, max_size=8),
     dtype=st.sampled_from([str(one) for one in ELSEWHERE]),
 )
-def test_a_trial_is_one_of_itself_wherever_it_ran(values: list[float], dtype: str) -> None:
+def test_a_trial_is_one_of_itself_wherever_it_ran(values, dtype):
     one = {"dtype": dtype, "where": {"device": "cuda"}, "values": values}
     other = {**one, "where": {"device": "cpu"}}
     assert is_same_trial(one, other) and is_same_trial(one, one)

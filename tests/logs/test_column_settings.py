@@ -1,8 +1,5 @@
 """Settings that stand in the rows of a table: what a run keeps to, and no measurement."""
 
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
@@ -17,18 +14,18 @@ from tests.logs.written import ROWS, read, write_csv
     num_parameters train/batch_size warmup_ratio max_steps
     """.split(),
 )
-def test_usual_names_are_of_settings(name: str) -> None:
+def test_usual_names_are_of_settings(name):
     assert is_setting(name)
 
 
 @pytest.mark.parametrize(
     "name", ["loss", "val_loss", "accuracy", "grad_norm", "runtime", "epoch", "step", "tokens"]
 )
-def test_measurements_and_counters_are_none(name: str) -> None:
+def test_measurements_and_counters_are_none(name):
     assert not is_setting(name)
 
 
-def test_a_run_has_the_settings_that_all_its_rows_share(tmp_path: Path) -> None:
+def test_a_run_has_the_settings_that_all_its_rows_share(tmp_path):
     """A rate that follows a schedule is none, and a cell may be empty."""
     rows = [
         {**row, "arm": arm, "seed": 1, "batch_size": "" if n else size, "lr": 0.1 / (n + 1)}
@@ -39,7 +36,7 @@ def test_a_run_has_the_settings_that_all_its_rows_share(tmp_path: Path) -> None:
     assert (one.settings, other.settings) == ({"batch_size": 8}, {"batch_size": 16})
 
 
-def test_a_column_that_says_something_else_is_none(tmp_path: Path) -> None:
+def test_a_column_that_says_something_else_is_none(tmp_path):
     rows = [{**row, "optimizer": "lion", "lr": 0.5} for row in ROWS]
     (run,) = read(write_csv(tmp_path / "runs.csv", rows), arm="optimizer")
     assert run.arm == "lion" and run.settings == {"lr": 0.5}
@@ -56,5 +53,5 @@ def test_a_column_that_says_something_else_is_none(tmp_path: Path) -> None:
         ([1.0, 2.0], {}),
     ],
 )
-def test_cells_of_any_kind_are_looked_at(cells: list[Any], expected: dict[str, Any]) -> None:
+def test_cells_of_any_kind_are_looked_at(cells, expected):
     assert read_settings(pa.table({"lr": cells}), []) == expected

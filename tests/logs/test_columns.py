@@ -2,8 +2,6 @@
 
 import json
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_a_run_that_has_no_loss_ends_in_nan(name: str, tmp_path: Path) -> None:
+def test_a_run_that_has_no_loss_ends_in_nan(name, tmp_path):
     one, two = read(put(tmp_path / name, LOST[name]))
     assert (one.arm, one.seed, one.losses.tolist()) == ("a", "1", [3.5])
     assert (two.arm, two.seed, two.steps.tolist()) == ("b", "2", [10, 20])
@@ -29,13 +27,13 @@ def test_a_run_that_has_no_loss_ends_in_nan(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["NaN", "nan", "Inf"])
-def test_lines_of_text_say_what_is_not_finite_in_any_letters(word: str, tmp_path: Path) -> None:
+def test_lines_of_text_say_what_is_not_finite_in_any_letters(word, tmp_path):
     (found,) = read(put(tmp_path / "a.log", f"step 1: val loss 3.5\nstep 2: val loss {word}\n"))
     assert found.steps.tolist() == [1, 2] and not np.isfinite(found.losses[-1])
 
 
 @pytest.mark.parametrize("order", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a_table_that_a_spreadsheet_saved_in_utf16_is_read(order: str, tmp_path: Path) -> None:
+def test_a_table_that_a_spreadsheet_saved_in_utf16_is_read(order, tmp_path):
     text = "arm\tseed\tstep\tloss\ngröße\t1\t10\t3.5\n"
     mark = "" if order == "utf-16" else "\ufeff"
     (tmp_path / "x.tsv").write_bytes(f"{mark}{text}".encode(order))
@@ -52,9 +50,7 @@ DAY = datetime(2024, 1, 1, 12, 30)
 @pytest.mark.parametrize(
     "value", [DAY, DAY.date(), DAY.time(), DAY - DAY, [1.0], {"a": 1.0}, b"\xff", True]
 )
-def test_a_column_of_something_else_than_numbers_is_one_line(
-    column: str, value: Any, tmp_path: Path
-) -> None:
+def test_a_column_of_something_else_than_numbers_is_one_line(column, value, tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -65,14 +61,12 @@ def test_a_column_of_something_else_than_numbers_is_one_line(
 
 
 @pytest.mark.parametrize("value", ["2024-01-01", "12:30:00", "2024-01-01T12:30:00Z", "true"])
-def test_a_step_that_is_a_time_is_one_line_in_a_table_of_wandb_too(
-    value: str, tmp_path: Path
-) -> None:
+def test_a_step_that_is_a_time_is_one_line_in_a_table_of_wandb_too(value, tmp_path):
     for text in (f"step,loss\n{value},1\n", f"Step,a-s1 - loss\n{value},1\n"):
         refuses(r"[sS]tep' of .* something else than numbers", read, put(tmp_path / "x.csv", text))
 
 
-def test_what_steps_count_is_known(tmp_path: Path) -> None:
+def test_what_steps_count_is_known(tmp_path):
     table = put(tmp_path / "a-s1.csv", "Epoch,tokens,loss\n1,10,3\n2,20,2\n")
     assert [one.step_name for one in read(table)] == ["tokens"]
     assert [one.step_name for one in read(table, step="Epoch")] == ["Epoch"]
@@ -82,14 +76,14 @@ def test_what_steps_count_is_known(tmp_path: Path) -> None:
     assert [one.mean for one in (*read(summed), *read(table))] == [True, False]
 
 
-def test_seeds_of_64_bits_stay_what_they_are(tmp_path: Path) -> None:
+def test_seeds_of_64_bits_stay_what_they_are(tmp_path):
     seeds = [2**53, 2**53 + 1, 2**64 - 1]
     rows = [{"arm": "plain", "seed": seed, "step": 10, "loss": 3.5} for seed in seeds]
     path = put(tmp_path / "runs.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
     assert [one.seed for one in read(path)] == [str(one) for one in seeds]
 
 
-def test_texts_are_no_arms_unless_somebody_says_so(tmp_path: Path) -> None:
+def test_texts_are_no_arms_unless_somebody_says_so(tmp_path):
     cells = [(run, text) for run in ("a-s1", "a-s2") for text in ("train", "validation")]
     lines = [f"{run},{text},1,{3 + n}" for n, (run, text) in enumerate(cells)]
     path = put(tmp_path / "x.csv", "\n".join(["task,variant,iteration,value_loss", *lines]))
@@ -98,7 +92,7 @@ def test_texts_are_no_arms_unless_somebody_says_so(tmp_path: Path) -> None:
     assert {one.arm for one in read(path, arm="variant", seed="task")} == {"train", "validation"}
 
 
-def test_numbers_that_are_kept_as_words_are_none(tmp_path: Path) -> None:
+def test_numbers_that_are_kept_as_words_are_none(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -37,12 +37,12 @@ SIDES = {True: HIGHER, False: LOWER, None: UNTOLD}
 @pytest.mark.parametrize(
     ("name", "better"), [(name, side) for side, names in SIDES.items() for name in names]
 )
-def test_words_of_a_name_say_which_way_it_is_better(name: str, better: bool | None) -> None:
+def test_words_of_a_name_say_which_way_it_is_better(name, better):
     assert is_higher_better(name) is better
 
 
 @pytest.mark.parametrize("given", ["=lower", "=", "", "=higher"])
-def test_a_direction_of_nothing_is_refused(given: str, tmp_path: Path) -> None:
+def test_a_direction_of_nothing_is_refused(given, tmp_path):
     with pytest.raises(UserError, match=rf"--metric is '{given}', which names nothing; expected N"):
         split_direction(given, "--metric")
     with pytest.raises(
@@ -51,7 +51,7 @@ def test_a_direction_of_nothing_is_refused(given: str, tmp_path: Path) -> None:
         layerlab.create_ledger(tmp_path / "own", baseline="a", loss=given)
 
 
-def test_a_sign_inside_a_name_is_of_the_name() -> None:
+def test_a_sign_inside_a_name_is_of_the_name():
     assert split_direction("lr=0.1/eval_loss", "--loss") == ("lr=0.1/eval_loss", None)
     assert split_direction("lr=0.1/own=lower", "--loss") == ("lr=0.1/own", False)
     with pytest.raises(UserError, match=r"--loss says 'less' of own; expected own=lower or own=hi"):
@@ -78,9 +78,7 @@ def logs(tmp_path: Path) -> Callable[..., Path]:
     ("column", "word"),
     [("eval_rougeL", "better"), ("matthews_correlation", "better"), ("brier_score", "worse")],
 )
-def test_logs_are_judged_the_way_that_their_column_is_better(
-    logs: Callable[..., Path], column: str, word: str
-) -> None:
+def test_logs_are_judged_the_way_that_their_column_is_better(logs, column, word):
     """Named, and where it alone may be meant."""
     for given in (column, None):
         found = layerlab.judge(logs(column), loss=given)
@@ -91,7 +89,7 @@ def test_logs_are_judged_the_way_that_their_column_is_better(
         layerlab.judge(logs("own"))
 
 
-def test_what_no_word_tells_is_asked_for(logs: Callable[..., Path]) -> None:
+def test_what_no_word_tells_is_asked_for(logs):
     table = logs("own")
     with pytest.raises(UserError, match=r"more of 'own' .* type --loss own=lower or --loss own=hi"):
         layerlab.judge(table, loss="own")

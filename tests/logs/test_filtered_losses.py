@@ -1,7 +1,6 @@
 """Losses that were no number and are logged as if they were."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -30,15 +29,13 @@ NAN, INF = float("nan"), float("inf")
         ([1.0, None, 0.9, None], [3.0, 2.9, 2.8, 2.7], None),
     ],
 )
-def test_gradients_that_are_no_number_to_the_end(
-    norms: list[float | None], losses: list[float], first: int | None
-) -> None:
+def test_gradients_that_are_no_number_to_the_end(norms, losses, first):
     table = pa.table({"loss": losses, "train/grad_norm": pa.array(norms, pa.float64())})
     assert find_filtered(table, "loss", np.array(losses)) == first
     assert find_filtered(table, "eval_loss", np.array(losses)) is None
 
 
-def test_a_run_whose_updates_are_no_number_does_not_win(tmp_path: Path) -> None:
+def test_a_run_whose_updates_are_no_number_does_not_win(tmp_path):
     """As Trainer writes it by default: a shrunken mean, and zeros."""
     for arm in ("plain", "wide"):
         for seed in (1, 2, 3):
@@ -61,7 +58,7 @@ def test_a_run_whose_updates_are_no_number_does_not_win(tmp_path: Path) -> None:
     assert layerlab.judge(tmp_path, at=20).content["rows"][1]["verdict"] == "identical"
 
 
-def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path: Path) -> None:
+def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path):
     rows = [{"step": "", "val_loss": 3.5}, {"step": 10, "val_loss": ""}]
     path = write_csv(tmp_path / "wide-s1.csv", rows * 3)
     told = r"has no step in 'step' for 3 of 3 readings of 'wide' with seed 1; write them, name a "
@@ -69,7 +66,7 @@ def test_losses_whose_rows_have_no_step_are_not_lost(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path):
     """As of what an evaluation at the end returns."""
     rows = [{"step": 10, "eval_loss": 3.5}, {"step": 20, "eval_loss": 3.25}]
     path = write_csv(tmp_path / "wide-s1.csv", [*rows, {"step": "", "eval_loss": 3.0}])
@@ -79,9 +76,7 @@ def test_a_reading_without_a_step_beside_others_is_not_passed_over(tmp_path: Pat
 
 @pytest.mark.parametrize("flag", ["training", "is_eval", "is_val"])
 @pytest.mark.parametrize("values", [("0", "1"), ("True", "False"), ("0.0", "1.0")])
-def test_rows_with_a_flag_are_of_two_texts(
-    tmp_path: Path, flag: str, values: tuple[str, str]
-) -> None:
+def test_rows_with_a_flag_are_of_two_texts(tmp_path, flag, values):
     lines = [f"{step},3.{step},{values[step % 2]}" for step in range(1, 9)]
     path = put(tmp_path / "wide-s1.csv", "\n".join([f"step,loss,{flag}", *lines, ""]))
     with pytest.raises(UserError, match=rf"the column '{flag}' of .* are not comparable; keep the"):
@@ -96,7 +91,7 @@ def test_rows_with_a_flag_are_of_two_texts(
         ("9,'3,210'", "write 10000 for 10,000, or name another"),
     ],
 )
-def test_what_is_no_number_says_what_to_type(tmp_path: Path, row: str, told: str) -> None:
+def test_what_is_no_number_says_what_to_type(tmp_path, row, told):
     text = "\n".join(["step,loss", "1,3.5", row.replace("'", '"'), "2,3.25", ""])
     with pytest.raises(UserError, match=told):
         read(put(tmp_path / "wide-s1.csv", text), step="loss", loss="loss")

@@ -16,7 +16,7 @@ from tests.refused import refuses
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["numbers", "words"])
-def test_parquet_that_unpacks_to_gigabytes_is_refused(kind: str, tmp_path: Path) -> None:
+def test_parquet_that_unpacks_to_gigabytes_is_refused(kind, tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -42,7 +42,7 @@ def write_events(folder: Path) -> tuple[Path, bytearray, int]:
 
 
 @pytest.mark.parametrize("kind", ["a bit", "a length"])
-def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> None:
+def test_event_files_that_are_damaged_are_named(kind, tmp_path):
     file, raw, record = write_events(tmp_path)
     raw[record if kind == "a bit" else 6] ^= 1
     file.write_bytes(raw)
@@ -50,9 +50,7 @@ def test_event_files_that_are_damaged_are_named(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["a record", "a checksum", "a head"])
-def test_event_files_that_are_still_written_count_up_to_the_last_whole_record(
-    kind: str, tmp_path: Path
-) -> None:
+def test_event_files_that_are_still_written_count_up_to_the_last_whole_record(kind, tmp_path):
     for name in ("plain", "wide"):
         file, raw, _ = write_events(tmp_path / name)
         if name == "wide":
@@ -67,7 +65,7 @@ def test_event_files_that_are_still_written_count_up_to_the_last_whole_record(
     assert "wide (" in said and "plain (" not in said
 
 
-def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
+def test_long_lines_and_names_take_no_longer_for_it(tmp_path):
     long = put(tmp_path / "a.log", f"{'step 1 ' * 30_000}\nstep 10: val loss 3.5\n")
     name = f"wide{'-' * 5000}x"
     wide = put(tmp_path / "b.csv", f"step,{name} - loss\n10,3.5\n")
@@ -77,7 +75,7 @@ def test_long_lines_and_names_take_no_longer_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
+def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path):
     rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(7000)]
     log = put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
     start = time.process_time()
@@ -96,14 +94,12 @@ def test_names_that_few_rows_have_take_no_longer_for_it(tmp_path: Path) -> None:
         ('{"step": 1, "loss": 2}\n{"step": 2, "loss": 2, "loss": 3}', 2),
     ],
 )
-def test_a_line_that_is_no_object_by_itself_is_named(
-    lines: str, number: int, tmp_path: Path
-) -> None:
+def test_a_line_that_is_no_object_by_itself_is_named(lines, number, tmp_path):
     refuses(rf"as a JSON object a line \(line {number}\)", read, put(tmp_path / "x.jsonl", lines))
 
 
 @pytest.mark.parametrize("word", ["plain", "layerlab reads a line by itself", "\\u00e9"])
-def test_lines_are_read_alike_together_and_one_by_one(word: str, tmp_path: Path) -> None:
+def test_lines_are_read_alike_together_and_one_by_one(word, tmp_path):
     rows = [f'{{"step": {n}, "loss": {3 + 1 / n}, "note": "{word}"}}' for n in range(1, 9)]
     rows[3:5] = ["", '\t{"loss": NaN, "step": 4}\r', '{"step": 5, "loss": null}']
     (log,) = read(put(tmp_path / "x.jsonl", "\n".join(rows)))
@@ -113,7 +109,7 @@ def test_lines_are_read_alike_together_and_one_by_one(word: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["trainer_state.json", "x.jsonl"])
-def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
+def test_rows_with_a_name_each_are_no_table(name, tmp_path):
     rows = [{"step": n, "loss": 3.5, f"own{n}": 1} for n in range(8000)]
     whole = name.endswith(".json")
     text = json.dumps({"log_history": rows}) if whole else "\n".join(map(json.dumps, rows))
@@ -140,14 +136,12 @@ def test_rows_with_a_name_each_are_no_table(name: str, tmp_path: Path) -> None:
         ("config.json", '{"a":' * 700 + "1" + "}" * 700, "recursion"),
     ],
 )
-def test_settings_beside_a_log_are_of_a_size(
-    name: str, text: str, said: str, tmp_path: Path
-) -> None:
+def test_settings_beside_a_log_are_of_a_size(name, text, said, tmp_path):
     put(tmp_path / name, text)
     with pytest.raises(UserError, match=f"{name} lies beside a log and cannot be read: .*{said}"):
         read(write_csv(tmp_path / "x.csv", ROWS))
 
 
 @pytest.mark.parametrize("row", ['{"loss": 1' + "0" * 400 + "}", r'{"loss": 1, "note": "\ud800"}'])
-def test_values_that_a_table_has_no_room_for_are_one_line(row: str, tmp_path: Path) -> None:
+def test_values_that_a_table_has_no_room_for_are_one_line(row, tmp_path):
     refuses(r"x.jsonl cannot be read as a table: ", read, put(tmp_path / "x.jsonl", row))

@@ -1,7 +1,6 @@
 """Which loss of a log is judged: one on held-out text before any other, and never in silence."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,8 +24,8 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("train", ["loss", "train_loss"])
 def test_a_training_loss_is_not_judged_in_silence_beside_one_on_held_out_text(
-    tmp_path: Path, train: str, name: str
-) -> None:
+    tmp_path, train, name
+):
     rows = [{"step": one["step"], train: 9.5, name: one["loss"]} for one in ROWS]
     path = write_csv(tmp_path / "plain-s1.csv", rows)
     with pytest.raises(UserError) as caught:
@@ -37,7 +36,7 @@ def test_a_training_loss_is_not_judged_in_silence_beside_one_on_held_out_text(
     assert read(path, loss=train)[0].losses.tolist() == [9.5] * 3
 
 
-def test_several_texts_of_trainer_are_named(tmp_path: Path) -> None:
+def test_several_texts_of_trainer_are_named(tmp_path):
     """What an eval_dataset of several parts leaves."""
     history = [{"step": one["step"], "loss": 9.5} for one in ROWS]
     for text in ("wiki", "books"):
@@ -50,7 +49,7 @@ def test_several_texts_of_trainer_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["val_loss_epoch", "val/loss_epoch", "Val_Loss"])
-def test_a_loss_on_held_out_text_is_known_by_its_usual_names(tmp_path: Path, name: str) -> None:
+def test_a_loss_on_held_out_text_is_known_by_its_usual_names(tmp_path, name):
     rows = [{"step": one["step"], "train_loss": 9.5, name: one["loss"]} for one in ROWS]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
     check(found, "plain", "1")
@@ -58,13 +57,13 @@ def test_a_loss_on_held_out_text_is_known_by_its_usual_names(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", ["value_loss", "eval_runtime", "eval_accuracy", "test_time"])
-def test_what_is_no_loss_on_held_out_text_is_passed_over(tmp_path: Path, name: str) -> None:
+def test_what_is_no_loss_on_held_out_text_is_passed_over(tmp_path, name):
     rows = [{**one, name: 1.5} for one in ROWS]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
     check(found, "plain", "1")
 
 
-def test_metrics_of_trackers_are_chosen_as_columns_are(tmp_path: Path) -> None:
+def test_metrics_of_trackers_are_chosen_as_columns_are(tmp_path):
     wandb = [
         {"Step": one["step"], "plain-s1 - loss": 9.5, "plain-s1 - eval/wiki_loss": one["loss"]}
         for one in ROWS
@@ -83,7 +82,7 @@ def test_metrics_of_trackers_are_chosen_as_columns_are(tmp_path: Path) -> None:
     check(found, "plain", "1")
 
 
-def test_what_else_may_be_a_loss_is_told_beside_one_in_training(tmp_path: Path) -> None:
+def test_what_else_may_be_a_loss_is_told_beside_one_in_training(tmp_path):
     """Its name says of no text that it is held out, and may be known to be."""
     rows = [
         {"arm": arm, "seed": seed, "step": 9, "loss": 3 + seed / 7 + len(arm) / 99, "wiki_ppl": 1.5}
@@ -98,9 +97,7 @@ def test_what_else_may_be_a_loss_is_told_beside_one_in_training(tmp_path: Path) 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(("name", "values"), [("tag", ("fit", "check")), ("who", (0, 1))])
-def test_two_kinds_of_readings_at_each_step_are_refused(
-    tmp_path: Path, name: str, values: tuple[object, object], first: int
-) -> None:
+def test_two_kinds_of_readings_at_each_step_are_refused(tmp_path, name, values, first):
     """Of a step that was logged again the last reading counts, which is of whatever stands last."""
     rows = [
         {"step": one["step"], "loss": one["loss"] + 6 * kind, name: values[kind]}
@@ -113,7 +110,7 @@ def test_two_kinds_of_readings_at_each_step_are_refused(
         read(put(tmp_path / "plain-s1.jsonl", text))
 
 
-def test_a_resumed_run_has_no_two_kinds(tmp_path: Path) -> None:
+def test_a_resumed_run_has_no_two_kinds(tmp_path):
     steps = [10, 20, 30, 20, 30, 40]
     rows = [{"step": step, "loss": 3 - number / 10} for number, step in enumerate(steps)]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
@@ -124,13 +121,13 @@ def test_a_resumed_run_has_no_two_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ['{"seed": 1, "lr": 0.1}', '{"type": "config", "arm": "b"}'])
-def test_a_line_of_settings_tells_no_runs_apart(tmp_path: Path, head: str) -> None:
+def test_a_line_of_settings_tells_no_runs_apart(tmp_path, head):
     text = "\n".join([head, *map(json.dumps, ROWS)]) + "\n"
     (found,) = read(put(tmp_path / "plain-s1.jsonl", text))
     check(found, "plain", "1")
 
 
-def test_readings_that_are_written_twice_are_no_two_kinds(tmp_path: Path) -> None:
+def test_readings_that_are_written_twice_are_no_two_kinds(tmp_path):
     """Also those that are no number."""
     rows = [{"step": step, "loss": loss} for step, loss in ((5, 9.5), (10, 3.5), (10, 3.5))]
     rows += [{"step": step, "loss": "nan"} for step in (20, 20, 30, 30)]
@@ -138,7 +135,7 @@ def test_readings_that_are_written_twice_are_no_two_kinds(tmp_path: Path) -> Non
     assert found.steps.tolist() == [5, 10, 20, 30] and found.again == 3
 
 
-def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path: Path) -> None:
+def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path):
     """As where two tables are put together whose columns are called otherwise."""
     rows = [
         {"arm": arm, "step": step, "eval_loss": None, "val_loss": None, name: 3.0 - step / 100}
@@ -150,7 +147,7 @@ def test_a_run_whose_losses_stand_in_another_column_is_no_diverged_one(tmp_path:
         read(write_csv(tmp_path / "runs.csv", rows))
 
 
-def test_a_final_evaluation_at_the_last_step_is_no_reading_of_training(tmp_path: Path) -> None:
+def test_a_final_evaluation_at_the_last_step_is_no_reading_of_training(tmp_path):
     rows = [{"step": one["step"], "loss": one["loss"]} for one in ROWS]
     text = "".join(
         json.dumps(one) + "\n" for one in [*rows, {**rows[-1], "loss": 9, "note": "final"}]
@@ -169,12 +166,12 @@ def test_a_final_evaluation_at_the_last_step_is_no_reading_of_training(tmp_path:
         '{"step": 10, "loss": 9, "eval_wiki_loss": "-"}\n{"step": 20, "loss": 9}\n',
     ],
 )
-def test_a_held_out_loss_is_seen_whatever_kind_of_value_it_is(tmp_path: Path, text: str) -> None:
+def test_a_held_out_loss_is_seen_whatever_kind_of_value_it_is(tmp_path, text):
     with pytest.raises(UserError, match=r"losses on held-out text: '(a/)?eval[_/]wiki_loss'"):
         read(put(tmp_path / "plain-s1.jsonl", text))
 
 
-def test_a_loss_inside_of_an_object_is_read(tmp_path: Path) -> None:
+def test_a_loss_inside_of_an_object_is_read(tmp_path):
     rows = [{"step": one["step"], "loss": 9, "eval": {"loss": one["loss"]}} for one in ROWS]
     text = "".join(json.dumps(one) + "\n" for one in rows)
     (found,) = read(put(tmp_path / "plain-s1.jsonl", text))
@@ -182,7 +179,7 @@ def test_a_loss_inside_of_an_object_is_read(tmp_path: Path) -> None:
     assert found.loss_name == "eval/loss"
 
 
-def test_what_trackers_count_by_themselves_is_no_step_where_there_is_one(tmp_path: Path) -> None:
+def test_what_trackers_count_by_themselves_is_no_step_where_there_is_one(tmp_path):
     rows = [{"_step": n, "iter": one["step"], "loss": one["loss"]} for n, one in enumerate(ROWS)]
     (found,) = read(write_csv(tmp_path / "plain-s1.csv", rows))
     check(found, "plain", "1")

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +19,13 @@ from tests.training.drawn import recipe, record, runs, write
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
-def test_a_table_of_one_run_is_named_by_its_path(between: str, tmp_path: Path) -> None:
+def test_a_table_of_one_run_is_named_by_its_path(between, tmp_path):
     (found,) = read(write_csv(tmp_path / "plain-s3.csv", ROWS, between))
     check(found, "plain", "3")
     assert found.loss_name == "loss"
 
 
-def test_columns_tell_runs_apart(tmp_path: Path) -> None:
+def test_columns_tell_runs_apart(tmp_path):
     rows = [{"what": arm, "n": n, **row} for arm in "ab" for n in (1, 2) for row in ROWS]
     found = read(write_csv(tmp_path / "all.csv", rows), arm="what", seed="n")
     assert [(one.arm, one.seed) for one in found] == [
@@ -39,7 +38,7 @@ def test_columns_tell_runs_apart(tmp_path: Path) -> None:
         check(one, one.arm, one.seed)
 
 
-def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
+def test_jsonl_and_parquet_say_the_same(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -52,7 +51,7 @@ def test_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
         check(one, arm, "1")
 
 
-def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
+def test_parquet_keeps_words_of_several_groups(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -63,7 +62,7 @@ def test_parquet_keeps_words_of_several_groups(tmp_path: Path) -> None:
         check(one, arm, seed)
 
 
-def test_a_gap_among_the_seeds_of_a_parquet_file_is_no_seed(tmp_path: Path) -> None:
+def test_a_gap_among_the_seeds_of_a_parquet_file_is_no_seed(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -72,7 +71,7 @@ def test_a_gap_among_the_seeds_of_a_parquet_file_is_no_seed(tmp_path: Path) -> N
     assert [one.seed for one in read(tmp_path)] == [None]
 
 
-def test_event_files_of_tensorboard(tmp_path: Path) -> None:
+def test_event_files_of_tensorboard(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path / "plain" / "seed_2")) as writer:
@@ -83,7 +82,7 @@ def test_event_files_of_tensorboard(tmp_path: Path) -> None:
     check(found, "plain", "2")
 
 
-def test_a_run_of_ours_is_read_without_its_text(tmp_path: Path) -> None:
+def test_a_run_of_ours_is_read_without_its_text(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A text of some words and more.\n\n" * 200)
     settings = {
@@ -99,7 +98,7 @@ def test_a_run_of_ours_is_read_without_its_text(tmp_path: Path) -> None:
     assert found.config["train.max_steps"] == 2
 
 
-def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
+def test_what_add_hparams_leaves_is_no_run(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path / "plain-s1" / "validation")) as writer:
@@ -110,7 +109,7 @@ def test_what_add_hparams_leaves_is_no_run(tmp_path: Path) -> None:
     check(found, "plain", "1")
 
 
-def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
+def test_a_table_need_not_be_in_utf8(tmp_path):
     table = tmp_path / "x.csv"
     table.write_bytes("arm,seed,step,loss\nä,1,10,3.5\n".encode("latin-1"))
     (found,) = read(table)
@@ -118,7 +117,7 @@ def test_a_table_need_not_be_in_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arms", [["2.1", "2.10"], ["01", "1"], ["2024-01-01"], ["true"]])
-def test_names_that_look_like_numbers_are_names(arms: list[str], tmp_path: Path) -> None:
+def test_names_that_look_like_numbers_are_names(arms, tmp_path):
     rows = [{"arm": arm, "seed": "3.0", "step": 1, "loss": 3.5} for arm in arms]
     found = read(write_csv(tmp_path / "x.csv", rows))
     assert [(one.arm, one.seed) for one in found] == [(arm, "3") for arm in arms]
@@ -127,19 +126,19 @@ def test_names_that_look_like_numbers_are_names(arms: list[str], tmp_path: Path)
     assert [(one.arm, one.seed) for one in found] == [(arm, "07") for arm in arms]
 
 
-def test_a_name_keeps_what_stands_behind_its_points(tmp_path: Path) -> None:
+def test_a_name_keeps_what_stands_behind_its_points(tmp_path):
     for name in ("attn.rope", "attn.alibi"):
         write_csv(tmp_path / f"{name}.csv", ROWS)
     assert [one.arm for one in read(tmp_path)] == ["attn.alibi", "attn.rope"]
 
 
-def test_a_log_is_read_once_whatever_leads_to_it(tmp_path: Path) -> None:
+def test_a_log_is_read_once_whatever_leads_to_it(tmp_path):
     log = write_csv(tmp_path / "a" / "plain.csv", ROWS)
     (tmp_path / "link.csv").symlink_to(log)
     assert len(read(log, tmp_path / "a" / ".." / "a" / "plain.csv", tmp_path / "link.csv")) == 1
 
 
-def test_runs_of_a_folder_may_have_left_logs_of_several_kinds(tmp_path: Path) -> None:
+def test_runs_of_a_folder_may_have_left_logs_of_several_kinds(tmp_path):
     write_csv(tmp_path / "plain-s1" / "metrics.csv", ROWS)
     state = tmp_path / "wide-s1" / "trainer_state.json"
     write_csv(state.parent / "metrics.csv", [{"step": 1, "loss": 9.0}])
@@ -152,21 +151,19 @@ def test_runs_of_a_folder_may_have_left_logs_of_several_kinds(tmp_path: Path) ->
     check(wide, "wide", "1")
 
 
-def test_a_column_may_be_empty_for_long(tmp_path: Path) -> None:
+def test_a_column_may_be_empty_for_long(tmp_path):
     rows = "".join(f"{step},{'x' * 99},\n" for step in range(20_000))
     (found,) = read(put(tmp_path / "a-s1.csv", f"step,note,loss\n{rows}20000,x,3.5\n"))
     assert found.losses.tolist() == [3.5]
 
 
-def test_spaces_round_names_are_none_of_them(tmp_path: Path) -> None:
+def test_spaces_round_names_are_none_of_them(tmp_path):
     (found,) = read(put(tmp_path / "x.csv", "arm, seed, step, loss\na, 1, 10, 3.5\n"))
     assert (found.arm, found.seed, found.steps.tolist()) == ("a", "1", [10])
 
 
 @pytest.mark.parametrize("name", [None, r"(?P<arm>[a-z]+)_r(?P<seed>\d)\."])
-def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(
-    tmp_path: Path, name: str | None
-) -> None:
+def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(tmp_path, name):
     """Where another kind of log tells of the same run, the first kind counts."""
     between = "-s" if name is None else "_r"
     for seed in (1, 2):
@@ -185,7 +182,7 @@ def test_runs_of_a_flat_folder_count_though_their_logs_are_of_two_kinds(
     }
 
 
-def test_a_configuration_beside_several_arms_is_of_none(tmp_path: Path) -> None:
+def test_a_configuration_beside_several_arms_is_of_none(tmp_path):
     flat, own = tmp_path / "flat", tmp_path / "own"
     logs = [write_csv(flat / f"{arm}-s{n}.csv", ROWS) for arm in "ab" for n in (1, 2)]
     logs += [write_csv(own / arm / f"{arm}-s{n}.csv", ROWS) for arm in "ab" for n in (1, 2)]
@@ -202,20 +199,20 @@ def test_a_configuration_beside_several_arms_is_of_none(tmp_path: Path) -> None:
     assert [dict(one.config) for one in read(*logs[:2])] == [{"lr": 0.1}] * 2
 
 
-def test_a_day_in_jsonl_is_a_name(tmp_path: Path) -> None:
+def test_a_day_in_jsonl_is_a_name(tmp_path):
     rows = [{"arm": "2024-01-01", **row} for row in ROWS]
     (found,) = read(put(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))))
     check(found, "2024-01-01", None)
 
 
-def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path: Path) -> None:
+def test_settings_beside_a_log_are_read_as_they_are_kept(tmp_path):
     log = write_csv(tmp_path / "log.csv", ROWS)
     (tmp_path / "args.json").write_text('{"lr": 0.1, "model": {"width": 8}}')
     (tmp_path / "config.yaml").write_text("lr2:\n  desc: null\n  value: 3\n_wandb:\n  value: 1\n")
     assert read_configuration(log) == {"lr": 0.1, "model.width": 8, "lr2": 3}
 
 
-def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
+def test_what_a_number_is_not_finite_is_kept_as_such(tmp_path):
     rows = [*ROWS[:2], {"step": 30, "loss": "nan"}]
     (found,) = read(write_csv(tmp_path / "a-s1.csv", rows))
     assert np.isnan(found.losses[-1]) and len(found.losses) == 3
@@ -278,7 +275,7 @@ BAD = {
 }
 
 
-def test_a_row_without_a_loss_behind_the_last_reading_is_known(tmp_path: Path) -> None:
+def test_a_row_without_a_loss_behind_the_last_reading_is_known(tmp_path):
     (log,) = read(put(tmp_path / "a.csv", "step,loss\n1,3\n2,\n3,2\n4,\n"))
     assert log.steps.tolist() == [1, 3] and log.blank == 4
     (log,) = read(put(tmp_path / "a.csv", "step,loss\n1,3\n2,\n3,2\n"))
@@ -287,7 +284,7 @@ def test_a_row_without_a_loss_behind_the_last_reading_is_known(tmp_path: Path) -
     assert log.blank is None
 
 
-def test_a_path_in_which_the_pattern_finds_no_arm_is_named(tmp_path: Path) -> None:
+def test_a_path_in_which_the_pattern_finds_no_arm_is_named(tmp_path):
     log = write_csv(tmp_path / "x.csv", ROWS)
     with pytest.raises(UserError, match=r"x.csv' names no arm; type --arm COLUMN, or --name REGEX"):
         read(log, name="(?P<arm>q*)")
@@ -305,7 +302,7 @@ def beside(at: Path) -> Path:
 
 
 @pytest.mark.parametrize("said", BAD)
-def test_what_cannot_be_read_is_one_line(said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line(said, tmp_path):
     assert said in refusal(read, BAD[said](tmp_path))
 
 
@@ -320,24 +317,24 @@ def test_what_cannot_be_read_is_one_line(said: str, tmp_path: Path) -> None:
         ({"line": "x"}, "--line 'x' has no group named 'step'"),
     ],
 )
-def test_a_column_that_is_not_there_is_one_line(columns: Any, said: str, tmp_path: Path) -> None:
+def test_a_column_that_is_not_there_is_one_line(columns, said, tmp_path):
     path = write_csv(tmp_path / "a-s1.csv", ROWS)
     assert said in refusal(read, path, **columns)
 
 
 @pytest.mark.parametrize("spread", [{"eval": {"loss": 2.0}}, {"eval": {"loss": 2.0}, "x": {}}])
-def test_a_name_that_stands_twice_in_a_line_is_refused(spread: Any, tmp_path: Path) -> None:
+def test_a_name_that_stands_twice_in_a_line_is_refused(spread, tmp_path):
     line = json.dumps({"step": 1, "eval/loss": 3.0, **spread})
     path = put(tmp_path / "a-s1.jsonl", f"{line}\n{line}\n")
     assert "has 'eval/loss' twice, by itself and in an object" in refusal(read, path)
 
 
-def test_a_cell_that_stands_for_no_loss_is_to_be_left_empty(tmp_path: Path) -> None:
+def test_a_cell_that_stands_for_no_loss_is_to_be_left_empty(tmp_path):
     path = put(tmp_path / "a-s1.csv", "step,loss\n1,3.2\n2,None\n")
     assert "leave a cell empty, or write nan in it, or name another" in refusal(read, path)
 
 
-def test_what_was_judged_before_hides_no_logs_below_it(tmp_path: Path) -> None:
+def test_what_was_judged_before_hides_no_logs_below_it(tmp_path):
     for arm in ("plain", "wide"):
         write_csv(tmp_path / f"{arm}-s1" / "metrics.csv", ROWS)
     layerlab.judge([tmp_path], out=tmp_path)
@@ -345,17 +342,17 @@ def test_what_was_judged_before_hides_no_logs_below_it(tmp_path: Path) -> None:
     assert [one.arm for one in read(tmp_path)] == ["plain", "wide"]
 
 
-def test_no_log_is_one_line() -> None:
+def test_no_log_is_one_line():
     refuses("no log was given; expected a table", read)
     refuses("an empty path was given; name a file or a folder", read, "")
 
 
-def test_an_expression_that_is_none_is_told_though_columns_name_the_runs(tmp_path: Path) -> None:
+def test_an_expression_that_is_none_is_told_though_columns_name_the_runs(tmp_path):
     path = write_csv(tmp_path / "x.csv", [{"arm": "a", "seed": 1, **row} for row in ROWS])
     assert "--name '(' is no regular expression" in refusal(read, path, name="(")
 
 
-def test_a_log_beside_runs_of_another_kind_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_log_beside_runs_of_another_kind_is_not_passed_over(tmp_path):
     for seed in (1, 2):
         state = {"log_history": [{"step": 1, "eval_loss": 1.0}], "global_step": 1}
         (tmp_path / f"wide-s{seed}").mkdir()

@@ -22,5 +22,5 @@ from layerlab.logs.run_names import read_name
         ("runs/files/wide-s1.csv", ("wide", "1")),
     ],
 )
-def test_folders_that_trackers_make_are_no_names(path: str, named: tuple[str, str | None]) -> None:
+def test_folders_that_trackers_make_are_no_names(path, named):
     assert read_name(Path(path)) == named

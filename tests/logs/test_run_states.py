@@ -1,7 +1,5 @@
 """Runs of which a tracker says that they have not come to their end."""
 
-from pathlib import Path
-
 import pytest
 
 import layerlab
@@ -11,7 +9,7 @@ from tests.logs.written import put, read
 
 @pytest.mark.parametrize("column", ["State", "status", "run_state"])
 @pytest.mark.parametrize("word", ["running", "crashed", "FAILED", "Timed out", "node-fail"])
-def test_a_run_that_has_not_ended_is_left_out(tmp_path: Path, column: str, word: str) -> None:
+def test_a_run_that_has_not_ended_is_left_out(tmp_path, column, word):
     rows = [
         f"{arm},{seed},{word if (arm, seed) == ('wide', 3) else 'finished'},{3 + seed / 9 + gain}"
         for arm, gain in (("plain", 0.0), ("wide", 0.1))
@@ -24,13 +22,13 @@ def test_a_run_that_has_not_ended_is_left_out(tmp_path: Path, column: str, word:
     assert any(one.startswith(told) for one in remarks)
 
 
-def test_the_last_word_counts_and_others_say_nothing(tmp_path: Path) -> None:
+def test_the_last_word_counts_and_others_say_nothing(tmp_path):
     rows = ["plain,1,10,running,3", "plain,1,20,done,2.5", "wide,1,10,warmup,3", "wide,1,20,,2"]
     path = put(tmp_path / "runs.csv", "\n".join(["arm,seed,step,status,loss", *rows, ""]))
     assert [one.finished for one in read(path)] == [None, None]
 
 
-def test_a_ledger_waits_for_runs_that_go_on(tmp_path: Path) -> None:
+def test_a_ledger_waits_for_runs_that_go_on(tmp_path):
     folder = tmp_path / "own"
     layerlab.create_ledger(folder, baseline="plain")
     layerlab.add_idea(folder, "wide", says="wider", seeds=[1, 2])

@@ -1,14 +1,12 @@
 """Several runs or texts in one file, and one run that logged steps again."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab import UserError
 from tests.logs.written import ROWS, check, put, read, write_csv
 
 
-def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
+def test_steps_that_are_logged_again_count_once(tmp_path):
     rows = [ROWS[0], {"step": 20, "loss": 9.0}, {"step": 30, "loss": 9.0}, *ROWS[1:]]
     (found,) = read(write_csv(tmp_path / "resumed-s1.csv", rows))
     check(found, "resumed", "1")
@@ -25,9 +23,7 @@ def test_steps_that_are_logged_again_count_once(tmp_path: Path) -> None:
         ("10,9\n20,7\n30,9\n30,9\n", 1),
     ],
 )
-def test_a_reading_that_is_written_twice_is_of_one_run(
-    tmp_path: Path, losses: str, again: int
-) -> None:
+def test_a_reading_that_is_written_twice_is_of_one_run(tmp_path, losses, again):
     (found,) = read(put(tmp_path / "a-s1.csv", f"step,loss\n{losses}"))
     assert found.again == again
 
@@ -42,7 +38,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("text", TWICE.values(), ids=TWICE)
-def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path: Path, text: str) -> None:
+def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path, text):
     with pytest.raises(UserError, match="several readings of 'a' with seed 1 at its first step, 1"):
         read(put(tmp_path / "a-s1.csv", text))
     lines = [f"step {one.replace(',', ': val loss ')}" for one in text.splitlines()[1:]]
@@ -51,9 +47,7 @@ def test_two_runs_in_one_file_are_refused_whatever_its_columns(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("name", ["dataset", "task", "Domain", "type", "kind", "event"])
-def test_several_texts_in_one_file_are_refused_whatever_they_are_called(
-    tmp_path: Path, name: str
-) -> None:
+def test_several_texts_in_one_file_are_refused_whatever_they_are_called(tmp_path, name):
     rows = [{"step": n, name: text, "loss": 3 + n} for n in (1, 2) for text in ("wiki", "code")]
     path = write_csv(tmp_path / "a-s1.csv", rows)
     with pytest.raises(UserError, match=f"column '{name}' of .* holds 'code', 'wiki', whose loss"):

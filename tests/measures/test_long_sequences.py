@@ -55,9 +55,7 @@ def scores_per_token(attended: AttentionRecord, dense: int) -> float:
 
 @pytest.mark.parametrize("dense", [0, 4096])
 @pytest.mark.parametrize("boolean", [True, False])
-def test_the_scores_of_a_window_that_a_mask_says_grow_with_the_tokens(
-    dense: int, boolean: bool
-) -> None:
+def test_the_scores_of_a_window_that_a_mask_says_grow_with_the_tokens(dense, boolean):
     """Before, twice as many tokens took 1.8 times the scores for each."""
     short, long = (scores_per_token(masked(tokens, boolean), dense) for tokens in (512, 1024))
     assert long < 1.3 * short
@@ -65,7 +63,7 @@ def test_the_scores_of_a_window_that_a_mask_says_grow_with_the_tokens(
     assert long == scores_per_token(said, dense)
 
 
-def test_streamed_attention_holds_no_more_than_twice_for_twice_the_tokens() -> None:
+def test_streamed_attention_holds_no_more_than_twice_for_twice_the_tokens():
     peaks = []
     for tokens in (512, 1024, 2048):
         attended = record("init", tokens)
@@ -78,7 +76,7 @@ def test_streamed_attention_holds_no_more_than_twice_for_twice_the_tokens() -> N
 
 
 @pytest.mark.full
-def test_a_long_sequence_takes_memory_by_the_token(tiny) -> None:
+def test_a_long_sequence_takes_memory_by_the_token(tiny):
     """From the embedding to the rows of the table, with the model's own pass."""
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = tiny("llama", max_position_embeddings=2**15, num_hidden_layers=1, **heads)

@@ -27,7 +27,7 @@ def noted(layers: list[int], blocks: int = 4) -> dict[str, str]:
         ([-1], "embedding"),
     ],
 )
-def test_a_remark_names_every_layer_that_it_holds_of(layers: list[int], words: str):
+def test_a_remark_names_every_layer_that_it_holds_of(layers, words):
     assert noted(layers) == {"bound": REMARK.replace("{layers}", words)}
 
 

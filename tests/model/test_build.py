@@ -30,7 +30,7 @@ def refusal(name="llama", **given):
 SIZED = (*SIZES, "inner", "kv_heads", "head_width")
 
 
-def test_the_package_has_build_as_a_name() -> None:
+def test_the_package_has_build_as_a_name():
     model = layerlab.build("llama", **SIZES)
     assert model(tokens()).logits.shape == (2, 24, SIZES["vocab"])
     assert inspect.unwrap(layerlab.build) is build
@@ -75,11 +75,11 @@ def test_the_package_has_build_as_a_name() -> None:
         ({"dropout": "much"}, "dropout is 'much'; expected a number at least"),
     ],
 )
-def test_what_cannot_be_built_is_answered_in_one_line(given, message) -> None:
+def test_what_cannot_be_built_is_answered_in_one_line(given, message):
     assert message in refusal(**given)
 
 
-def test_an_option_reaches_its_part_however_it_is_spelt() -> None:
+def test_an_option_reaches_its_part_however_it_is_spelt():
     plain = small("llama")
     spellings = [{"ffn.bias": True}, {"ffn": {"bias": True}}]
     for spelling in spellings:
@@ -88,7 +88,7 @@ def test_an_option_reaches_its_part_however_it_is_spelt() -> None:
         assert model.num_parameters() > plain.num_parameters()
 
 
-def test_a_tied_head_is_the_embedding_and_an_own_part_takes_its_slot() -> None:
+def test_a_tied_head_is_the_embedding_and_an_own_part_takes_its_slot():
     tied = small("llama", head="tied")
     assert tied.lm_head.weight is tied.get_input_embeddings().weight
     swapped = small("llama", norm="layer", final_norm="layer")
@@ -96,19 +96,19 @@ def test_a_tied_head_is_the_embedding_and_an_own_part_takes_its_slot() -> None:
     assert small("llama", placement="post").config.parse_spec().block.placement == "post"
 
 
-def test_a_size_of_the_user_goes_before_that_of_the_preset() -> None:
+def test_a_size_of_the_user_goes_before_that_of_the_preset():
     found = design("llama-7b", sizes={"layers": 2, "width": None})
     assert found.shape.layers == 2 and found.shape.width == presets()["llama-7b"].sizes["width"]
     other = design("gpt2", preset="llama-7b")
     assert other.variant.name == "gpt2" and other.shape.inner == 11008
 
 
-def test_inner_may_be_a_multiple_of_the_width() -> None:
+def test_inner_may_be_a_multiple_of_the_width():
     assert design("llama", sizes={**SIZES, "inner": 2.0}).shape.inner == 96
     assert design("llama", sizes={**SIZES, "inner": 2.01}).shape.inner == 112
 
 
-def test_a_seed_decides_every_parameter_and_nothing_else_does() -> None:
+def test_a_seed_decides_every_parameter_and_nothing_else_does():
     torch.manual_seed(1)
     one = small("llama").state_dict()
     torch.manual_seed(2)
@@ -117,7 +117,7 @@ def test_a_seed_decides_every_parameter_and_nothing_else_does() -> None:
     assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
-def test_the_meta_device_holds_no_memory() -> None:
+def test_the_meta_device_holds_no_memory():
     model = build("llama-7b", device="meta")
     assert all(parameter.is_meta for parameter in model.parameters())
 
@@ -138,11 +138,11 @@ def test_the_meta_device_holds_no_memory() -> None:
         ("pair=1,2", (1, 2)),
     ],
 )
-def test_an_option_of_the_command_line_is_read_as_meant(entry, value) -> None:
+def test_an_option_of_the_command_line_is_read_as_meant(entry, value):
     assert list(parse_options([entry]).values()) == [value]
 
 
-def test_a_choice_may_be_given_where_a_name_may() -> None:
+def test_a_choice_may_be_given_where_a_name_may():
     spec = with_options(variant("llama").spec, {"norm": Choice("rms", epsilon=1e-3)})
     assert spec.block.norm.given() == {"epsilon": 1e-3}
 
@@ -155,11 +155,11 @@ def test_a_choice_may_be_given_where_a_name_may() -> None:
         (["=3"], "expected a name and a value: type --option"),
     ],
 )
-def test_an_option_that_cannot_be_read_is_refused(entries, message) -> None:
+def test_an_option_that_cannot_be_read_is_refused(entries, message):
     with pytest.raises(UserError, match=message):
         parse_options(entries)
 
 
-def test_no_such_device_is_one_line() -> None:
+def test_no_such_device_is_one_line():
     with pytest.raises(UserError, match="there is no device 'tpu9' to build on; expected cpu"):
         build("llama", **SIZES, device="tpu9")

@@ -152,7 +152,7 @@ def covering() -> dict[str, Spec]:
 
 
 @pytest.mark.full
-def test_every_part_in_every_form_is_one_graph() -> None:
+def test_every_part_in_every_form_is_one_graph():
     chosen = covering()
     reached = {
         trait for spec in [*chosen.values(), *named(*LEARNING).values()] for trait in traits(spec)
@@ -164,7 +164,7 @@ def test_every_part_in_every_form_is_one_graph() -> None:
 
 
 @pytest.mark.full
-def test_some_learn_compiled_as_they_do_plainly() -> None:
+def test_some_learn_compiled_as_they_do_plainly():
     specs = named(*LEARNING)
     balanced = specs["mhc"].block.residual.with_options(iterations=3)  # not 20 times the same
     check(aot_eager={**specs, "mhc": specs["mhc"].with_block(residual=balanced)})
@@ -172,5 +172,5 @@ def test_some_learn_compiled_as_they_do_plainly() -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
-def test_some_run_as_machine_code() -> None:
+def test_some_run_as_machine_code():
     check(inductor=named(*INDUCTOR), flex=named(*FLEX))

@@ -117,7 +117,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", SHARDED)
-def test_two_processes_step_like_one(name: str, sharded: Path) -> None:
+def test_two_processes_step_like_one(name, sharded):
     model = made(name)
     before = {key: one.clone() for key, one in model.state_dict().items()}
     loss = stepped(model, tokens())
@@ -134,9 +134,7 @@ def test_two_processes_step_like_one(name: str, sharded: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "options"), SPLIT)
-def test_matrices_split_between_two_processes_learn_like_whole_ones(
-    name: str, options: dict[str, Any], sharded: Path
-) -> None:
+def test_matrices_split_between_two_processes_learn_like_whole_ones(name, options, sharded):
     own = taught(shaken(small(name, **options)).train())
     for rank in (0, 1):
         theirs = torch.load(sharded / f"split-{name}" / f"{rank}.pt", weights_only=True)
@@ -153,7 +151,7 @@ def test_matrices_split_between_two_processes_learn_like_whole_ones(
 
 
 @pytest.mark.full
-def test_more_processes_than_heads_are_told_how_many_there_may_be(sharded: Path) -> None:
+def test_more_processes_than_heads_are_told_how_many_there_may_be(sharded):
     for rank in (0, 1):
         said = (sharded / "one-head" / f"{rank}.txt").read_text("utf-8")
         assert "6 features of heads that are 12 wide" in said and "\n" not in said

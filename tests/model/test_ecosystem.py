@@ -1,7 +1,6 @@
 """Our models in the hands of PEFT, TRL and lm-eval."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -44,7 +43,7 @@ def parts(model: LabForCausalLM) -> set[str]:
 
 
 @pytest.mark.parametrize("name", bound("adapters"))
-def test_adapters_wrap_every_matrix_and_learn(name: str) -> None:
+def test_adapters_wrap_every_matrix_and_learn(name):
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
 
@@ -71,9 +70,7 @@ def test_adapters_wrap_every_matrix_and_learn(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", TRAINED)
-def test_supervised_tuning_takes_a_step(
-    name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_supervised_tuning_takes_a_step(name, tokenizer, tmp_path):
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -104,9 +101,7 @@ def test_supervised_tuning_takes_a_step(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_the_harness_reads_the_likelihood_that_the_model_gives(
-    name: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_the_harness_reads_the_likelihood_that_the_model_gives(name, tokenizer):
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 

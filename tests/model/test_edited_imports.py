@@ -46,9 +46,7 @@ def scale_of(file: Path) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("line", ["from scale import SCALE", "from kit.inner import SCALE"])
-def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(
-    line: str, beside: Path
-) -> None:
+def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(line, beside):
     file = importing(beside, line)
     (beside / "kit").mkdir()
     (beside / "kit" / "__init__.py").write_text("from . import inner\n")
@@ -65,9 +63,7 @@ def test_what_is_hashed_is_what_runs_once_code_beside_a_file_changes(
 
 
 @pytest.mark.parametrize("line", ["from scale import SCALE", "from outer import SCALE"])
-def test_a_module_that_was_imported_and_changed_before_is_imported_anew(
-    line: str, beside: Path
-) -> None:
+def test_a_module_that_was_imported_and_changed_before_is_imported_anew(line, beside):
     file = importing(beside, line)
     (beside / "outer.py").write_text("from scale import SCALE\n")
     (beside / "scale.py").write_text("SCALE = 1.0\n")
@@ -80,9 +76,7 @@ def test_a_module_that_was_imported_and_changed_before_is_imported_anew(
     assert scale_of(file) == (2.0, digest)
 
 
-def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
-    beside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_layerlab_uses_too_is_not_imported_anew(beside, monkeypatch):
     (beside / "peft").mkdir()
     (beside / "peft" / "__init__.py").write_text("SCALE = 1\n")
     file = importing(beside, "from peft import SCALE")
@@ -94,7 +88,7 @@ def test_a_package_that_layerlab_uses_too_is_not_imported_anew(
 
 
 @pytest.mark.full
-def test_scores_of_a_saved_model_are_known_by_what_its_file_imports(beside: Path) -> None:
+def test_scores_of_a_saved_model_are_known_by_what_its_file_imports(beside):
     file = importing(beside, "from scale import SCALE")
     found = []
     for value in (1.0, 2.0, 1.0):

@@ -20,7 +20,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", bound("formula"))
-def test_parameters_and_flops_are_as_counted_at_every_shape(name: str, shape: str) -> None:
+def test_parameters_and_flops_are_as_counted_at_every_shape(name, shape):
     sizes = {**SHAPES[shape], "context": CONTEXT, "vocab": 61}
     model = build(name, **sizes)
     model.set_attn_implementation("eager")

@@ -21,10 +21,10 @@ def written(name: str, **options: object) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", bound("generation"))
-def test_greedy_words_are_the_same_with_a_cache_and_without(name: str) -> None:
+def test_greedy_words_are_the_same_with_a_cache_and_without(name):
     assert torch.equal(written(name), written(name, use_cache=False))
 
 
 @pytest.mark.parametrize("name", bound("generation"))
-def test_beams_are_the_same_with_a_cache_and_without(name: str) -> None:
+def test_beams_are_the_same_with_a_cache_and_without(name):
     assert torch.equal(written(name, num_beams=2), written(name, num_beams=2, use_cache=False))

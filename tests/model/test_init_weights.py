@@ -61,7 +61,7 @@ def starts(model: LabForCausalLM) -> dict[str, object]:
 
 @pytest.mark.parametrize("other", ["llama", "gpt2"])
 @pytest.mark.parametrize("name", bound("drawing"))
-def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None:
+def test_what_two_variants_share_is_bit_identical(name, other):
     mine = fresh(name, inner=INNER)
     how = variant(name).spec.stack.initialisation
     theirs = fresh(other, inner=INNER, initialisation=how)
@@ -81,7 +81,7 @@ def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None
 
 
 @pytest.mark.full
-def test_every_variant_is_the_same_in_a_fresh_process() -> None:
+def test_every_variant_is_the_same_in_a_fresh_process():
     given = python("-c", DIGESTS)
     assert given.returncode == 0, given.stderr
     salt, found = given.stdout.splitlines()[-2:]
@@ -93,7 +93,7 @@ def test_every_variant_is_the_same_in_a_fresh_process() -> None:
 
 
 @pytest.mark.parametrize("name", bound("drawing"))
-def test_another_seed_gives_other_numbers_and_the_same_constants(name: str) -> None:
+def test_another_seed_gives_other_numbers_and_the_same_constants(name):
     one, two = (parameters(fresh(name, seed)) for seed in (0, 1))
     constant = {key for key in one if torch.equal(one[key], two[key])}
     drawn = {key for key in one if key.endswith(("query.weight", "embed_tokens.weight"))}
@@ -105,7 +105,7 @@ def test_another_seed_gives_other_numbers_and_the_same_constants(name: str) -> N
 
 
 @pytest.mark.parametrize("name", bound("drawing"))
-def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name: str) -> None:
+def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name):
     built = fresh(name)
     empty = build(name, **SIZES, device="meta")
     assert all(one.is_meta for one in empty.parameters())
@@ -116,7 +116,7 @@ def test_a_model_built_without_memory_draws_the_same_when_it_gets_some(name: str
     assert torch.equal(built(tokens()).logits, full.eval()(tokens()).logits)
 
 
-def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed() -> None:
+def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed():
     def first(seed: int, name: str) -> float:
         return float(torch.randn(1, generator=stream(seed, name)))
 
@@ -126,7 +126,7 @@ def test_a_stream_of_numbers_belongs_to_one_name_and_one_seed() -> None:
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize("larger", [16, -16])
-def test_a_resized_vocabulary_starts_as_that_of_a_model_built_so(head: str, larger: int) -> None:
+def test_a_resized_vocabulary_starts_as_that_of_a_model_built_so(head, larger):
     sizes = {**SIZES, "head": head}
     resized = build("llama", **sizes)
     wanted = SIZES["vocab"] + larger
@@ -137,14 +137,14 @@ def test_a_resized_vocabulary_starts_as_that_of_a_model_built_so(head: str, larg
         assert torch.equal(one, parameters(resized)[key]), key
 
 
-def test_a_stack_without_a_head_is_resized_as_with_one() -> None:
+def test_a_stack_without_a_head_is_resized_as_with_one():
     whole, bare = build("llama", **SIZES), build("llama", **SIZES).model
     for model in (whole, bare):
         model.resize_token_embeddings(SIZES["vocab"] + 16, mean_resizing=False)
     assert torch.equal(whole.model.embed_tokens.weight, bare.embed_tokens.weight)
 
 
-def test_ordinary_weights_have_the_standard_deviation_that_the_configuration_says() -> None:
+def test_ordinary_weights_have_the_standard_deviation_that_the_configuration_says():
     model = build("gpt2", width=192, layers=4, heads=4, vocab=512, context=32)
     std, layers = model.config.initializer_range, model.config.num_hidden_layers
     for key, one in parameters(model).items():
@@ -156,7 +156,7 @@ def test_ordinary_weights_have_the_standard_deviation_that_the_configuration_say
         assert abs(float(one.std()) / expected - 1) < 6 / (2 * one.numel()) ** 0.5, key
 
 
-def test_the_starts_draw_at_the_scale_that_is_theirs() -> None:
+def test_the_starts_draw_at_the_scale_that_is_theirs():
     draws = (Draw(generator=stream(0, "x"), std=0.5, residual_std=0.25) for _ in range(2))
     shape = torch.Size((3, 2))
     plain, scaled = normal(shape, next(draws)), residual(shape, next(draws))
@@ -165,7 +165,7 @@ def test_the_starts_draw_at_the_scale_that_is_theirs() -> None:
 
 @pytest.mark.parametrize("name", bound("drawing"))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_what_is_drawn_does_not_depend_on_the_precision(name: str, dtype: torch.dtype) -> None:
+def test_what_is_drawn_does_not_depend_on_the_precision(name, dtype):
     model = fresh(name)
     other = AutoModelForCausalLM.from_config(model.config, dtype=dtype)
     for key, one in parameters(other).items():
@@ -174,7 +174,7 @@ def test_what_is_drawn_does_not_depend_on_the_precision(name: str, dtype: torch.
 
 
 @pytest.mark.parametrize("name", bound("drawing"))
-def test_what_is_drawn_does_not_depend_on_the_device_around(name: str) -> None:
+def test_what_is_drawn_does_not_depend_on_the_device_around(name):
     """The meta device stands for an accelerator: no generator of the CPU's draws on either."""
     model, again = fresh(name), build(name, **SIZES, seed=1)
     scaled = again.model.spec.stack.initialisation == "depth-scaled"
@@ -187,7 +187,7 @@ def test_what_is_drawn_does_not_depend_on_the_device_around(name: str) -> None:
         assert torch.equal(one, parameters(model)[key]), key
 
 
-def test_a_start_of_ones_own_draws_alike_in_every_precision_and_place() -> None:
+def test_a_start_of_ones_own_draws_alike_in_every_precision_and_place():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -209,7 +209,7 @@ def test_a_start_of_ones_own_draws_alike_in_every_precision_and_place() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
-def test_a_norm_of_torch_starts_as_the_norm_alone(kind: type[nn.Module]) -> None:
+def test_a_norm_of_torch_starts_as_the_norm_alone(kind):
     module = kind(3)
     for one in module.parameters():
         nn.init.constant_(one, 7.0)
@@ -218,7 +218,7 @@ def test_a_norm_of_torch_starts_as_the_norm_alone(kind: type[nn.Module]) -> None
     assert kind is nn.RMSNorm or torch.equal(module.bias, torch.zeros(3))
 
 
-def test_a_convolution_of_torch_starts_as_a_matrix_does() -> None:
+def test_a_convolution_of_torch_starts_as_a_matrix_does():
     module, config = nn.Conv1d(3, 3, 2), fresh("llama").config
     draw(module, "mix", config, depth_scaled=False)
     numbers = Draw(
@@ -228,7 +228,7 @@ def test_a_convolution_of_torch_starts_as_a_matrix_does() -> None:
     assert torch.equal(module.bias, torch.zeros(3))
 
 
-def test_a_parameter_without_a_start_is_named_with_what_to_type() -> None:
+def test_a_parameter_without_a_start_is_named_with_what_to_type():
     module = nn.PReLU()
     with pytest.raises(UserError, match=r"nothing says with which values mix\.weight") as told:
         draw(module, "mix", fresh("llama").config, depth_scaled=False)

@@ -15,7 +15,7 @@ MEASURES = ("attention",)
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", bound("inspection"))
-def test_every_layer_is_heard_and_read(name: str) -> None:
+def test_every_layer_is_heard_and_read(name):
     model = shaken(small(name))
     layers = SIZES["layers"]
     found = anatomy(model)
@@ -27,7 +27,7 @@ def test_every_layer_is_heard_and_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bound("projection"))
-def test_the_weights_of_every_head_are_found_with_the_norm_in_front(name: str) -> None:
+def test_the_weights_of_every_head_are_found_with_the_norm_in_front(name):
     model = small(name)
     part = anatomy(model).attentions[1]
     block = model.model.layers[1]
@@ -41,5 +41,5 @@ def test_the_weights_of_every_head_are_found_with_the_norm_in_front(name: str) -
     assert (read.norm == spec.block.norm.name) if plain else True
 
 
-def test_an_unsaved_model_is_called_by_its_variant() -> None:
+def test_an_unsaved_model_is_called_by_its_variant():
     assert label(small("as-4", device="meta")) == "as-4"

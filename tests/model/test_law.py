@@ -1,7 +1,6 @@
 """The check that a user runs on a variant: it passes what is right and names what is wrong."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -28,14 +27,14 @@ def forgotten() -> Iterator[None]:
 
 
 @pytest.mark.full
-def test_the_template_keeps_every_law(tmp_path: Path) -> None:
+def test_the_template_keeps_every_law(tmp_path):
     load(write_template(tmp_path / "idea.py"))
     verdicts = check("idea")
     assert [str(one) for one in verdicts] == [f"holds: {law}" for law in {**LAWS, **STARTS}]
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
+def test_what_breaks_a_law_is_named(name, tmp_path):
     path = write_template(tmp_path / "idea.py")
     right, wrong, said = BREAKS[name]
     text = path.read_text("utf-8")
@@ -47,7 +46,7 @@ def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_law_of_the_start_is_asked_only_where_a_variant_promises_it(tmp_path: Path) -> None:
+def test_a_law_of_the_start_is_asked_only_where_a_variant_promises_it(tmp_path):
     path = write_template(tmp_path / "idea.py")
     text = path.read_text("utf-8")
     path.write_text(text.replace('start="identity"', 'start="own"'), "utf-8")

@@ -11,7 +11,7 @@ from tests.model.small import SIZES, kept, shaken, small, tokens
 from tests.variants.option import checkpoints
 
 
-def test_only_variants_that_exist_are_exempt_from_a_law_and_each_for_a_reason() -> None:
+def test_only_variants_that_exist_are_exempt_from_a_law_and_each_for_a_reason():
     named = {name for reasons in EXEMPT.values() for name in reasons}
     assert named <= set(variants())
     assert all(reason for reasons in EXEMPT.values() for reason in reasons.values())
@@ -25,13 +25,13 @@ CHECKED = [
 
 
 @pytest.mark.parametrize(("name", "law"), CHECKED)
-def test_every_law_that_a_user_can_check_holds(name: str, law: str) -> None:
+def test_every_law_that_a_user_can_check_holds(name, law):
     """That each of them can fail is in test_law.py."""
     assert {**LAWS, **STARTS}[law](build(name, **SIZES)) == ""
 
 
 @pytest.mark.parametrize("name", bound("eager"))
-def test_eager_attention_is_the_same_as_fused_attention(name: str) -> None:
+def test_eager_attention_is_the_same_as_fused_attention(name):
     x = tokens()
     assert kept(name).config._attn_implementation == "sdpa"
     fused = kept(name)(x).logits
@@ -43,19 +43,19 @@ def test_eager_attention_is_the_same_as_fused_attention(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bound("checkpointing"))
-def test_gradient_checkpointing_changes_no_bit_of_a_gradient(name: str) -> None:
+def test_gradient_checkpointing_changes_no_bit_of_a_gradient(name):
     checkpoints(shaken(small(name)))
 
 
 @pytest.mark.parametrize("name", bound("embeddings"))
-def test_embeddings_of_tokens_stand_for_the_tokens(name: str) -> None:
+def test_embeddings_of_tokens_stand_for_the_tokens(name):
     model, x = kept(name), tokens()
     given = model(inputs_embeds=model.get_input_embeddings()(x)).logits
     assert torch.equal(given, model(x).logits)
 
 
 @pytest.mark.parametrize("name", bound("outputs"))
-def test_hidden_states_and_attentions_come_in_number_and_shape(name: str) -> None:
+def test_hidden_states_and_attentions_come_in_number_and_shape(name):
     model, x = kept(name, "eager"), tokens()
     given = model(x, output_hidden_states=True, output_attentions=True)
     layers = SIZES["layers"]
@@ -72,7 +72,7 @@ def test_hidden_states_and_attentions_come_in_number_and_shape(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", bound("tied"))
-def test_the_head_is_the_embedding_where_the_spec_ties_them_and_only_there(name: str) -> None:
+def test_the_head_is_the_embedding_where_the_spec_ties_them_and_only_there(name):
     model = small(name)
     tied = variants()[name].spec.stack.head == "tied"
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied

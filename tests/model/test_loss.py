@@ -25,7 +25,7 @@ def labels() -> torch.Tensor:
 
 @pytest.mark.parametrize("scale", [0.1, 3.0, 60.0])
 @pytest.mark.parametrize("count", [None, 17, torch.tensor(400)])
-def test_value_and_gradient_are_those_of_transformers(scale: float, count: object) -> None:
+def test_value_and_gradient_are_those_of_transformers(scale, count):
     ours, theirs = logits(scale=scale), logits(scale=scale)
     found = causal_loss(ours, labels(), VOCAB, num_items_in_batch=count)
     exact = theirs.double()
@@ -38,14 +38,14 @@ def test_value_and_gradient_are_those_of_transformers(scale: float, count: objec
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=16 * ROUNDING)
 
 
-def test_labels_that_are_shifted_already() -> None:
+def test_labels_that_are_shifted_already():
     shifted = torch.nn.functional.pad(labels(), (0, 1), value=-100)[:, 1:]
     found = causal_loss(logits(), labels(), VOCAB, shift_labels=shifted)
     assert found.item() == causal_loss(logits(), labels(), VOCAB).item()
 
 
 @pytest.mark.parametrize("label", [-1, -101, VOCAB])
-def test_a_label_that_is_no_token_is_refused(label: int) -> None:
+def test_a_label_that_is_no_token_is_refused(label):
     wrong = labels()
     wrong[1, 3] = label
     with pytest.raises(UserError, match=rf"a label is {label}; expected 0 to 300, or -100"):
@@ -53,7 +53,7 @@ def test_a_label_that_is_no_token_is_refused(label: int) -> None:
 
 
 @pytest.mark.parametrize("ignored", [-1, VOCAB + 4])
-def test_the_label_without_a_loss_may_be_another(ignored: int) -> None:
+def test_the_label_without_a_loss_may_be_another(ignored):
     x, y = logits(), logits()
     other = labels().masked_fill(labels() == -100, ignored)
     found = causal_loss(x, other, VOCAB, ignore_index=ignored)
@@ -63,7 +63,7 @@ def test_the_label_without_a_loss_may_be_another(ignored: int) -> None:
     assert torch.equal(found, expected) and torch.equal(x.grad, y.grad)
 
 
-def test_backward_twice_gives_twice_the_gradient() -> None:
+def test_backward_twice_gives_twice_the_gradient():
     x = logits()
     loss = 3 * causal_loss(x, labels(), VOCAB)
     loss.backward(retain_graph=True)
@@ -77,7 +77,7 @@ def test_backward_twice_gives_twice_the_gradient() -> None:
     torch.testing.assert_close(plain.grad * 1.5, once, rtol=4 * ROUNDING, atol=0)
 
 
-def test_an_impossible_label_costs_what_its_logit_says() -> None:
+def test_an_impossible_label_costs_what_its_logit_says():
     x = torch.zeros(1, 2, VOCAB)
     x[0, 0, 5] = -300.0  # a probability that float32 cannot hold
     found = causal_loss(x.requires_grad_(), torch.tensor([[0, 5]]), VOCAB)
@@ -87,7 +87,7 @@ def test_an_impossible_label_costs_what_its_logit_says() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_other_precisions(dtype: torch.dtype, scale: float) -> None:
+def test_other_precisions(dtype, scale):
     x = logits().detach().to(dtype).requires_grad_()
     y = logits().detach().to(dtype).double().requires_grad_()
     found, expected = causal_loss(x, labels(), VOCAB), causal_loss(y, labels(), VOCAB)
@@ -103,7 +103,7 @@ def test_other_precisions(dtype: torch.dtype, scale: float) -> None:
     )
 
 
-def test_float16_is_scaled_before_it_is_rounded() -> None:
+def test_float16_is_scaled_before_it_is_rounded():
     x = torch.zeros(1, 2, 8192, dtype=torch.float16).requires_grad_()
     loss = causal_loss(x, torch.zeros(1, 2, dtype=torch.long), 8192, num_items_in_batch=2**16)
     (loss * 2.0**16).backward()
@@ -111,7 +111,7 @@ def test_float16_is_scaled_before_it_is_rounded() -> None:
     assert x.grad[0, 0, 1].item() == 2.0**-13
 
 
-def test_second_derivatives_are_those_of_cross_entropy() -> None:
+def test_second_derivatives_are_those_of_cross_entropy():
     direction = torch.linspace(-1, 1, 3 * 70 * VOCAB).view(3, 70, VOCAB)
     found = []
     for loss in (causal_loss, ForCausalLMLoss):
@@ -123,14 +123,14 @@ def test_second_derivatives_are_those_of_cross_entropy() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=64 * ROUNDING)
 
 
-def test_function_transforms_reach_it() -> None:
+def test_function_transforms_reach_it():
     x = logits().detach()
     found = torch.func.grad(lambda y: causal_loss(y, labels(), VOCAB))(x)
     expected = torch.func.grad(lambda y: ForCausalLMLoss(y, labels(), VOCAB))(x)
     torch.testing.assert_close(found, expected, rtol=0, atol=16 * ROUNDING)
 
 
-def test_gradients_of_single_samples_are_those_of_single_runs() -> None:
+def test_gradients_of_single_samples_are_those_of_single_runs():
     model = layerlab.build("llama", width=48, layers=2, heads=4, vocab=64, context=32).eval()
     model.set_attn_implementation("eager")
     ids = torch.randint(0, 64, (3, 8), generator=torch.Generator().manual_seed(0))

@@ -26,13 +26,13 @@ def carried(name: str, layers: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", bound("memory"))
-def test_what_is_carried_does_not_grow_with_depth(name: str) -> None:
+def test_what_is_carried_does_not_grow_with_depth(name):
     (few, said), (many, _) = carried(name, 8), carried(name, 16)
     assert few == many
     assert few <= said
 
 
-def test_what_mixes_all_layers_keeps_them_and_says_so() -> None:
+def test_what_mixes_all_layers_keeps_them_and_says_so():
     for name in ("attention-residuals", "denseformer"):
         (few, less), (many, more) = carried(name, 3), carried(name, 9)
         assert few < many and less < more
@@ -51,9 +51,7 @@ CACHED: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "options"), CACHED)
 @pytest.mark.parametrize("length", [5, 11])
-def test_a_cache_keeps_beside_keys_and_values_what_the_account_says(
-    name: str, options: dict[str, Any], length: int
-) -> None:
+def test_a_cache_keeps_beside_keys_and_values_what_the_account_says(name, options, length):
     model = small(name, **options)
     cache = DynamicCache(config=model.config)
     with torch.no_grad():

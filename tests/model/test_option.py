@@ -37,19 +37,19 @@ def refusal(name: str, **options: object) -> str:
         ("siaf-2", {"stack.position": "none", "position": "product", "head": "tied"}),
     ],
 )
-def test_the_order_of_options_makes_no_difference(name: str, options: dict[str, object]) -> None:
+def test_the_order_of_options_makes_no_difference(name, options):
     orders = itertools.permutations(options.items())
     assert len({changed(name, **dict(order)) for order in orders}) == 1
 
 
 @pytest.mark.parametrize("spelt", [{"stack.position": "none"}, {"stack": {"position": "none"}}])
-def test_the_stack_has_a_spelling_of_its_own(spelt: dict[str, object]) -> None:
+def test_the_stack_has_a_spelling_of_its_own(spelt):
     spec = changed("siaf-2", **spelt)
     assert spec.stack.position == "none" and spec.block == variant("siaf-2").spec.block
     assert not build("siaf-2", **SIZES, **spelt).model.rotary_emb
 
 
-def test_so_has_the_block() -> None:
+def test_so_has_the_block():
     for spelt in ({"block.placement": "post"}, {"block": {"placement": "post"}}):
         assert changed("llama", **spelt).block.placement == "post"
     assert changed("llama", **{"block.norm": "layer"}) == changed("llama", norm="layer")
@@ -57,7 +57,7 @@ def test_so_has_the_block() -> None:
     assert changed("as-32", form="circulant", block=8).block.shortcut.given()["block"] == 8
 
 
-def test_what_a_part_and_the_stack_both_have_is_told_apart_by_its_value_or_asked() -> None:
+def test_what_a_part_and_the_stack_both_have_is_told_apart_by_its_value_or_asked():
     assert changed("siaf-2", position="product").block.ffn.given()["position"] == "product"
     said = refusal("siaf-2", position="none")
     assert "position is an option of ffn and stack; type ffn.position=... or stack.pos" in said
@@ -84,34 +84,34 @@ def test_what_a_part_and_the_stack_both_have_is_told_apart_by_its_value_or_asked
         ({"dropout": DIGITS}, "dropout is 1000"),
     ],
 )
-def test_a_mistake_is_answered_in_one_short_line(options: dict[str, object], said: str) -> None:
+def test_a_mistake_is_answered_in_one_short_line(options, said):
     assert said in refusal("llama", **options)
 
 
-def test_an_empty_slot_is_no_misspelling() -> None:
+def test_an_empty_slot_is_no_misspelling():
     said = refusal("llama", attention="none")
     assert "no attention part is called 'none'; known: " in said and "did you mean" not in said
 
 
 @pytest.mark.parametrize("text", ["n=" + "9" * 400 + "/3", "n=" + "(" * 9999, "n=" + "9" * 5000])
-def test_what_python_would_choke_on_is_a_text(text: str) -> None:
+def test_what_python_would_choke_on_is_a_text(text):
     assert parse_options([text])["n"] == text.removeprefix("n=")
 
 
 @pytest.mark.parametrize("seed", ["x", None, 1.5, True])
-def test_a_seed_is_a_whole_number(seed: object) -> None:
+def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(UserError, match=r"; expected a whole number as a seed: type seed=0$"):
         seed_of(seed)
 
 
 @pytest.mark.parametrize("name", [3, None, ["llama"]])
-def test_a_variant_is_checked_by_its_name(name: object) -> None:
+def test_a_variant_is_checked_by_its_name(name):
     with pytest.raises(UserError, match=r"no variant is called .* type: layerlab variants"):
         variant(name)
 
 
 @pytest.mark.parametrize("size", ["vocab", "layers", "width", "heads", "context", "inner"])
-def test_a_size_beyond_every_model_is_refused(size: str) -> None:
+def test_a_size_beyond_every_model_is_refused(size):
     with pytest.raises(
         UserError, match=rf"{size} is 10+\.*0*, more than any model has; expected at"
     ):
@@ -120,17 +120,17 @@ def test_a_size_beyond_every_model_is_refused(size: str) -> None:
         design("llama", sizes={**SIZES, size: DIGITS})
 
 
-def test_layers_are_as_many_as_can_be_accounted_for_while_one_waits() -> None:
+def test_layers_are_as_many_as_can_be_accounted_for_while_one_waits():
     assert design("llama", sizes={**SIZES, "layers": 1000}).shape.layers == 1000
     with pytest.raises(UserError, match="layers is 1001, more than any model has; expected at"):
         design("llama", sizes={**SIZES, "layers": 1001})
 
 
-def test_a_share_of_the_width_is_rounded_up() -> None:
+def test_a_share_of_the_width_is_rounded_up():
     assert design("llama", sizes={**SIZES, "inner": 1e-9}).shape.inner == 16
 
 
-def test_a_variant_named_like_a_preset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_named_like_a_preset_is_refused(monkeypatch):
     known = {**variants(), "llama-7b": variant("llama")}
     monkeypatch.setattr("layerlab.model.design.variants", lambda: known)
     monkeypatch.setattr("layerlab.model.design.home", lambda name: "mine.py")
@@ -139,7 +139,7 @@ def test_a_variant_named_like_a_preset_is_refused(monkeypatch: pytest.MonkeyPatc
         design("llama-7b")
 
 
-def test_a_sum_of_two_terms_is_written_out() -> None:
+def test_a_sum_of_two_terms_is_written_out():
     written = {name: one.equation for name, one in variants().items()}
     assert not [name for name, text in written.items() if "2..2" in text]
     assert "SiLU(a_2 z + b_2) - SiLU(b_2)" in written["siaf-2"]

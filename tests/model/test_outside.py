@@ -79,7 +79,7 @@ def saved(folder: Path) -> Path:
     return folder / "saved"
 
 
-def test_a_file_brings_parts_and_variants_and_its_model_knows_it(tmp_path: Path) -> None:
+def test_a_file_brings_parts_and_variants_and_its_model_knows_it(tmp_path):
     path = written(tmp_path / "mine.py")
     assert "mine" not in registry.variants()
     assert load(path) == ()
@@ -89,7 +89,7 @@ def test_a_file_brings_parts_and_variants_and_its_model_knows_it(tmp_path: Path)
     assert build("llama", **SIZES).config.files == {}
 
 
-def test_one_file_may_bring_measures_and_variants(tmp_path: Path) -> None:
+def test_one_file_may_bring_measures_and_variants(tmp_path):
     path = written(tmp_path / "both.py")
     with path.open("a") as file:
         file.write("MEASURES = ()\n")
@@ -97,7 +97,7 @@ def test_one_file_may_bring_measures_and_variants(tmp_path: Path) -> None:
     assert "mine" in registry.variants()
 
 
-def test_a_checkpoint_carries_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_checkpoint_carries_the_file_as_it_was(tmp_path):
     folder = saved(tmp_path)
     path = tmp_path / "my_idea.py"
     assert (folder / "my_idea.py").read_bytes() == path.read_bytes()
@@ -106,7 +106,7 @@ def test_a_checkpoint_carries_the_file_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path: Path) -> None:
+def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path):
     folder = saved(tmp_path)
     short = digest(tmp_path / "my_idea.py")[:16]
     said = f"needs the file 'my_idea.py' with SHA-256 {short}..., which is not loaded; read it"
@@ -120,7 +120,7 @@ def test_loading_without_the_file_says_which_to_load_and_doing_so_works(tmp_path
 
 
 @pytest.mark.full
-def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
+def test_the_same_file_from_another_place_is_the_same(tmp_path):
     folder = saved(tmp_path)
     load(tmp_path / "my_idea.py")
     load(folder / "my_idea.py")
@@ -129,7 +129,7 @@ def test_the_same_file_from_another_place_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
+def test_loading_with_a_changed_file_is_refused(tmp_path):
     folder = saved(tmp_path)
     path = tmp_path / "my_idea.py"
     path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
@@ -142,7 +142,7 @@ def test_loading_with_a_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path):
     path = write_template(tmp_path / "my_idea.py")
     before = path.read_bytes()
     model = outside(path, "my-idea")
@@ -153,7 +153,7 @@ def test_a_file_that_was_changed_since_is_saved_as_the_model_had_it(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_where_layerlab_is_not_the_carried_file_runs_and_is_carried_on(tmp_path: Path) -> None:
+def test_where_layerlab_is_not_the_carried_file_runs_and_is_carried_on(tmp_path):
     folder = saved(tmp_path)
     load(tmp_path / "my_idea.py")
     x = tokens(1)
@@ -178,7 +178,7 @@ def test_where_layerlab_is_not_the_carried_file_runs_and_is_carried_on(tmp_path:
     assert "fetch the folder of the model again" in done.stderr
 
 
-def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_two_files_that_claim_one_name_are_told_apart(tmp_path):
     load(written(tmp_path / "one.py"))
     other = written(tmp_path / "two.py")
     other.write_text(other.read_text("utf-8") + "# another file\n", "utf-8")
@@ -189,7 +189,7 @@ def test_two_files_that_claim_one_name_are_told_apart(tmp_path: Path) -> None:
     assert len(registry.origins()) == 1
 
 
-def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path: Path) -> None:
+def test_two_files_of_one_name_are_refused_since_a_folder_holds_one(tmp_path):
     (tmp_path / "other").mkdir()
     load(written(tmp_path / "mine.py"))
     before = sys.modules["layerlab_loaded_mine"]
@@ -213,7 +213,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_python_reads_can_be_loaded_and_carried(tmp_path: Path, head: str) -> None:
+def test_what_python_reads_can_be_loaded_and_carried(tmp_path, head):
     path = tmp_path / "mine.py"
     source = (HEADS[head] + PART.format(name="mine")).encode(
         "latin-1" if head.startswith("encoding") else "utf-8"
@@ -228,7 +228,7 @@ def test_what_python_reads_can_be_loaded_and_carried(tmp_path: Path, head: str) 
     assert "Id" not in HEADS[head] or "Idée" in text
 
 
-def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
+def test_a_file_that_was_edited_replaces_itself(tmp_path):
     load(written(tmp_path / "mine.py"))
     load(written(tmp_path / "mine.py", "another"))
     assert "another" in registry.variants() and "mine" not in registry.variants()
@@ -244,9 +244,7 @@ def test_a_file_that_was_edited_replaces_itself(tmp_path: Path) -> None:
         ("import layerlab.api.inspect", "a checkpoint cannot carry line"),
     ],
 )
-def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(
-    tmp_path: Path, foot: str, said: str
-) -> None:
+def test_what_is_wrong_at_the_foot_is_said_when_it_is_loaded(tmp_path, foot, said):
     path = written(tmp_path / "mine.py")
     path.write_text(f"{path.read_text('utf-8')}\n{foot}\n", "utf-8")
     refuses(re.escape(said), load, path)
@@ -272,7 +270,7 @@ def plugin(site: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
+def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path):
     plugin(tmp_path / "site")
     code = (
         "import sys\nsys.path.insert(0, 'site')\n"
@@ -300,9 +298,7 @@ def test_a_plugin_is_found_carried_and_a_broken_one_is_one_line(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_plugin_that_claims_a_name_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plugin_that_claims_a_name_is_left_out(tmp_path, monkeypatch, caplog):
     written(tmp_path / "greedy_plugin.py", "llama")
     monkeypatch.syspath_prepend(tmp_path)
     entry = EntryPoint("greedy", "greedy_plugin", registry.PLUGINS)
@@ -316,7 +312,7 @@ def test_a_plugin_that_claims_a_name_is_left_out(
     assert record.getMessage().startswith(said)
 
 
-def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
+def test_a_template_is_never_written_over_a_file(tmp_path):
     path = write_template(tmp_path / "my_idea.py")
     path.write_text("mine")
     refuses("is there already; give another name, or move it away", write_template, path)
@@ -333,13 +329,11 @@ def test_a_template_is_never_written_over_a_file(tmp_path: Path) -> None:
         ("nowhere/idea.py", "there is no folder .*nowhere; make it first"),
     ],
 )
-def test_a_template_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
+def test_a_template_is_refused_in_one_line(tmp_path, name, said):
     refuses(said, write_template, tmp_path / name) and not [*tmp_path.iterdir()]
 
 
-def test_a_template_that_cannot_be_written_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_cannot_be_written_says_why(tmp_path, monkeypatch):
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -349,11 +343,11 @@ def test_a_template_that_cannot_be_written_says_why(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_that_takes_no_file_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_file_is_one_line(tmp_path):
     refuses(r"cannot write /proc/x\.py: .*; name another folder", write_template, "/proc/x.py")
 
 
-def test_a_file_that_repeats_a_name_is_named_once(tmp_path: Path) -> None:
+def test_a_file_that_repeats_a_name_is_named_once(tmp_path):
     path = written(tmp_path / "mine.py", "dup")
     path.write_text(path.read_text("utf-8") + "VARIANTS = VARIANTS * 2\n", "utf-8")
     said = r"mine\.py declares the variant 'dup' twice; give one of them another name"
@@ -366,9 +360,7 @@ def planned() -> str:
 
 
 @pytest.mark.parametrize("how", ["file", "plug-in"])
-def test_a_run_is_another_one_once_code_beside_its_files_changes(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_another_one_once_code_beside_its_files_changes(how, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     helper, file = tmp_path / "beside_mine.py", written(tmp_path / "brings_mine.py")
     helper.write_text("SCALE = 1\n")

@@ -26,7 +26,7 @@ def same(one: Tensor, other: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", bound("padding"))
-def test_padding_on_the_left_changes_nothing(name: str) -> None:
+def test_padding_on_the_left_changes_nothing(name):
     model, x = kept(name), tokens()
     filled, mask = padded(x)
     together = model(filled, attention_mask=mask, use_cache=False).logits
@@ -39,7 +39,7 @@ def test_padding_on_the_left_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bound("padding"))
-def test_padding_on_the_left_changes_nothing_with_a_cache(name: str) -> None:
+def test_padding_on_the_left_changes_nothing_with_a_cache(name):
     model, x = kept(name), tokens()
     filled, mask = padded(x)
     cache = DynamicCache(config=model.config)
@@ -53,7 +53,7 @@ def test_padding_on_the_left_changes_nothing_with_a_cache(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bound("packing"))
-def test_documents_in_one_row_are_the_same_as_each_alone(name: str) -> None:
+def test_documents_in_one_row_are_the_same_as_each_alone(name):
     model, x = kept(name), tokens(1)
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     packed = model(x, position_ids=positions, use_cache=False).logits

@@ -27,7 +27,7 @@ STEPS = 32
 
 
 @pytest.mark.parametrize("name", bound("bfloat16"))
-def test_bfloat16_is_finite_and_off_by_its_rounding_only(name: str) -> None:
+def test_bfloat16_is_finite_and_off_by_its_rounding_only(name):
     model, x = rounded(name, torch.bfloat16).train().requires_grad_(True), tokens()
     given = model(x, labels=x, use_cache=False)
     assert given.logits.dtype == torch.bfloat16
@@ -42,7 +42,7 @@ def test_bfloat16_is_finite_and_off_by_its_rounding_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bound("float16"))
-def test_float16_is_finite_and_off_by_its_rounding_only(name: str) -> None:
+def test_float16_is_finite_and_off_by_its_rounding_only(name):
     given = rounded(name, torch.float16)(tokens(), use_cache=False).logits
     assert given.dtype == torch.float16
     assert gap(name, given) < STEPS * torch.finfo(torch.float16).eps

@@ -17,20 +17,20 @@ def total(name, **given):
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_preset_is_built_on_the_meta_device_with_what_was_predicted(name) -> None:
+def test_a_preset_is_built_on_the_meta_device_with_what_was_predicted(name):
     model = build(name, device="meta")
     assert all(one.is_meta for one in model.parameters())
     assert model.num_parameters() == total(name)
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_preset_says_what_is_published_and_what_is_not(name) -> None:
+def test_a_preset_says_what_is_published_and_what_is_not(name):
     one = presets()[name]
     assert one.variant in variants() and name not in variants()
     assert one.published.endswith(".") and one.unsaid.endswith(".")
 
 
-def test_llama_7b_is_as_large_as_that_of_transformers() -> None:
+def test_llama_7b_is_as_large_as_that_of_transformers():
     import torch
 
     shape = design("llama-7b").shape
@@ -55,7 +55,7 @@ def test_llama_7b_is_as_large_as_that_of_transformers() -> None:
         ("gpt2-large", "gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}, 774_030_080),
     ],
 )
-def test_gpt_1_and_2_are_as_large_as_those_of_transformers(name, family, sizes, published) -> None:
+def test_gpt_1_and_2_are_as_large_as_those_of_transformers(name, family, sizes, published):
     import torch
 
     config = AutoConfig.for_model(family, **sizes)
@@ -66,7 +66,7 @@ def test_gpt_1_and_2_are_as_large_as_those_of_transformers(name, family, sizes, 
     assert (shape.vocab, shape.context) == (config.vocab_size, config.n_positions)
 
 
-def test_pangu_pi_7b_matches_llama_7b_by_dropping_layers_for_a_larger_vocabulary() -> None:
+def test_pangu_pi_7b_matches_llama_7b_by_dropping_layers_for_a_larger_vocabulary():
     shape = design("pangu-pi-7b").shape
     d, inner = shape.width, shape.inner
     block = 4 * d * d + 3 * d * inner + 2 * d * (d // 32) + 2 * d
@@ -77,13 +77,13 @@ def test_pangu_pi_7b_matches_llama_7b_by_dropping_layers_for_a_larger_vocabulary
     assert abs(total("pangu-pi-7b") / total("llama-7b") - 1) < 0.002
 
 
-def test_pangu_pi_1b_has_about_a_billion_parameters_where_no_width_is_printed() -> None:
+def test_pangu_pi_1b_has_about_a_billion_parameters_where_no_width_is_printed():
     assert 1.02e9 <= total("pangu-pi-1b") <= 1.03e9
     assert "inner" not in presets()["pangu-pi-1b"].sizes
     assert "not printed" in presets()["pangu-pi-1b"].unsaid
 
 
-def test_the_shape_of_the_eight_residuals_gives_the_printed_operations() -> None:
+def test_the_shape_of_the_eight_residuals_gives_the_printed_operations():
     found = design("eight-residuals")
     cost = account(found.spec, found.shape)
     counted = cost.parameters - cost.embedding
@@ -97,11 +97,11 @@ def test_the_shape_of_the_eight_residuals_gives_the_printed_operations() -> None
 
 @pytest.mark.parametrize("preset", ["eight-residuals", "eight-residuals-small"])
 @pytest.mark.parametrize("name", [one for one in variants() if one.startswith("history-")])
-def test_every_scheme_has_the_shape_of_the_eight_residuals(name, preset) -> None:
+def test_every_scheme_has_the_shape_of_the_eight_residuals(name, preset):
     assert total(name, preset=preset) == total("llama", preset=preset) == total(preset)
 
 
-def test_the_small_twin_is_a_quarter_as_wide() -> None:
+def test_the_small_twin_is_a_quarter_as_wide():
     large, small = (design(name).shape for name in ("eight-residuals", "eight-residuals-small"))
     assert (large.width, large.inner) == (4 * small.width, 4 * small.inner)
     assert (large.layers, large.heads, large.kv_heads) == (
@@ -111,6 +111,6 @@ def test_the_small_twin_is_a_quarter_as_wide() -> None:
     )
 
 
-def test_an_unknown_preset_names_the_nearest() -> None:
+def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(UserError, match="no preset is called 'pangu-pi-7'; did you mean"):
         design("llama", preset="pangu-pi-7")

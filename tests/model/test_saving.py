@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from tests.model.small import SIZES, shaken, small, tokens
 
 
 @pytest.mark.parametrize("name", bound("saving"))
-def test_a_saved_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_comes_back_bit_for_bit(name, tmp_path):
     model = shaken(small(name, dtype=torch.float32))
     model.save_pretrained(tmp_path)
     assert list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.bin"))
@@ -34,7 +33,7 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", bound("pickling"))
-def test_a_model_can_be_pickled_and_copied(name: str) -> None:
+def test_a_model_can_be_pickled_and_copied(name):
     model = build(name, **SIZES)
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         wanted, found = model.state_dict(), again.state_dict()
@@ -44,7 +43,7 @@ def test_a_model_can_be_pickled_and_copied(name: str) -> None:
 
 
 @pytest.mark.full
-def test_saving_replaces_no_file_that_was_edited_since(tmp_path: Path) -> None:
+def test_saving_replaces_no_file_that_was_edited_since(tmp_path):
     own = tmp_path / "my_saved_idea.py"
     write_template(own)
     layerlab.load(own)
@@ -61,7 +60,7 @@ def test_saving_replaces_no_file_that_was_edited_since(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["link", "nowhere", "pipe", "text"])
-def test_the_code_of_a_model_is_written_over_nothing_else(planted: str, tmp_path: Path) -> None:
+def test_the_code_of_a_model_is_written_over_nothing_else(planted, tmp_path):
     mine, place = tmp_path / "notes.txt", tmp_path / "saved"
     place.mkdir()
     code = place / "modeling_layerlab.py"

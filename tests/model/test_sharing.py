@@ -1,7 +1,6 @@
 """Layers that share attention and feed-forward, and what stays their own."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ def shares(one: nn.Module, other: nn.Module) -> bool:
     return one is not other and all(a is b for a, b in pairs)
 
 
-def test_layers_share_the_parameters_of_attention_and_feed_forward_and_no_others() -> None:
+def test_layers_share_the_parameters_of_attention_and_feed_forward_and_no_others():
     first, *others = small("llama", sharing="blocks").model.layers
     for layer in others:
         assert shares(layer.attention, first.attention) and shares(layer.ffn, first.ffn)
@@ -42,13 +41,13 @@ def test_layers_share_the_parameters_of_attention_and_feed_forward_and_no_others
         assert own == {id(one) for one in norms}
 
 
-def test_what_is_shared_starts_as_the_first_layer_of_a_model_that_shares_nothing() -> None:
+def test_what_is_shared_starts_as_the_first_layer_of_a_model_that_shares_nothing():
     model, plain = small("llama", sharing="blocks"), small("llama")
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, plain.get_parameter(name)), name
 
 
-def test_a_parameter_has_one_name_and_counts_once() -> None:
+def test_a_parameter_has_one_name_and_counts_once():
     model = small("llama", sharing="blocks")
     names = [name for name, _ in model.named_parameters()]
     assert not [name for name in names if "layers.1.attention." in name or "layers.2.ffn." in name]
@@ -61,7 +60,7 @@ def test_a_parameter_has_one_name_and_counts_once() -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_sharing_is_the_same_as_equal_layers(cached: bool) -> None:
+def test_sharing_is_the_same_as_equal_layers(cached):
     model = shaken(small("llama", sharing="blocks"))
     plain, x = unshared(model), tokens()
     cache = DynamicCache(config=model.config) if cached else None
@@ -75,7 +74,7 @@ def test_sharing_is_the_same_as_equal_layers(cached: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
 
 
-def test_the_gradient_is_the_sum_over_the_layers() -> None:
+def test_the_gradient_is_the_sum_over_the_layers():
     model = shaken(small("llama", sharing="blocks")).train()
     plain, x = unshared(model).train(), tokens()
     model(x, labels=x).loss.backward()
@@ -86,7 +85,7 @@ def test_the_gradient_is_the_sum_over_the_layers() -> None:
 
 
 @pytest.mark.parametrize("head", ["untied", "tied"])
-def test_a_checkpoint_holds_each_parameter_once_and_shares_again(head: str, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_each_parameter_once_and_shares_again(head, tmp_path):
     model = shaken(small("llama", sharing="blocks", head=head, dtype=torch.float32))
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -104,7 +103,7 @@ def test_a_checkpoint_holds_each_parameter_once_and_shares_again(head: str, tmp_
     assert (again.lm_head.weight is again.model.embed_tokens.weight) == (head == "tied")
 
 
-def test_each_layer_shows_its_own_features_and_attention() -> None:
+def test_each_layer_shows_its_own_features_and_attention():
     model = shaken(small("llama", sharing="blocks"))
     model.set_attn_implementation("eager")
     given = model(tokens(), output_hidden_states=True, output_attentions=True)
@@ -113,14 +112,14 @@ def test_each_layer_shows_its_own_features_and_attention() -> None:
     assert not torch.allclose(first, second)
 
 
-def test_a_copy_shares_among_its_own_layers() -> None:
+def test_a_copy_shares_among_its_own_layers():
     model = small("llama", sharing="blocks")
     first, *others = deepcopy(model).model.layers
     assert all(shares(layer.attention, first.attention) for layer in others)
     assert first.attention.query.weight is not model.model.layers[0].attention.query.weight
 
 
-def test_a_shared_convolution_keeps_a_past_for_every_layer() -> None:
+def test_a_shared_convolution_keeps_a_past_for_every_layer():
     model, x = shaken(small("canon", sharing="blocks")), tokens()
     assert model.model.convolutions
     cache = DynamicCache(config=model.config)
@@ -144,7 +143,7 @@ class Growing(Part):
         return self.up(x)[..., : x.shape[-1]]
 
 
-def test_layers_that_are_not_alike_cannot_share() -> None:
+def test_layers_that_are_not_alike_cannot_share():
     def find(slot: str, name: str) -> type[Part]:
         return Growing if slot == "ffn" else part(slot, name)
 

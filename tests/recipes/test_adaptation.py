@@ -1,8 +1,6 @@
 """Recipes for adaptation: what is wrong in one is named, and stages are shared by what decides."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -111,17 +109,17 @@ ROWS = {"name": "a", "path": "a.json"}
         ),
     ],
 )
-def test_what_is_wrong_is_named(content: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_named(content, said):
     assert refuses(said, make_recipe, content, "my.toml").startswith("my.toml: ")
 
 
 @pytest.mark.parametrize("name", list_packaged())
-def test_recipes_of_the_package_are_recipes(name: str) -> None:
+def test_recipes_of_the_package_are_recipes(name):
     found = load_adaptation(name)
     assert found.name == name and found.about.endswith(".") and found.inferred.endswith(".")
 
 
-def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
+def test_a_setting_is_changed_in_a_table_that_was_not_there():
     found = make_recipe({**BASE, **TEXT}).change({"clean.near_duplicate_threshold": 0.5})
     assert found.clean is not None and found.clean.near_duplicate_threshold == 0.5
     with pytest.raises(
@@ -131,7 +129,7 @@ def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
         found.change({"clean.neer": 0.5})
 
 
-def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
+def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused():
     named = make_recipe({"base": {"recipe": "smoke"}})
     with pytest.raises(UserError, match=r"base\.recipe is the name 'smoke', no table; write the"):
         named.change({"base.recipe.train.max_steps": 3})
@@ -139,17 +137,17 @@ def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
     assert written is not None and written.train.max_steps == 3
 
 
-def test_the_base_is_one_run(tmp_path: Path) -> None:
+def test_the_base_is_one_run(tmp_path):
     with pytest.raises(UserError, match="compares several runs; give a recipe that trains one"):
         make_recipe({"base": {"recipe": "eight-residuals-twin"}}).training()
 
 
-def test_an_arm_sets_what_its_stages_are_and_nothing_else() -> None:
+def test_an_arm_sets_what_its_stages_are_and_nothing_else():
     other = make_recipe({**BASE, "arm": [{"name": "a", "set": {"run.threads": 2}}]})
     refuses("the arm 'a' sets run, which is the same for all arms", other.arms)
 
 
-def test_arms_share_the_stages_they_have_in_common(tmp_path: Path) -> None:
+def test_arms_share_the_stages_they_have_in_common(tmp_path):
     arms = [{"name": "a"}, {"name": "b", "set": {"pretrain.ratio": [1, 0]}}]
     stages = plan_stages(make_recipe(recipe(tmp_path, arm=arms)))
     shared = {stage.kind for stage in stages if stage.arms == ("a", "b")}
@@ -163,7 +161,7 @@ def test_arms_share_the_stages_they_have_in_common(tmp_path: Path) -> None:
         known.add(stage.key)
 
 
-def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
+def test_what_follows_goes_on_from_the_first_seed(tmp_path):
     content = recipe(tmp_path)
     content["pretrain"]["seeds"] = [5, 3]
     stages = plan_stages(make_recipe(content))
@@ -194,9 +192,7 @@ def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
         ]
     )
 )
-def test_a_setting_moves_its_stage_and_those_behind_it_alone(
-    tmp_path_factory: pytest.TempPathFactory, change: tuple[str, Any, set[str]]
-) -> None:
+def test_a_setting_moves_its_stage_and_those_behind_it_alone(tmp_path_factory, change):
     path, value, moved = change
     plain = make_recipe(recipe(tmp_path_factory.getbasetemp(), evaluate=None))
     keys = [
@@ -206,7 +202,7 @@ def test_a_setting_moves_its_stage_and_those_behind_it_alone(
     assert {kind for kind in keys[0] if keys[0][kind] != keys[1][kind]} == moved
 
 
-def test_other_words_in_a_file_move_its_stages(tmp_path: Path) -> None:
+def test_other_words_in_a_file_move_its_stages(tmp_path):
     content = recipe(tmp_path)
     before = {stage.kind: stage.key for stage in plan_stages(make_recipe(content))}
     (tmp_path / "rows.json").write_text('[{"instruction": "a", "output": "b"}]')
@@ -214,16 +210,14 @@ def test_other_words_in_a_file_move_its_stages(tmp_path: Path) -> None:
     assert before["tune"] != after["tune"] and before["pretrain"] == after["pretrain"]
 
 
-def test_a_file_is_found_in_the_data_folder_too(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_is_found_in_the_data_folder_too(tmp_path, monkeypatch):
     (tmp_path / "rows.json").write_text("[]")
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     assert find_text("rows.json") == tmp_path / "rows.json"
     refuses("there is no file or folder 'none', nor is it in the data", find_text, "none")
 
 
-def test_a_package_that_is_missing_is_named_before_anything_runs(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_package_that_is_missing_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
     content = recipe(tmp_path)
     content["evaluate"]["suite"] = "law"
@@ -231,9 +225,7 @@ def test_a_package_that_is_missing_is_named_before_anything_runs(
         plan_stages(make_recipe(content))
 
 
-def test_near_copies_need_their_package_before_anything_runs(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_near_copies_need_their_package_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
     content = recipe(tmp_path, clean={"near_duplicate_threshold": 0.8})
     with pytest.raises(
@@ -243,9 +235,7 @@ def test_near_copies_need_their_package_before_anything_runs(
     assert plan_stages(make_recipe({**content, "clean": {"near_duplicate_threshold": 0}}))
 
 
-def test_questions_that_are_not_here_are_missed_before_anything_runs(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_questions_that_are_not_here_are_missed_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     content = recipe(tmp_path)
     content["vocabulary"]["jec_qa"] = True
@@ -254,7 +244,7 @@ def test_questions_that_are_not_here_are_missed_before_anything_runs(
 
 
 @pytest.mark.parametrize(("share", "updates"), [(0.0, 0), (0.1, 10), (1.0, 100)])
-def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path: Path) -> None:
+def test_a_warmup_is_a_share_of_the_updates(share, updates, tmp_path):
     from layerlab.adaptation.trainer.arguments import section_arguments
 
     read = make_recipe({**BASE, "sft": {"sources": [ROWS], "warmup_ratio": share}})
@@ -264,7 +254,7 @@ def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path
 
 
 @pytest.mark.full
-def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
+def test_a_forecast_counts_the_rows_that_are_taken(tmp_path):
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     source = {"name": "a", "path": str(tmp_path / "rows.json"), "limit": 3}

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -97,7 +96,7 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
         ({"train.warmup_steps": 0.9}, "train.warmup_steps is 0.9, and the run has 4 updates"),
     ],
 )
-def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], said: str) -> None:
+def test_what_a_run_cannot_do_is_refused_by_its_plan(changes, said):
     recipe = make_recipe({"train": {"max_steps": 4, "batch_size": 4}, "model": SMALL})
     for good in (
         *({}, {"train.warmup_steps": 3}, {"run.num_processes": 2, "run.sharding": "fsdp"}),
@@ -114,7 +113,7 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], sa
     refuses(said, plan, recipe.change(changes), EXTENT)
 
 
-def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_is_refused_before_any_text_is_read(monkeypatch):
     rounded = {"name": "rounded", "set": {"emulate.format": "bf16"}}
     given = {
         "train": {"max_steps": 4, "mixed_precision": "bf16"},
@@ -127,7 +126,7 @@ def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPat
     refuses("on top of the emulated one", prepare, given, Path("nowhere"), progress=False)
 
 
-def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> None:
+def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to():
     section = {
         "arms": ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 2}}],
         "seeds": [1, 2],
@@ -137,6 +136,6 @@ def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> No
         plan(make_recipe({"train": train, "model": SMALL, "compare": section}), EXTENT)
 
 
-def test_it_needs_no_torch() -> None:
+def test_it_needs_no_torch():
     program = "import layerlab.recipes.checks, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

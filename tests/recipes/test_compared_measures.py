@@ -1,7 +1,5 @@
 """Names of measures: what is known is read, what is not is told with what to write."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab import UserError
@@ -17,7 +15,7 @@ from layerlab.training.monitor.readings import WORST
 from tests.training.drawn import recipe
 
 
-def test_every_form_is_read() -> None:
+def test_every_form_is_read():
     assert parse_measure("steps:2.5").loss == 2.5 and not is_watched("steps:2.5")
     assert parse_measure("peak:score").reading == "score" and is_watched("peak:score")
     assert parse_measure("spikes").kind == "spikes" and check_measure("gradient") == "gradient"
@@ -51,13 +49,13 @@ def test_every_form_is_read() -> None:
         ("", 'write "steps:2.5"'),
     ],
 )
-def test_what_is_no_measure_is_one_line(name: str, said: str) -> None:
+def test_what_is_no_measure_is_one_line(name, said):
     with pytest.raises(UserError, match="is no measure of a comparison") as told:
         recipe(measures=[name])
     assert said in str(told.value) and "\n" not in str(told.value)
 
 
-def test_what_a_monitor_reads_needs_one() -> None:
+def test_what_a_monitor_reads_needs_one():
     with pytest.raises(UserError, match=r"write \[monitor\] interval = 10"):
         recipe(measures=["steps:2", "spikes"])
     assert recipe(measures=["steps:2"]).compare.measures == ("steps:2",)
@@ -66,7 +64,7 @@ def test_what_a_monitor_reads_needs_one() -> None:
 RUN = {"run": ["python", "score.py", "{model}"]}
 
 
-def test_a_command_that_is_a_measure_is_declared_and_told_its_model() -> None:
+def test_a_command_that_is_a_measure_is_declared_and_told_its_model():
     found = recipe(measures=["command:own"], commands={"own": RUN}).compare
     assert found.scored == ("command:own",) and found.is_higher_better("command:own")
     assert not found.is_higher_better("loss") and not found.is_higher_better("steps:2")
@@ -82,7 +80,7 @@ def test_a_command_that_is_a_measure_is_declared_and_told_its_model() -> None:
         recipe(measures=["command:own"], commands={"own": {**RUN, "better": "more"}})
 
 
-def test_two_measures_have_no_place_in_common() -> None:
+def test_two_measures_have_no_place_in_common():
     claim = {"source": "Own", "statement": "a", "relation": "better", "arm": "gpt2"}
     with pytest.raises(UserError, match=r"of which only one can be kept as 'suite:own.yaml'"):
         recipe(measures=["suite:a/own.yaml", "suite:b/own.yaml"])
@@ -94,14 +92,12 @@ def test_two_measures_have_no_place_in_common() -> None:
     assert both.compare.scored == ("suite:piqa",)
 
 
-def test_what_is_read_of_a_finished_model_needs_one() -> None:
+def test_what_is_read_of_a_finished_model_needs_one():
     with pytest.raises(UserError, match=r"write \[run\] save_model = true"):
         recipe(measures=["suite:piqa"]).change({"run.save_model": False})
 
 
-def test_files_of_scores_lie_beside_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_scores_lie_beside_the_recipe(tmp_path, monkeypatch):
     folder = tmp_path / "recipes"
     folder.mkdir()
     for name in ("own.yaml", "two.yaml", "score.py", "python"):

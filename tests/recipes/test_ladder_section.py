@@ -13,7 +13,7 @@ def recipe(ladder: Any, **compare: Any) -> TrainingRecipe:
     return make_recipe({"train": {"max_steps": 40}, "compare": section, "ladder": ladder})
 
 
-def test_sizes_are_numbers_or_words_with_a_prefix() -> None:
+def test_sizes_are_numbers_or_words_with_a_prefix():
     found = recipe({"sizes": ["1M", 3e6, "10.5 M", "0.1B"], "beyond": ["1 B"]}).ladder
     assert found is not None and found.sizes == (1e6, 3e6, 10.5e6, 1e8) and found.beyond == (1e9,)
     assert found.steps == 4
@@ -21,7 +21,7 @@ def test_sizes_are_numbers_or_words_with_a_prefix() -> None:
     assert again.ladder is not None and again.ladder.sizes == (1e6, 2e6)
 
 
-def test_a_count_takes_the_place_of_sizes_and_leaves_the_rest() -> None:
+def test_a_count_takes_the_place_of_sizes_and_leaves_the_rest():
     given = recipe({"sizes": ["1M", "2M"], "tokens_per_parameter": 5})
     found = given.change({"ladder.count": 3}).ladder
     assert found is not None and found.sizes is None and found.steps == 3
@@ -30,12 +30,12 @@ def test_a_count_takes_the_place_of_sizes_and_leaves_the_rest() -> None:
     assert bare is not None and (bare.steps, bare.ratio) == (3, 3.0)
 
 
-def test_one_that_extends_may_give_a_count_in_place_of_sizes() -> None:
+def test_one_that_extends_may_give_a_count_in_place_of_sizes():
     given = make_recipe({"extends": "ladder-pangu", "ladder": {"count": 2}}).ladder
     assert given is not None and given.sizes is None and given.steps == 2
 
 
-def test_a_ladder_is_no_part_of_what_decides_a_run() -> None:
+def test_a_ladder_is_no_part_of_what_decides_a_run():
     given = recipe({"count": 2})
     assert given.hash() == given.change({"ladder": None}).hash()
     assert "ladder" not in given.decisive()
@@ -73,18 +73,18 @@ def test_a_ladder_is_no_part_of_what_decides_a_run() -> None:
         ({"count": 3}, {"looks": [2, 3]}, "compare.looks stops a comparison early"),
     ],
 )
-def test_what_no_ladder_can_be_is_one_line(ladder: Any, compare: Any, words: str) -> None:
+def test_what_no_ladder_can_be_is_one_line(ladder, compare, words):
     with pytest.raises(UserError) as error:
         recipe(ladder, **compare)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_unequal_tokens_may_be_declared() -> None:
+def test_unequal_tokens_may_be_declared():
     given = {"sizes": ["1M", "2M"], "tokens": [20_000_000, 20_000_000], "unequal_tokens": True}
     assert recipe(given).ladder is not None
 
 
-def test_a_ladder_needs_arms_and_a_length_that_does_not_hang_on_the_text() -> None:
+def test_a_ladder_needs_arms_and_a_length_that_does_not_hang_on_the_text():
     with pytest.raises(UserError, match="the recipe has no compare section; write"):
         make_recipe({"train": {"max_steps": 4}, "ladder": {"count": 3}})
     with pytest.raises(UserError, match="num_train_epochs is the length of one size"):

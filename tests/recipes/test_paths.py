@@ -35,24 +35,22 @@ def texts(file: str) -> list[str]:
     return [one.text for one in (*recipe.data.sources, *recipe.data.eval_sources)] + [other["text"]]
 
 
-def test_a_text_beside_the_recipe_is_named_from_the_working_folder(place: Path) -> None:
+def test_a_text_beside_the_recipe_is_named_from_the_working_folder(place):
     near = str(Path("..") / "own.txt")
     assert texts("../mine.toml") == [near, "python-docs", "hf:own", "no.txt", near, near]
 
 
-def test_the_working_folder_comes_first(place: Path) -> None:
+def test_the_working_folder_comes_first(place):
     (place / "work" / "own.txt").write_text("text")
     assert texts("../mine.toml")[0] == "own.txt"
 
 
-def test_a_recipe_used_from_its_own_folder_is_as_it_was_written(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_used_from_its_own_folder_is_as_it_was_written(place, monkeypatch):
     monkeypatch.chdir(place)
     assert texts("mine.toml")[0] == "own.txt"
 
 
-def test_a_text_of_the_recipe_that_another_extends_lies_beside_that_one(place: Path) -> None:
+def test_a_text_of_the_recipe_that_another_extends_lies_beside_that_one(place):
     (place / "work" / "more").mkdir()
     file = place / "work" / "more" / "next.toml"
     file.write_text('extends = "../../mine.toml"\n[train]\nmax_steps = 3\n')

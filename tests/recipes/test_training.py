@@ -157,7 +157,7 @@ def test_a_file_that_is_no_toml_is_told_so(tmp_path):
     assert load_recipe(file).name == "mine"
 
 
-def test_the_sweep_at_the_source_size_has_the_runs_at_the_source_rate() -> None:
+def test_the_sweep_at_the_source_size_has_the_runs_at_the_source_rate():
     swept, source = load_recipe("eight-residuals-rates"), load_recipe("eight-residuals")
     assert swept.model == source.model and swept.data == source.data
     assert swept.compare.arms == source.compare.arms and len(swept.compare.arms) == 8
@@ -171,7 +171,7 @@ def test_the_sweep_at_the_source_size_has_the_runs_at_the_source_rate() -> None:
 
 
 @pytest.mark.parametrize("name", ["eight-residuals", "eight-residuals-rates", "pangu-h100"])
-def test_a_comparison_on_one_gpu_keeps_no_models_that_nothing_reads(name: str) -> None:
+def test_a_comparison_on_one_gpu_keeps_no_models_that_nothing_reads(name):
     found = load_recipe(name)
     assert found.run.device == "cuda" and not found.run.save_model
     assert not found.compare.measures

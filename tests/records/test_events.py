@@ -30,7 +30,7 @@ def texts(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in lines]
 
 
-def test_events_wait_for_room_and_come_in_order_and_once(tmp_path: Path) -> None:
+def test_events_wait_for_room_and_come_in_order_and_once(tmp_path):
     journal = EventLog(tmp_path, 0)
     journal.write("note", 1, text="before")
     # A part of the next line still finds room.
@@ -45,7 +45,7 @@ def test_events_wait_for_room_and_come_in_order_and_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: bool) -> None:
+def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path, kept):
     if kept:
         (tmp_path / "checkpoints" / "step-00000120").mkdir(parents=True)
     journal = EventLog(tmp_path, 0)
@@ -66,14 +66,14 @@ def test_a_checkpoint_finds_no_room_and_the_user_is_told(tmp_path: Path, kept: b
     assert texts(tmp_path) == ["before", "again"]
 
 
-def test_what_room_does_not_mend_is_told_at_once(tmp_path: Path) -> None:
+def test_what_room_does_not_mend_is_told_at_once(tmp_path):
     journal = EventLog(tmp_path, 0)
     (tmp_path / FILE).unlink()
     with pytest.raises(UserError, match="No such file or directory; make room there"):
         journal.write("note", 1, text="lost")
 
 
-def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path: Path) -> None:
+def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path):
     journal = EventLog(tmp_path, 0)
     for update in (1, 2):
         journal.write("note", update, text="caf\u00e9")
@@ -106,9 +106,7 @@ def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path: Path) 
         (None, "0 of the 2 events in events.jsonl that it relies on are left"),
     ],
 )
-def test_what_became_of_the_events_of_a_checkpoint_is_said(
-    tmp_path: Path, content: str | None, said: str
-) -> None:
+def test_what_became_of_the_events_of_a_checkpoint_is_said(tmp_path, content, said):
     mark = {"events": 2, "journal": hashlib.sha256(b'{"update":1}\n{"update":2}\n').hexdigest()}
     (tmp_path / FILE).write_text('{"update":1}\n{"update":2}\n')
     assert find_misfit(tmp_path, mark) is None
@@ -118,7 +116,7 @@ def test_what_became_of_the_events_of_a_checkpoint_is_said(
     assert (found := find_misfit(tmp_path, mark)) is not None and said in found
 
 
-def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path: Path) -> None:
+def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path):
     (tmp_path / FILE).mkdir()
     assert "which it relies on, cannot be read (Is a directory)" in (
         find_misfit(tmp_path, {"events": 1}) or ""
@@ -129,7 +127,7 @@ def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path: Path) -> 
         EventLog(tmp_path, 0)
 
 
-def test_a_copy_by_hard_links_does_not_change_with_the_run(tmp_path: Path) -> None:
+def test_a_copy_by_hard_links_does_not_change_with_the_run(tmp_path):
     journal, copy = EventLog(tmp_path / "run", 0), tmp_path / "copy.jsonl"
     for update in range(5):
         journal.write("train", update)

@@ -1,7 +1,6 @@
 """The last update of a journal, read from its end and no further than that."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ def event(kind: str, update: int) -> str:
     return json.dumps({"kind": kind, "update": update}) + "\n"
 
 
-def test_the_last_update_stands_before_other_events_and_lines_that_are_cut_off(
-    tmp_path: Path,
-) -> None:
+def test_the_last_update_stands_before_other_events_and_lines_that_are_cut_off(tmp_path):
     journal = tmp_path / "events.jsonl"
     deep = "[" * 9_999 + "\n"
     journal.write_text(event("train", 1) + event("train", 2) + event("note", 2) + deep + '{"ki')
@@ -23,7 +20,7 @@ def test_the_last_update_stands_before_other_events_and_lines_that_are_cut_off(
 
 
 @pytest.mark.full
-def test_only_the_end_of_a_journal_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_journal_is_read(tmp_path):
     journal = tmp_path / "events.jsonl"
     journal.write_text(event("train", 1) + event("note", 1) * (MOST // 20))
     assert last_update(journal) is None

@@ -10,7 +10,7 @@ import pytest
 from layerlab.records.json_values import json_values
 
 
-def test_content_is_what_json_reads_back() -> None:
+def test_content_is_what_json_reads_back():
     content = MappingProxyType(
         {1: (1, 2.5, None, True), "a": {"b"}, "n": np.arange(2), "p": Path("x"), "\ud800": np.True_}
     )
@@ -21,7 +21,7 @@ def test_content_is_what_json_reads_back() -> None:
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64])
-def test_what_is_no_number_is_none_and_infinities_are_told_apart_or_not(kind: type) -> None:
+def test_what_is_no_number_is_none_and_infinities_are_told_apart_or_not(kind):
     given = [kind("nan"), kind("inf"), kind("-inf")]
     assert json_values(given) == [None, "Infinity", "-Infinity"]
     assert json_values(given, infinities=False) == [None] * 3

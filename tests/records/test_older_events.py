@@ -63,7 +63,7 @@ def test_a_run_that_was_resumed_by_a_newer_layerlab_is_read_as_one():
 @pytest.mark.full
 @settings(max_examples=40)
 @given(st.lists(EVENTS))
-def test_no_event_is_lost_and_none_that_is_not_a_monitors_is_changed(events: list[dict[str, Any]]):
+def test_no_event_is_lost_and_none_that_is_not_a_monitors_is_changed(events):
     found = list(renumber(events))
     assert len(found) == len(events)
     for one, event in zip(found, events, strict=True):

@@ -1,7 +1,5 @@
 """JSON, values and seals: what was changed is noticed; all that is wrong is one kind of error."""
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -27,14 +25,14 @@ TABLES = st.dictionaries(st.text(min_size=1, max_size=4).filter(lambda one: one 
 
 @pytest.mark.full
 @given(TABLES, st.binary(max_size=20))
-def test_what_was_sealed_comes_back(content: dict[str, Any], beside: bytes) -> None:
+def test_what_was_sealed_comes_back(content, beside):
     assert unseal(seal(content, beside), beside) == content
 
 
 @pytest.mark.full
 @settings(max_examples=40)
 @given(TABLES, TABLES, st.binary(max_size=9), st.binary(max_size=9))
-def test_whatever_else_is_refused(one: Any, other: Any, beside: bytes, changed: bytes) -> None:
+def test_whatever_else_is_refused(one, other, beside, changed):
     whole = seal(one, beside)
     if other != one:
         with pytest.raises(ValueError, match="not what was written"):
@@ -55,14 +53,14 @@ def test_whatever_else_is_refused(one: Any, other: Any, beside: bytes, changed: 
         (check_text, {"\ud83d": 1}, "half of a surrogate pair"),
     ],
 )
-def test_what_cannot_be_read_is_refused(read: Any, content: Any, said: str) -> None:
+def test_what_cannot_be_read_is_refused(read, content, said):
     with pytest.raises(ValueError, match=said):
         read(content)
 
 
 @given(st.text(max_size=40))
 @pytest.mark.parametrize("read", [json_of, toml_of, literal_of])
-def test_any_text_is_a_value_or_one_kind_of_error(read: Any, text: str) -> None:
+def test_any_text_is_a_value_or_one_kind_of_error(read, text):
     try:
         read(text)
     except ValueError as error:
@@ -71,6 +69,6 @@ def test_any_text_is_a_value_or_one_kind_of_error(read: Any, text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 @example('\u202e\x7f\x1b\U000e0001"\\')
-def test_a_quoted_text_is_read_as_it_was_and_can_be_seen(text: str) -> None:
+def test_a_quoted_text_is_read_as_it_was_and_can_be_seen(text):
     quoted = quote_toml(text)
     assert quoted.isprintable() and toml_of(f"a = {quoted}") == {"a": text}

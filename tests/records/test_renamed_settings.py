@@ -38,7 +38,7 @@ slots = 1
 """
 
 
-def test_every_name_of_today_is_a_setting_and_none_of_0_1_is() -> None:
+def test_every_name_of_today_is_a_setting_and_none_of_0_1_is():
     schemas = [
         kind.model_json_schema() for kind in (training.TrainingRecipe, adaptation.AdaptationRecipe)
     ]
@@ -53,7 +53,7 @@ def test_every_name_of_today_is_a_setting_and_none_of_0_1_is() -> None:
         assert not {old for old in names} & set(names.values())
 
 
-def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path: Path) -> None:
+def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path):
     (tmp_path / "old.toml").write_text(OLD)
     with pytest.warns(FutureWarning, match=r"data\.vocab is now called data\.vocab_size and"):
         found = training.load_recipe(tmp_path / "old.toml")
@@ -69,12 +69,12 @@ def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path: Path) -> None:
         assert found.change({"train.rate": 2e-3}).train.learning_rate == 2e-3
 
 
-def test_a_setting_under_both_names_is_refused() -> None:
+def test_a_setting_under_both_names_is_refused():
     with pytest.raises(UserError, match="given under its older name 'updates' too; leave one out"):
         training.make_recipe({"train": {"updates": 3, "max_steps": 4}})
 
 
-def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
+def test_the_command_says_it_in_one_line(tmp_path):
     (tmp_path / "old.toml").write_text("[train]\nupdates = 2\n[model]\nwidth = 0\n")
     done = python("-m", "layerlab", "train", "old.toml", "--plan", cwd=tmp_path)
     first, second = done.stderr.splitlines()
@@ -82,7 +82,7 @@ def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
     assert second.startswith("layerlab: ") and "model.width is 0" in second and done.returncode == 2
 
 
-def test_names_come_back() -> None:
+def test_names_come_back():
     for place, names in NAMES.items():
         table = {old: number for number, old in enumerate(names)}
         for part in reversed(place.replace("sft", "tune").split(".") if place else []):
@@ -95,7 +95,7 @@ def test_names_come_back() -> None:
 
 
 @pytest.mark.full
-def test_a_run_of_0_1_keeps_its_folder() -> None:
+def test_a_run_of_0_1_keeps_its_folder():
     """Its name ends in a hash of recipe and text; what is matched brings more, and is left out."""
     seen = 0
     for place in (ROOT / "docs" / "results").glob("*/manifests.parquet"):
@@ -113,7 +113,7 @@ def test_a_run_of_0_1_keeps_its_folder() -> None:
     assert seen > 20
 
 
-def test_a_run_from_before_a_setting_is_compared_with_one_of_today() -> None:
+def test_a_run_from_before_a_setting_is_compared_with_one_of_today():
     """It did what is the default now, and differs in nothing."""
     recipe = training.make_recipe({"train": {"max_steps": 3}})
     manifest = {"run": "a", "arm": "llama", "recipe": recipe.decisive()}

@@ -34,7 +34,7 @@ def changed(folder: Path, change: Any) -> None:
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
 
 
-def test_what_was_written_is_read(folder: Path, tmp_path: Path) -> None:
+def test_what_was_written_is_read(folder, tmp_path):
     found = read_result(folder)
     assert found is not None and found["nats"] == 3.5 and len(found["digest"]) == 64
     assert read_result(tmp_path) is None
@@ -45,7 +45,7 @@ def test_what_was_written_is_read(folder: Path, tmp_path: Path) -> None:
     assert read_result(folder) == found
 
 
-def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
+def test_a_run_that_diverged_says_so(tmp_path):
     one = record(RUN, 3.5, diverged="the loss is nan at update 3")
     assert read_result(write(tmp_path, one))["nats"] is None
 
@@ -63,9 +63,7 @@ def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
         ({"flops": 7.0}, "its flops is 7.0, and the last evaluation in events.jsonl has"),
     ],
 )
-def test_without_a_digest_it_is_held_against_what_lies_beside_it(
-    change: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_without_a_digest_it_is_held_against_what_lies_beside_it(change, said, tmp_path):
     """As results of 0.1 are."""
     folder = write(tmp_path, record(RUN, 3.5))
     file = folder / "result.json"
@@ -77,7 +75,7 @@ def test_without_a_digest_it_is_held_against_what_lies_beside_it(
     refuses(re.escape(said), read_result, folder)
 
 
-def test_the_first_loss_is_that_of_the_journal(tmp_path: Path) -> None:
+def test_the_first_loss_is_that_of_the_journal(tmp_path):
     folder = write(tmp_path, record(RUN, 3.5))
     file, journal = folder / "result.json", folder / "events.jsonl"
     result = json.loads(file.read_text())
@@ -89,7 +87,7 @@ def test_the_first_loss_is_that_of_the_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["result.json", "manifest.json", "events.jsonl"])
-def test_a_pipe_in_a_run_s_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_pipe_in_a_run_s_folder_is_refused(name, tmp_path):
     folder = write(tmp_path, record(RUN, 3.5))
     (folder / name).unlink()
     os.mkfifo(folder / name)
@@ -97,7 +95,7 @@ def test_a_pipe_in_a_run_s_folder_is_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["result.json", "manifest.json", "events.jsonl"])
-def test_whatever_is_changed_is_noticed(name: str, folder: Path) -> None:
+def test_whatever_is_changed_is_noticed(name, folder):
     file = folder / name
     before = file.read_text()
     for change in (
@@ -112,7 +110,7 @@ def test_whatever_is_changed_is_noticed(name: str, folder: Path) -> None:
     assert read_result(folder) is not None
 
 
-def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path: Path) -> None:
+def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path):
     place = write(tmp_path, record(RUN, 3.5))
     assert read_result(place) is not None
     with (place / "events.jsonl").open("ab") as file:
@@ -143,7 +141,7 @@ def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path: Path) 
         ({"updates": 10**5000}, "4300 digits"),
     ],
 )
-def test_what_does_not_fit_is_one_line(change: Any, said: str, folder: Path) -> None:
+def test_what_does_not_fit_is_one_line(change, said, folder):
     if change.get("updates"):
         file = folder / "result.json"
         file.write_text(file.read_text().replace('"updates": 30', f'"updates": {"9" * 5000}'))
@@ -161,7 +159,7 @@ VALUES = st.recursive(
 
 
 @given(st.data())
-def test_no_value_of_any_field_is_a_traceback(data: st.DataObject) -> None:
+def test_no_value_of_any_field_is_a_traceback(data):
     """And none that changes what a verdict stands on is believed."""
     import tempfile
 

@@ -1,7 +1,6 @@
 """Folders of runs are read as they are, and damaged ones are named."""
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.training.drawn import recipe, record, runs, write
 RUN = runs(recipe())[0]
 
 
-def test_a_run_is_read_back(tmp_path: Path) -> None:
+def test_a_run_is_read_back(tmp_path):
     given = record(RUN, 3.5)
     found = read_record(write(tmp_path, given))
     assert found == given
@@ -20,7 +19,7 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
     assert found.finished and found.diverged is None and found.value("nats") == 3.5
 
 
-def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path):
     folder = write(tmp_path, RunRecord(manifest=record(RUN, 3.5).manifest, events=()))
     (folder / "events.jsonl").write_text('{"kind":"train","update":1,"loss":5.0}\n{"kind":"tr')
     found = read_record(folder)
@@ -28,7 +27,7 @@ def test_a_run_that_goes_on_has_no_result_and_its_last_line_may_be_cut(tmp_path:
     assert [event["update"] for event in found.events] == [1]
 
 
-def test_a_divergence_is_declared_and_never_inferred() -> None:
+def test_a_divergence_is_declared_and_never_inferred():
     given = record(RUN, 3.5)
     unsaid = {**(given.result or {}), "nats": math.nan}
     assert RunRecord(manifest=given.manifest, result=unsaid).diverged is None
@@ -36,7 +35,7 @@ def test_a_divergence_is_declared_and_never_inferred() -> None:
     assert record(RUN, None).diverged is None
 
 
-def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_has_not_begun(tmp_path):
     assert read_record(tmp_path) is None
     refuses("no folder of a run at", read_record, tmp_path / "nothing")
 
@@ -53,14 +52,14 @@ def test_a_folder_without_a_manifest_has_not_begun(tmp_path: Path) -> None:
         ("events.jsonl", "", "the last evaluation in events.jsonl has None"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str) -> None:
+def test_a_damaged_file_is_named(tmp_path, file, text, said):
     folder = write(tmp_path, record(RUN, 3.5))
     (folder / file).write_text(text)
     told = refuses(said, read_record, folder)
     assert str(folder) in told and file in told
 
 
-def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path):
     folder = write(tmp_path, record(RUN, 3.5))
     (folder / "events.jsonl").rename(folder / "kept")
     (folder / "events.jsonl").mkdir()

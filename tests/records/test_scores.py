@@ -3,7 +3,6 @@
 import functools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def scored(*worth: float, **given: Any) -> ModelScore:
     return ModelScore(**{"score": score, "asked": "x", "seconds": 1.0, "parts": [part], **given})
 
 
-def test_scores_come_back_as_they_were_and_lie_side_by_side(tmp_path: Path) -> None:
+def test_scores_come_back_as_they_were_and_lie_side_by_side(tmp_path):
     assert read_scores(tmp_path, RESULT) == {}
     write_score(tmp_path, RESULT, "suite:own", scored(1.0, 0.0))
     write_score(tmp_path, RESULT, "command:own", scored(3.5))
@@ -34,7 +33,7 @@ def test_scores_come_back_as_they_were_and_lie_side_by_side(tmp_path: Path) -> N
     assert read_scores(tmp_path, None) == {}, "a run without a result has no finished model"
 
 
-def test_scores_of_other_weights_or_another_run_are_refused(tmp_path: Path) -> None:
+def test_scores_of_other_weights_or_another_run_are_refused(tmp_path):
     write_score(tmp_path, RESULT, "suite:own", scored(1.0, 0.0))
     for name, value in (("weights", "b" * 32), ("run", "llama-s2")):
         with pytest.raises(UserError, match=f"is not believed: its {name} is not that of the") as e:
@@ -42,7 +41,7 @@ def test_scores_of_other_weights_or_another_run_are_refused(tmp_path: Path) -> N
         assert "delete it and type layerlab compare again" in str(e.value)
 
 
-def test_a_changed_file_is_refused_and_so_is_one_that_was_sealed_anew(tmp_path: Path) -> None:
+def test_a_changed_file_is_refused_and_so_is_one_that_was_sealed_anew(tmp_path):
     write_score(tmp_path, RESULT, "suite:own", scored(1.0, 0.0))
     file = tmp_path / SCORES
     whole = json.loads(file.read_text("utf-8"))
@@ -66,7 +65,7 @@ def test_a_changed_file_is_refused_and_so_is_one_that_was_sealed_anew(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"schema": 1}', "\x00", "[" * 10_000])
-def test_what_is_no_file_of_scores_is_one_line(text: str, tmp_path: Path) -> None:
+def test_what_is_no_file_of_scores_is_one_line(text, tmp_path):
     (tmp_path / SCORES).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="is not believed") as told:
         read_scores(tmp_path, RESULT)
@@ -83,9 +82,7 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 @pytest.mark.parametrize("junk", [None, [], {}, "x", -1, 2, 1e300, True, "\ud800", ["a", {}]])
-def test_whatever_stands_in_a_sealed_file_is_believed_or_one_line(
-    junk: Any, tmp_path: Path
-) -> None:
+def test_whatever_stands_in_a_sealed_file_is_believed_or_one_line(junk, tmp_path):
     write_score(tmp_path, RESULT, "suite:own", scored(1.0, 0.0))
     file = tmp_path / SCORES
     whole = unseal(json.loads(file.read_text("utf-8")))

@@ -30,7 +30,7 @@ from tests.report.race import single
 from tests.report.sample import sample
 from tests.report.test_chinese import proved, raced
 from tests.report.test_density_view import weighed
-from tests.report.window import DESKTOP, PHONE, Open
+from tests.report.window import DESKTOP, PHONE
 
 pytestmark = pytest.mark.full
 
@@ -87,7 +87,7 @@ def open_all(page: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_breaks_a_rule(window: Open, name: str) -> None:
+def test_no_page_breaks_a_rule(window, name):
     page = window(PAGES[name](), viewport=DESKTOP)
     open_all(page)
     assert violations(page) == []
@@ -97,14 +97,14 @@ def test_no_page_breaks_a_rule(window: Open, name: str) -> None:
 
 
 @pytest.mark.full
-def test_what_a_finding_and_a_head_open_breaks_no_rule(window: Open) -> None:
+def test_what_a_finding_and_a_head_open_breaks_no_rule(window):
     page = window(PAGES["inspect"](), viewport=DESKTOP)
     page.get_by_role("button", name="Show its attention map").first.click()
     page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
     assert violations(page) == []
 
 
-def test_axe_finds_what_is_wrong(window: Open) -> None:
+def test_axe_finds_what_is_wrong(window):
     text = PAGES["vocabulary"]()
     assert violations(window(text)) == []
     found = violations(window(text.replace('<html lang="en">', "<html>")))

@@ -6,7 +6,6 @@ import pytest
 
 from tests.report.sample import sample
 from tests.report.test_browser import show
-from tests.report.window import Open
 
 pytestmark = pytest.mark.full
 
@@ -34,7 +33,7 @@ def apart():
     return report
 
 
-def test_five_bounds_have_five_dashes_and_the_key_names_each(opened: Open):
+def test_five_bounds_have_five_dashes_and_the_key_names_each(opened):
     section = show(opened(apart()), "spectrum")
     key = key_dashes(section)
     assert len(key) == len(set(key)) == 5
@@ -45,7 +44,7 @@ def test_five_bounds_have_five_dashes_and_the_key_names_each(opened: Open):
 
 
 @pytest.mark.full
-def test_of_several_models_a_bound_has_the_colour_of_its_model(opened: Open):
+def test_of_several_models_a_bound_has_the_colour_of_its_model(opened):
     section = show(opened(apart()), "spectrum")
     colours = section.locator("[data-part=lines] .scatterlayer path.js-line").evaluate_all(
         """nodes => nodes.map((n) => [n.style.strokeDasharray, n.style.stroke])
@@ -56,7 +55,7 @@ def test_of_several_models_a_bound_has_the_colour_of_its_model(opened: Open):
 
 
 @pytest.mark.full
-def test_a_bound_on_the_line_itself_shows_no_dash_in_the_key(opened: Open):
+def test_a_bound_on_the_line_itself_shows_no_dash_in_the_key(opened):
     report = sample(["a"])
     data = report["frames"]["spectrum"]["data"]
     data["upper"] = list(data["norm"])
@@ -66,7 +65,7 @@ def test_a_bound_on_the_line_itself_shows_no_dash_in_the_key(opened: Open):
     assert entry.locator("svg.dash").count() == 0
 
 
-def test_a_bound_ten_times_above_the_readings_is_shown_in_powers(opened: Open):
+def test_a_bound_ten_times_above_the_readings_is_shown_in_powers(opened):
     report = sample(["a"])
     data = report["frames"]["gain"]["data"]
     data["bound"] = [40 * v for v in data["measured"]]
@@ -76,12 +75,12 @@ def test_a_bound_ten_times_above_the_readings_is_shown_in_powers(opened: Open):
 
 
 @pytest.mark.full
-def test_a_bound_near_the_readings_is_not(opened: Open):
+def test_a_bound_near_the_readings_is_not(opened):
     report = sample(["a"])
     assert not show(opened(report), "gain").get_by_label("log scale").is_checked()
 
 
-def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened: Open):
+def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened):
     report = sample(["a"])
     data = report["frames"]["gain"]["data"]
     data["bound"] = [2 * v for v in data["measured"]]
@@ -91,13 +90,13 @@ def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened
 
 
 @pytest.mark.full
-def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened: Open):
+def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened):
     verdicts = show(opened(sample(["a"])), "spectrum").locator(".verdicts")
     line = verdicts.locator("li").filter(has_text="row_lower")
     assert "the bound is 80 % of the readings" in line.inner_text()
 
 
-def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opened: Open):
+def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opened):
     report = sample(["a", "b"], layers=2, heads=2, sequences=1)
     data = report["frames"]["querykey"]["data"]
     data["condition"][1] = "Infinity"
@@ -113,7 +112,7 @@ def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opene
 
 
 @pytest.mark.full
-def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened: Open):
+def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened):
     report = sample(["a", "b"], layers=2, sequences=1)
     data = report["frames"]["lipschitz"]["data"]
     data["residual"] = [0.3 if m == "a" else 0.01 for m in data["model"]]
@@ -127,7 +126,7 @@ def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened
 
 
 @pytest.mark.full
-def test_a_model_of_one_layer_stands_in_the_middle_and_the_axis_says_so(opened: Open):
+def test_a_model_of_one_layer_stands_in_the_middle_and_the_axis_says_so(opened):
     page = opened(sample(["a", "b"], layers=[1, 5]))
     section = show(page, "spectrum")
     assert (

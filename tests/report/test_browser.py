@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from layerlab.report.results.report import Report
 from tests.report.reading import content, frames
 from tests.report.sample import HOSTILE, attention_detail, sample
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 pytestmark = pytest.mark.full
 
@@ -39,7 +39,7 @@ def header(section: Any, title: str) -> Any:
     )
 
 
-def test_every_measure_draws_a_line_with_its_points_once_it_comes_into_view(opened: Open):
+def test_every_measure_draws_a_line_with_its_points_once_it_comes_into_view(opened):
     report = sample(layers=3, sequences=2)
     page = opened(report)
     assert page.locator("section#gain[data-drawn]").count() == 0
@@ -54,7 +54,7 @@ def test_every_measure_draws_a_line_with_its_points_once_it_comes_into_view(open
     assert page.locator("#glance polyline").count() == 3 * len(report["measures"])
 
 
-def test_a_measure_without_layers_has_bars_at_a_glance(opened: Open):
+def test_a_measure_without_layers_has_bars_at_a_glance(opened):
     whole = Report(content(), frames()).to_dict()
     page = opened(whole)
     assert page.locator("#glance a").count() == len(whole["measures"])
@@ -65,7 +65,7 @@ def test_a_measure_without_layers_has_bars_at_a_glance(opened: Open):
     assert [float(said[-3]), float(said[-1])] == pytest.approx([min(shares), max(shares)], rel=1e-3)
 
 
-def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Open):
+def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened):
     report = sample(["a"])
     data = report["frames"]["spectrum"]["data"]
     for index, layer in enumerate(data["layer"]):
@@ -84,7 +84,7 @@ def test_a_bound_is_dashed_and_a_violation_is_flagged_with_its_layer(opened: Ope
     assert "token_bound" not in section.locator("[data-part=key]").inner_text()
 
 
-def test_a_table_sorts_by_click_and_by_keyboard_with_missing_values_last(opened: Open):
+def test_a_table_sorts_by_click_and_by_keyboard_with_missing_values_last(opened):
     report = sample(["a"])
     data = report["frames"]["stream"]["data"]
     for index, layer in enumerate(data["layer"]):
@@ -106,7 +106,7 @@ def test_a_table_sorts_by_click_and_by_keyboard_with_missing_values_last(opened:
     assert downward == [*reversed(upward[:-1]), "–"]
 
 
-def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
+def test_the_model_switch_filters_plots_maps_tables_and_findings(opened):
     report = sample(["a", "b", "c"], layers=3, sequences=2)
     page = opened(report)
     section = show(page, "querykey")
@@ -126,7 +126,7 @@ def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
 
 
 @pytest.mark.full
-def test_quantity_and_place_are_chosen_from_lists(opened: Open):
+def test_quantity_and_place_are_chosen_from_lists(opened):
     page = opened(sample(["a"]))
     section = show(page, "diversity")
     before = section.locator(".plot path.js-line").first.get_attribute("d")
@@ -138,7 +138,7 @@ def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     assert "pairwise cosine" in section.locator("[data-part=meaning]").inner_text()
 
 
-def test_a_finding_opens_the_curve_of_its_quantity_with_its_threshold(opened: Open):
+def test_a_finding_opens_the_curve_of_its_quantity_with_its_threshold(opened):
     report = sample(["a"])
     report["findings"][0] |= {"column": "logit_max", "threshold": 100.0}
     report["findings"][1] |= {"measure": "diversity", "column": "cosine", "kind": "ffn"}
@@ -169,7 +169,7 @@ def axis_marks(section: Any) -> list[str]:
         pytest.param(10.0, {"1", "10", "100", "1,000"}, id="wide", marks=pytest.mark.full),
     ],
 )
-def test_a_scale_in_powers_has_numbers_in_full(opened: Open, factor: float, marks: set[str]):
+def test_a_scale_in_powers_has_numbers_in_full(opened, factor, marks):
     report = sample(["a"], layers=4)
     data = report["frames"]["stream"]["data"]
     data["norm"] = [factor ** (layer + 1) for layer in data["layer"]]
@@ -179,13 +179,13 @@ def test_a_scale_in_powers_has_numbers_in_full(opened: Open, factor: float, mark
     assert all(float(mark.replace(",", "")) > 0 for mark in axis_marks(section))
 
 
-def test_every_tile_names_its_quantity(opened: Open):
+def test_every_tile_names_its_quantity(opened):
     page = opened(sample(["a"]))
     said = page.locator(".glance a[href='#stream'] small").inner_text()
     assert said.startswith("norm\n") and "→" in said
 
 
-def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened: Open):
+def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened):
     report = sample(layers=3, sequences=2)
     page = opened(report)
     page.keyboard.press("Tab")
@@ -217,7 +217,7 @@ def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened
 
 
 @pytest.mark.full
-def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened: Open):
+def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened):
     report = sample(["a"])
     shown = [*range(4), *range(251, 255), 449]
     detail = attention_detail("a", [f"w{position}" for position in shown])
@@ -241,7 +241,7 @@ def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(ope
     assert cells[5][3] is not None
 
 
-def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
+def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
     report = sample([name])
     words = [HOSTILE, "<img/src=x onerror=window.__pwned=1>", "<b>bold</b>", "&lt;i&gt;"] * 4
@@ -267,7 +267,7 @@ def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.full), "dark"])
-def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, scheme: str):
+def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened, scheme):
     page = opened(sample(["a"]), color_scheme=scheme)
 
     def darkness() -> bool:
@@ -289,7 +289,7 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
 
 
 @pytest.mark.full
-def test_a_phone_never_scrolls_sideways(opened: Open):
+def test_a_phone_never_scrolls_sideways(opened):
     names = ["a-model-with-quite-a-long-name-" * 3, "b", "c"]
     report = sample(names, layers=24, heads=12, sequences=1)
     page = opened(report, viewport=PHONE, has_touch=True, is_mobile=True)
@@ -329,7 +329,7 @@ def empty_columns() -> dict[str, Any]:
         ),
     ],
 )
-def test_unusual_reports_draw_as_well(opened: Open, report: dict[str, Any]):
+def test_unusual_reports_draw_as_well(opened, report):
     everything_drawn(opened(report), report)
 
 
@@ -340,7 +340,7 @@ def everything_drawn(page: Any, report: dict[str, Any]) -> None:
         assert drawn or section.locator(".absent p:visible").count()
 
 
-def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
+def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened):
     report = empty_columns()
     page = opened(report)
     everything_drawn(page, report)
@@ -352,7 +352,7 @@ def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
 
 
 @pytest.mark.full
-def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
+def test_what_is_not_applicable_stands_in_place_of_the_plot(opened):
     report = sample(["a", "b"])
     frame = report["frames"]["gain"]
     keep = [i for i, model in enumerate(frame["data"]["model"]) if model == "a"]
@@ -372,7 +372,7 @@ def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
     assert section.locator(".plot .point").count() == 0
 
 
-def test_many_findings_are_shown_ten_at_first(opened: Open):
+def test_many_findings_are_shown_ten_at_first(opened):
     report = sample(["a"])
     one = report["findings"][0]
     report["findings"] = [{**one, "id": f"f{i}"} for i in range(23)]

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.cli.several import several
 from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
 from tests.report.race import race, single, write_runs
-from tests.report.window import DESKTOP, PHONE, Open
+from tests.report.window import DESKTOP, PHONE
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 WORD = re.compile(r"[^\W\d_]{2,}", re.ASCII)
@@ -120,7 +119,7 @@ PAGES: dict[str, tuple[Callable[..., str], Callable[[], dict[str, Any]]]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PAGES)
-def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
+def test_no_fixed_label_is_english_and_every_number_is_there(name):
     """Labels are what is on the page and not in the content."""
     render, made = PAGES[name]
     content = made()
@@ -178,19 +177,19 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
         ("", ""),
     ],
 )  # fmt: skip
-def test_a_verdict_is_said_clause_by_clause_with_its_numbers(english: str, chinese: str) -> None:
+def test_a_verdict_is_said_clause_by_clause_with_its_numbers(english, chinese):
     assert language("zh").translate(english) == chinese
     assert language("en").translate(english) == english
 
 
-def test_only_words_of_the_page_are_translated() -> None:
+def test_only_words_of_the_page_are_translated():
     word = language("zh").word
     assert word(label("before")) == "之前" and word("before") == "before" and word(3) == 3
     assert word(label("pretrain, seed 1 (replay)")) == "继续预训练，种子 1 (replay)"
 
 
 @pytest.mark.full
-def test_what_is_beside_the_page_stays_english(tmp_path: Path) -> None:
+def test_what_is_beside_the_page_stays_english(tmp_path):
     content = race(("llama", "history-1"), seeds=(1, 2), updates=40)
     (run, *_) = write_runs(content, tmp_path)
     pages = [comparison.save_comparison(content, tmp_path, "zh"), comparison.save_run(run, "zh")]
@@ -204,7 +203,7 @@ def test_what_is_beside_the_page_stays_english(tmp_path: Path) -> None:
     assert "与基线的差值" in again and "Difference to" not in "".join(texts(again))
 
 
-def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path) -> None:
+def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path):
     words = ("--tokenizer", "t", "--corpus", "c", "--size", "+9", "--out", "v")
     asked = [
         *(("train", "none.toml"), ("compare", "none.toml"), ("adapt", "none.toml")),
@@ -219,7 +218,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_curves_are_chinese_in_a_browser(window: Open) -> None:
+def test_curves_are_chinese_in_a_browser(window):
     page = window(comparison.render(raced(), "zh"), viewport=DESKTOP)
     for name, axes in (("curves", ("更新次数", "留出文本，每 token 奈特数")), ("monitor", ("层",))):
         section = page.locator(f"section#{name}")
@@ -234,6 +233,6 @@ def test_curves_are_chinese_in_a_browser(window: Open) -> None:
 
 
 @pytest.mark.full
-def test_a_chinese_comparison_fits_a_phone(window: Open) -> None:
+def test_a_chinese_comparison_fits_a_phone(window):
     page = window(comparison.render(raced(), "zh"), viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -7,7 +7,7 @@ import pytest
 from layerlab.report.pages.comparison import render, render_run
 from tests.report.race import race, single
 from tests.report.sample import HOSTILE
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 NAMES = ("llama", "history-1", "history-2")
 
@@ -32,7 +32,7 @@ def title(section: Any, axis: str) -> str:
 
 
 @pytest.mark.full
-def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
+def test_the_axis_the_quantity_and_the_band_are_switched(window):
     content = race(NAMES)
     section = show(window(render(content)), "curves")
     own = content["curves"][0]["evaluation"]
@@ -55,7 +55,7 @@ def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
 
 
 @pytest.mark.full
-def test_seeds_rates_and_arms_are_shown_on_demand(window: Open):
+def test_seeds_rates_and_arms_are_shown_on_demand(window):
     page = window(render(race(NAMES, rates=(0.001, 0.003))))
     section = show(page, "curves")
     lines = section.locator(".plot .scatterlayer .js-line")
@@ -75,7 +75,7 @@ def test_seeds_rates_and_arms_are_shown_on_demand(window: Open):
 
 
 @pytest.mark.full
-def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window: Open):
+def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window):
     content = race(NAMES)
     run = content["runs"][-1]
     run["diverged"] = "the loss is NaN"
@@ -94,7 +94,7 @@ def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window: Open):
 
 
 @pytest.mark.full
-def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window: Open):
+def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window):
     content = race(NAMES[:2])
     for number, point in enumerate(content["paired"][0]["points"]):
         wide = 0.3 if number < 9 else 0.05
@@ -105,7 +105,7 @@ def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window: Open)
 
 
 @pytest.mark.full
-def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(window: Open):
+def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(window):
     page = window(render(race(NAMES)))
     section = show(page, "monitor")
     section.locator(".heatmaplayer image").first.wait_for(state="attached")
@@ -126,7 +126,7 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
 
 
 @pytest.mark.full
-def test_infinite_readings_of_the_monitor_are_counted_below_its_maps(window: Open):
+def test_infinite_readings_of_the_monitor_are_counted_below_its_maps(window):
     content = race(NAMES[:2])
     judged = next(run["run"] for run in content["runs"] if run["arm"] == NAMES[1])
     own = [one for one in content["monitor"] if one["run"] == judged and one["measure"] == "score"]
@@ -145,7 +145,7 @@ def test_infinite_readings_of_the_monitor_are_counted_below_its_maps(window: Ope
 
 
 @pytest.mark.full
-def test_small_differences_widen_no_page(window: Open):
+def test_small_differences_widen_no_page(window):
     """Six decimals, in the forest and in the table, at the width of a small laptop."""
     rows = [
         {**row, "difference": -0.000354, "low": -0.000419, "high": -0.00029, "arm": row["arm"]}
@@ -159,7 +159,7 @@ def test_small_differences_widen_no_page(window: Open):
 
 
 @pytest.mark.full
-def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
+def test_on_a_phone_nothing_is_wider_than_the_page(window):
     page = window(render(race()), viewport=PHONE, has_touch=True, is_mobile=True)
     for name in ("curves", "paired", "monitor"):
         show(page, name)
@@ -171,7 +171,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(window: Open):
 
 
 @pytest.mark.full
-def test_hostile_names_stay_text_where_plots_show_them(window: Open):
+def test_hostile_names_stay_text_where_plots_show_them(window):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
     page = window(render(race(("llama", name))))
     section = show(page, "curves")
@@ -186,7 +186,7 @@ def test_hostile_names_stay_text_where_plots_show_them(window: Open):
 
 
 @pytest.mark.full
-def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(window: Open):
+def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(window):
     section = show(window(render_run(single())), "curves")
     assert len(places(section)) == 1
     empty = window(render_run({"name": "empty"}))

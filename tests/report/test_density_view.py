@@ -12,7 +12,6 @@ from layerlab.report.figures.densities import LAYERS, density, pages
 from layerlab.report.views import command
 from layerlab.report.views.inspection.density import pictures
 from tests.report.test_browser import show
-from tests.report.window import Open
 
 
 @cache
@@ -28,7 +27,7 @@ def entry(layer: int, matrix: str) -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_the_bars_are_a_density_of_all_eigenvalues() -> None:
+def test_the_bars_are_a_density_of_all_eigenvalues():
     one = entry(3, "mlp.c_fc")
     assert sum(one["counts"]) == 64
     bars, line = density(one).data
@@ -43,7 +42,7 @@ def test_the_bars_are_a_density_of_all_eigenvalues() -> None:
     assert math.log10(x[-1]) == pytest.approx(one["high"])
 
 
-def test_figures_are_made_of_some_layers_of_each_kind_of_matrix() -> None:
+def test_figures_are_made_of_some_layers_of_each_kind_of_matrix():
     (picture,) = pictures(weighed(), "matrices")
     found = pages("matrices", "pre-norm", picture)
     assert len(found) == 4 * LAYERS + 2
@@ -52,7 +51,7 @@ def test_figures_are_made_of_some_layers_of_each_kind_of_matrix() -> None:
 
 
 @pytest.mark.full
-def test_a_matrix_is_chosen_and_its_tail_is_said(opened: Open) -> None:
+def test_a_matrix_is_chosen_and_its_tail_is_said(opened):
     page = opened(weighed())
     section = show(page, "matrices")
     plot = section.locator(".sides .plot").first
@@ -75,9 +74,7 @@ def test_a_matrix_is_chosen_and_its_tail_is_said(opened: Open) -> None:
 
 
 @pytest.mark.full
-def test_a_page_of_weights_speaks_of_no_text_and_opens_on_a_matrix_of_several_layers(
-    opened: Open,
-) -> None:
+def test_a_page_of_weights_speaks_of_no_text_and_opens_on_a_matrix_of_several_layers(opened):
     report = weighed()
     page = opened({**report, "findings": []})
     section = show(page, "matrices")

@@ -7,14 +7,14 @@ import pytest
 
 from tests.report.clouded import WORDS, clouded
 from tests.report.test_browser import show
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 pytestmark = pytest.mark.full
 
 DRAWN = ".sides .plot[data-layer='{}'][data-view='{}']"
 
 
-def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
+def test_two_projections_of_models_side_by_side_follow_the_layer(opened):
     report = clouded()
     section = show(opened(report), "features")
     page = section.page
@@ -62,7 +62,7 @@ def places(plot: Any) -> np.ndarray:
 
 
 @pytest.mark.full
-def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opened: Open):
+def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opened):
     report = clouded(["a"])
     section = show(opened(report), "features")
     plot, page = section.locator(DRAWN.format(0, "body")), section.page
@@ -96,7 +96,7 @@ def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opene
 
 
 @pytest.mark.full
-def test_one_model_alone_and_on_a_phone(opened: Open):
+def test_one_model_alone_and_on_a_phone(opened):
     page = opened(clouded(), viewport=PHONE)
     section = show(page, "features")
     page.locator("#models input[value='1']").check(force=True)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.report.sample import sample
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 pytestmark = pytest.mark.full
 
@@ -41,7 +41,7 @@ def long_report() -> dict[str, Any]:
 
 @pytest.mark.full
 @SIZES
-def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict[str, int]):
+def test_every_link_of_the_contents_ends_at_its_heading(opened, size):
     page = opened(long_report(), viewport=size)
     links = page.locator(".contents a")
     targets = [link.get_attribute("href")[1:] for link in links.all()]
@@ -61,7 +61,7 @@ def test_every_link_of_the_contents_ends_at_its_heading(opened: Open, size: dict
     [("gain", PHONE), ("docs-gain", DESKTOP), ("docs-gain", PHONE), ("repeat", DESKTOP)],
     ids=["section", "definition", "definition, phone", "repeat"],
 )
-def test_a_deep_link_ends_at_its_heading(opened: Open, target: str, size: dict[str, int]):
+def test_a_deep_link_ends_at_its_heading(opened, target, size):
     page = opened(long_report(), fragment=target, viewport=size)
     assert NEAR[0] <= settled(page, target) <= NEAR[1]
 
@@ -72,15 +72,13 @@ def test_a_deep_link_ends_at_its_heading(opened: Open, target: str, size: dict[s
     [(".glance a[href='#gain']", PHONE), (".finding a[href='#gain']", DESKTOP)],
     ids=["tile", "finding"],
 )
-def test_tiles_and_findings_end_at_the_section_they_name(
-    opened: Open, link: str, size: dict[str, int]
-):
+def test_tiles_and_findings_end_at_the_section_they_name(opened, link, size):
     page = opened(long_report(), viewport=size)
     page.locator(link).first.click()
     assert NEAR[0] <= settled(page, "gain") <= NEAR[1]
 
 
-def test_whoever_scrolls_on_after_a_jump_is_not_pulled_back(opened: Open):
+def test_whoever_scrolls_on_after_a_jump_is_not_pulled_back(opened):
     page = opened(long_report(), viewport=DESKTOP)
     page.locator(".contents a[href='#attention']").click()
     settled(page, "attention")
@@ -93,7 +91,7 @@ def test_whoever_scrolls_on_after_a_jump_is_not_pulled_back(opened: Open):
 
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["click", "keyboard", "address"])
-def test_the_definition_opens_from_its_link(opened: Open, by: str):
+def test_the_definition_opens_from_its_link(opened, by):
     page = opened(
         long_report(), viewport=DESKTOP, fragment="docs-stream" if by == "address" else ""
     )

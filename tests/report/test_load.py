@@ -42,18 +42,18 @@ def write(path: Path, text: str) -> Path:
         ),
     ],
 )
-def test_a_damaged_report_is_one_clear_line(tmp_path: Path, text: str, line: str):
+def test_a_damaged_report_is_one_clear_line(tmp_path, text, line):
     path = write(tmp_path / "report.json", text)
     raised = refusal(load_report, path)
     assert line in raised and str(path) in raised
 
 
-def test_a_report_that_is_not_there_is_one_clear_line(tmp_path: Path):
+def test_a_report_that_is_not_there_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match=r"no report at .*: expected a folder with report\.json"):
         load_report(tmp_path / "nothing")
     refuses("no report at", load_report, tmp_path)
 
 
-def test_bytes_that_are_no_text_are_one_clear_line(tmp_path: Path):
+def test_bytes_that_are_no_text_are_one_clear_line(tmp_path):
     (tmp_path / "report.json").write_bytes(b"\xff\xfe\x00")
     refuses("is damaged", load_report, tmp_path)

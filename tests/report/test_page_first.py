@@ -12,7 +12,7 @@ from tests.report.passed import passed
 from tests.report.race import race
 from tests.report.sample import sample
 from tests.report.test_chinese import proved, raced
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 DESK = {"width": 1400, "height": 900}
 FIRST = ".finding, .contest"
@@ -29,9 +29,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "size", [pytest.param(DESK, id="desk", marks=pytest.mark.full), pytest.param(PHONE, id="phone")]
 )
 @pytest.mark.parametrize("kind", ["inspect", "compare"])
-def test_the_first_finding_is_seen_without_scrolling(
-    window: Open, kind: str, size: dict[str, int]
-) -> None:
+def test_the_first_finding_is_seen_without_scrolling(window, kind, size):
     page = window(
         render(sample(layers=2, heads=2)) if kind == "inspect" else comparison.render(race()),
         viewport=size,
@@ -42,7 +40,7 @@ def test_the_first_finding_is_seen_without_scrolling(
 
 @pytest.mark.parametrize("lang", [pytest.param("en", marks=pytest.mark.full), "zh"])
 @pytest.mark.parametrize("kind", PAGES)
-def test_the_contents_say_what_the_headings_say(window: Open, kind: str, lang: str) -> None:
+def test_the_contents_say_what_the_headings_say(window, kind, lang):
     pairs = (
         window(PAGES[kind](lang))
         .locator(".contents a")
@@ -55,7 +53,7 @@ def test_the_contents_say_what_the_headings_say(window: Open, kind: str, lang: s
 
 
 @pytest.mark.full
-def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window: Open) -> None:
+def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window):
     report: dict[str, Any] = sample(["a"], layers=2, heads=2)
     whole = "sha256:files:" + "0123456789abcdef" * 4
     report["models"][0]["weights_hash"] = whole
@@ -71,9 +69,7 @@ def test_the_models_are_folded_and_a_hash_is_whole_on_a_click(window: Open) -> N
 
 
 @pytest.mark.full
-def test_a_finding_has_a_link_that_shows_it_even_where_it_is_not_among_the_first(
-    window: Open,
-) -> None:
+def test_a_finding_has_a_link_that_shows_it_even_where_it_is_not_among_the_first(window):
     report: dict[str, Any] = sample(["a"], layers=2, heads=2)
     one = report["findings"][0]
     report["findings"] = [{**one, "id": f"f{i}"} for i in range(23)]
@@ -86,7 +82,7 @@ def test_a_finding_has_a_link_that_shows_it_even_where_it_is_not_among_the_first
 
 
 @pytest.mark.full
-def test_readings_and_bounds_stand_apart_in_lists_of_quantities(window: Open) -> None:
+def test_readings_and_bounds_stand_apart_in_lists_of_quantities(window):
     page = window(render(sample(["a"], layers=2, heads=2)))
     groups = page.locator("#spectrum [data-control=column] optgroup").evaluate_all(
         "groups => groups.map((g) => [g.label, [...g.children].map((o) => o.value)])"
@@ -97,7 +93,7 @@ def test_readings_and_bounds_stand_apart_in_lists_of_quantities(window: Open) ->
 
 
 @pytest.mark.full
-def test_a_page_that_cannot_draw_says_so_and_its_tables_still_work(window: Open) -> None:
+def test_a_page_that_cannot_draw_says_so_and_its_tables_still_work(window):
     text = render(sample(["a"], layers=2, heads=2))
     start = text.index('id="drawing">') + len('id="drawing">')
     page = window(text[:start] + "AAAA" + text[text.index("</script>", start) :])

@@ -67,7 +67,7 @@ def test_samples_that_overflow_are_what_is_said_of_a_format():
 
 
 @pytest.mark.parametrize("small", [0.0, np.inf, np.nan])
-def test_nothing_is_an_infinite_multiple(small: float):
+def test_nothing_is_an_infinite_multiple(small):
     """Errors of 0 (an all-zero model) or none at all give no factor to speak of."""
     tables = change(frames(), "logits", {"mode": "as-run"}, error=small, kl=small)
     tables = change(tables, "rounding", {"layer": 2}, mean=small, predicted=small)

@@ -7,7 +7,6 @@ import pytest
 
 from tests.report.sample import sample
 from tests.report.test_browser import show
-from tests.report.window import Open
 
 pytestmark = pytest.mark.full
 
@@ -26,13 +25,13 @@ def bounded(**limits: float) -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_beside_dashed_lines_the_reading_is_named_too(opened: Open):
+def test_beside_dashed_lines_the_reading_is_named_too(opened):
     key = show(opened(bounded(upper=2.0)), "spectrum").locator("[data-part=key] .reading")
     assert key.inner_text().strip().startswith("norm:")
 
 
 @pytest.mark.full
-def test_names_of_lines_that_end_side_by_side_do_not_overlap(opened: Open):
+def test_names_of_lines_that_end_side_by_side_do_not_overlap(opened):
     report = bounded(upper=1.05, lower=1.06, column_bound=1.07, token_bound=1e3)
     texts = show(opened(report), "spectrum").locator("[data-part=lines] .annotation-text")
     boxes = [box for box in (text.bounding_box() for text in texts.all()) if box and box["width"]]
@@ -43,7 +42,7 @@ def test_names_of_lines_that_end_side_by_side_do_not_overlap(opened: Open):
 
 
 @pytest.mark.full
-def test_a_bound_that_is_finite_in_one_layer_is_seen_there(opened: Open):
+def test_a_bound_that_is_finite_in_one_layer_is_seen_there(opened):
     report = bounded(upper=3.0)
     data = report["frames"]["spectrum"]["data"]
     data["upper"] = [
@@ -59,7 +58,7 @@ def test_a_bound_that_is_finite_in_one_layer_is_seen_there(opened: Open):
     assert "markers" in mode and sizes[0] > 0 and not any(sizes[1:])
 
 
-def test_where_something_is_cannot_be_plotted_and_stands_in_the_table(opened: Open):
+def test_where_something_is_cannot_be_plotted_and_stands_in_the_table(opened):
     report = sample(["a"])
     measure = next(one for one in report["measures"] if one["name"] == "stream")
     measure["columns"] = {**measure["columns"], "largest_token": "its position"}

@@ -5,13 +5,12 @@ import pytest
 from tests.report.looked import looked
 from tests.report.sample import HOSTILE
 from tests.report.test_browser import show
-from tests.report.window import Open
 
 pytestmark = pytest.mark.full
 
 
 @pytest.mark.full
-def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(opened: Open):
+def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(opened):
     section = show(opened(looked()), "saliency")
     page, sides = section.page, section.locator(".sides figure")
     assert sides.count() == 2
@@ -37,7 +36,7 @@ def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(ope
     assert caption.strip().startswith("pre-norm: logit of")
 
 
-def test_the_map_follows_the_layer_and_shows_what_was_packed(opened: Open):
+def test_the_map_follows_the_layer_and_shows_what_was_packed(opened):
     section = show(opened(looked(["a"])), "saliency")
     plot = section.locator(".sides .plot[data-layer='-1']")
     plot.wait_for()
@@ -55,7 +54,7 @@ def test_the_map_follows_the_layer_and_shows_what_was_packed(opened: Open):
 
 
 @pytest.mark.full
-def test_one_model_alone_and_on_a_phone(opened: Open):
+def test_one_model_alone_and_on_a_phone(opened):
     page = opened(looked(), viewport={"width": 390, "height": 844})
     section = show(page, "saliency")
     page.locator("#models input[value='1']").check(force=True)
@@ -64,7 +63,7 @@ def test_one_model_alone_and_on_a_phone(opened: Open):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_word_that_was_cut_and_a_character_that_was_spread_are_said(opened: Open):
+def test_a_word_that_was_cut_and_a_character_that_was_spread_are_said(opened):
     report = looked(["a"])
     picture = report["pictures"]["saliency"]["a"]
     picture["target"] = {**picture["target"], "token": "⟨E6⟩", "word": " 我 爱"}
@@ -77,7 +76,7 @@ def test_a_word_that_was_cut_and_a_character_that_was_spread_are_said(opened: Op
 
 
 @pytest.mark.full
-def test_whole_words_need_no_word_of_explanation(opened: Open):
+def test_whole_words_need_no_word_of_explanation(opened):
     figure = show(opened(looked(["a"])), "saliency").locator(".sides figure")
     assert "the first token of" not in figure.inner_text()
     assert "is a part of" not in figure.inner_text()

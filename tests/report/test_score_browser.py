@@ -6,7 +6,7 @@ import pytest
 
 from layerlab.report.pages.evaluation import render
 from tests.report.pages.test_evaluation import scored
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 DESK = {"width": 1400, "height": 900}
 LINES = """boxes => boxes.map((box) => [...box.children].map((line) => {
@@ -16,9 +16,7 @@ LINES = """boxes => boxes.map((box) => [...box.children].map((line) => {
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_a_score_stands_above_its_interval_and_its_verdict(
-    window: Open, size: dict[str, int]
-) -> None:
+def test_a_score_stands_above_its_interval_and_its_verdict(window, size):
     content: dict[str, Any] = scored()
     for row in content["benchmarks"]:
         row |= {"guessing": {"tests": 1, "above": False}, "score": 0.0, "error": None}

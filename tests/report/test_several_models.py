@@ -5,11 +5,10 @@ import pytest
 from layerlab.report.views.inspection import frames as inspection
 from tests.report.sample import sample
 from tests.report.test_browser import show
-from tests.report.window import Open
 
 
 @pytest.mark.full
-def test_a_picture_opens_for_its_model_and_a_layer_stands_at_its_depth(opened: Open):
+def test_a_picture_opens_for_its_model_and_a_layer_stands_at_its_depth(opened):
     names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
     report = sample(names, layers=[8, 3], sequences=1)
     data = report["frames"]["spectrum"]["data"]
@@ -34,7 +33,7 @@ def test_a_picture_opens_for_its_model_and_a_layer_stands_at_its_depth(opened: O
 
 
 @pytest.mark.full
-def test_checkpoints_are_drawn_against_their_training_step(opened: Open):
+def test_checkpoints_are_drawn_against_their_training_step(opened):
     steps = [3000, 1000, 2000, None]
     report = sample([f"checkpoint-{s}" for s in steps], layers=2, sequences=1, steps=steps)
     section = show(opened(report), "dimension")

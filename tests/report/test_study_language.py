@@ -18,7 +18,7 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
 from tests.refused import refuses
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "language.py"))
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -68,7 +68,7 @@ def same(text: str) -> bool:
 
 
 @pytest.mark.full
-def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record: StudyResult):
+def test_a_study_page_is_chinese_with_the_numbers_of_the_english_one(record):
     content = record.to_dict()
     english, chinese = render(content), render(content, "zh")
     assert '<html lang="zh">' in chinese and not CHINESE.search("".join(texts(english)))
@@ -92,7 +92,7 @@ def test_what_a_study_says_is_known_by_its_template():
     assert found > 0.9 * len(messages()) > 80
 
 
-def test_the_page_of_all_claims_is_chinese(record: StudyResult):
+def test_the_page_of_all_claims_is_chinese(record):
     declared = studies()["rounding-input"]
     part = {"study": declared.name, "title": declared.title, "source": declared.source}
     content = [{**part, "verdicts": record.verdicts, "error": ""}]
@@ -111,12 +111,12 @@ def test_the_page_of_all_claims_is_chinese(record: StudyResult):
         ("nobody knows what this says: at all", "nobody knows what this says: at all"),
     ],
 )
-def test_a_list_is_said_part_by_part(english: str, chinese: str):
+def test_a_list_is_said_part_by_part(english, chinese):
     assert language("zh").translate(english) == chinese
     assert language("en").translate(english) == english
 
 
-def test_pictures_keep_their_numbers_and_english_pages_their_words(record: StudyResult):
+def test_pictures_keep_their_numbers_and_english_pages_their_words(record):
     pictures = record.to_dict()["pictures"]
     assert translate_pictures(pictures, "en") == pictures
     chinese = translate_pictures(pictures, "zh")
@@ -124,7 +124,7 @@ def test_pictures_keep_their_numbers_and_english_pages_their_words(record: Study
     assert chinese[0]["layout"]["xaxis"]["title"]["text"] == "token 的最大范数"
 
 
-def test_the_page_of_a_finished_study_is_written_again_in_another_language(tmp_path: Path):
+def test_the_page_of_a_finished_study_is_written_again_in_another_language(tmp_path):
     out = tmp_path / "out"
     study("rounding-input", out=out, lang="zh", **QUICK)
     stored = (out / "study.json").read_text("utf-8")
@@ -134,7 +134,7 @@ def test_the_page_of_a_finished_study_is_written_again_in_another_language(tmp_p
     assert (out / "study.json").read_text("utf-8") == stored
 
 
-def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path: Path):
+def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path):
     out = tmp_path / "out"
     study("rounding-input", out=out, **QUICK)
     (out / "study.html").unlink()
@@ -142,7 +142,7 @@ def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path: Pa
     assert language_of(out / "study.html") == "en"
 
 
-def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):
+def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path):
     message = "there is no page in 'fr'; its languages are: en, zh"
     refuses(message, study, "rounding-input", out=tmp_path / "out", lang="fr", **QUICK)
     refuses(message, every, out=tmp_path / "all", lang="fr")
@@ -151,7 +151,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_study_is_chinese_in_a_browser(record: StudyResult, window: Open):
+def test_a_study_is_chinese_in_a_browser(record, window):
     page = window(render(record.to_dict(), "zh"), viewport=PHONE)
     page.locator(".plot .xtitle").first.wait_for(state="attached")
     assert page.locator(".plot .xtitle").first.text_content() == "token 的最大范数"

@@ -15,7 +15,7 @@ from tests.report.race import race
 from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.test_chinese import proved
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
 
@@ -29,9 +29,7 @@ def saved(page: Any, button: Any) -> list[list[str]]:
 
 
 @pytest.mark.full
-def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
-    window: Open,
-) -> None:
+def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(window):
     content = race(("llama", "history-1", "history-2"), updates=40)
     memory = [9e8, 1.2e9, 4e6]
     for row, value in zip(content["rows"], memory, strict=True):
@@ -54,7 +52,7 @@ def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
 
 
 @pytest.mark.full
-def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window: Open) -> None:
+def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window):
     content = race(("llama", "history-1", "history-2"), updates=40)
     content["rows"][1]["arm"] = content["arms"][1] = 'a "b", c'
     content["runs"] = [
@@ -70,7 +68,7 @@ def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window: Open) -> No
 
 
 @pytest.mark.full
-def test_values_of_a_measure_are_saved_as_they_are_shown(opened: Open) -> None:
+def test_values_of_a_measure_are_saved_as_they_are_shown(opened):
     page = opened(sample(["a", "b"], layers=2, heads=2))
     section = show(page, "stream")
     section.get_by_text("Values as a table").click()
@@ -92,7 +90,7 @@ def test_values_of_a_measure_are_saved_as_they_are_shown(opened: Open) -> None:
         ),
     ],
 )
-def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
+def test_how_to_repeat_it_is_a_command_to_copy(window, kind):
     asked = {"models": ["llama"], "text": "built-in sample", "samples": 2, "context": 64}
     report = sample(["a"], layers=2, heads=2)
     report["options"] = {**asked, "measures": {"dimension": {"epsilon": 0.8}}}
@@ -119,7 +117,7 @@ def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
 
 
 @pytest.mark.full
-def test_a_prompt_is_not_copied(window: Open) -> None:
+def test_a_prompt_is_not_copied(window):
     content = {
         **race(("llama", "history-1"), updates=40),
         "command": "$ layerlab compare twin.toml",
@@ -131,7 +129,7 @@ def test_a_prompt_is_not_copied(window: Open) -> None:
 
 
 @pytest.mark.full
-def test_what_came_from_python_has_no_command() -> None:
+def test_what_came_from_python_has_no_command():
     report = sample(["a"], layers=2, heads=2)
     report["options"] = {"models": ["memory"], "text": "built-in sample"}
     page = render(report)
@@ -159,7 +157,7 @@ def click_cell(page: Any, section: Any, layer: int, head: int) -> None:
 
 
 @pytest.mark.full
-def test_any_cell_of_a_heat_map_opens_its_head(opened: Open) -> None:
+def test_any_cell_of_a_heat_map_opens_its_head(opened):
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)
     section = show(page, "querykey")
@@ -185,7 +183,7 @@ def test_any_cell_of_a_heat_map_opens_its_head(opened: Open) -> None:
 
 
 @pytest.mark.full
-def test_the_table_of_the_attention_dialog_follows_the_slider(opened: Open) -> None:
+def test_the_table_of_the_attention_dialog_follows_the_slider(opened):
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)
     page.get_by_role("button", name="Show its attention map").click()
@@ -209,7 +207,7 @@ def edge(box: Any, side: str) -> bytes:
 
 
 @pytest.mark.full
-def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened: Open):
+def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened):
     page = opened(sample(["a"], heads=1, sequences=1), viewport=PHONE)
     section = page.locator("section#spectrum")
     section.get_by_text("Values as a table").click()
@@ -225,7 +223,7 @@ def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened: Open):
     assert last[0] not in first[:1]
 
 
-def test_on_a_phone_the_verdict_on_a_benchmark_is_seen_without_scrolling(window: Open):
+def test_on_a_phone_the_verdict_on_a_benchmark_is_seen_without_scrolling(window):
     page = window(evaluation.render(scored()), viewport=PHONE)
     table = page.locator("table[data-csv=benchmarks]")
     title = table.locator("thead th").filter(has_text="verdict").bounding_box()

@@ -38,7 +38,7 @@ def losses(means: list[float], noise: float, seeds: int = 3) -> Size:
 
 
 @given(NUMBERS, NUMBERS)
-def test_tau_is_scipys_and_of_a_reversed_order_its_negative(one: Any, two: Any) -> None:
+def test_tau_is_scipys_and_of_a_reversed_order_its_negative(one, two):
     found = float(tau(np.array(one), np.array(two)))
     assert found == pytest.approx(kendalltau(one, two).statistic)
     back = float(tau(np.array(one), -np.array(two)))
@@ -48,8 +48,8 @@ def test_tau_is_scipys_and_of_a_reversed_order_its_negative(one: Any, two: Any) 
 
 @given(NUMBERS, st.sampled_from([1e-4, 0.4]))
 def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_neither(
-    means: Any, noise: float
-) -> None:
+    means, noise
+):
     same, other = losses(means, noise), losses([9 - one for one in means], noise)
     for larger, word in ((same, "holds"), (other, "fails")):
         sure = twin_transfer.decided_pairs({"twin": same, SOURCE: larger})
@@ -74,7 +74,7 @@ def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_
 
 
 @pytest.mark.full
-def test_the_stored_runs_say_two_pairs_are_reversed() -> None:
+def test_the_stored_runs_say_two_pairs_are_reversed():
     found = judged(fast=True)
     words = [one["word"] for one in found.verdicts]
     assert words == ["fails", "fails", "not decided", "not decided"]
@@ -123,7 +123,7 @@ def change_run(folder: Path, name: str, nats: float, **train: Any) -> None:
 
 
 @pytest.mark.full
-def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path: Path) -> None:
+def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path):
     runs = copied(tmp_path)
     before = judged(runs, fast=True)
     for name in (LONG, SOURCE):
@@ -140,12 +140,12 @@ def test_runs_of_another_recipe_in_the_folder_are_left_out_and_told(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_both_modes_say_the_same() -> None:
+def test_both_modes_say_the_same():
     assert judged(fast=True).verdicts == judged().verdicts
 
 
 @pytest.mark.full
-def test_where_runs_are_missing_nothing_is_decided_and_nothing_is_trained(tmp_path: Path) -> None:
+def test_where_runs_are_missing_nothing_is_decided_and_nothing_is_trained(tmp_path):
     found = judged(tmp_path)
     assert {one["word"] for one in found.verdicts} == {"not decided"} and len(found.verdicts) == 4
     said = found.verdicts[0]["said"]

@@ -18,7 +18,7 @@ def test_a_path_below_the_current_folder_is_named_from_there(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["out", "out/below"])
-def test_no_folder_is_made_where_a_link_leads_to_nothing(name: str, tmp_path: Path) -> None:
+def test_no_folder_is_made_where_a_link_leads_to_nothing(name, tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     said = r"out is a link to .*, where nothing is; delete the link, or name another folder"
     work = (

@@ -14,7 +14,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> None:
+def test_a_signal_is_noted_and_the_code_says_which(number):
     with GracefulStop() as halt:
         assert not halt.wanted
         os.kill(os.getpid(), number)
@@ -25,7 +25,7 @@ def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> No
     assert isinstance(ended.value, SystemExit)
 
 
-def test_former_handlers_come_back_also_after_an_error() -> None:
+def test_former_handlers_come_back_also_after_an_error():
     before = [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(ValueError, match="inside"), GracefulStop():
         assert signal.getsignal(signal.SIGTERM) not in before
@@ -33,7 +33,7 @@ def test_former_handlers_come_back_also_after_an_error() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_under_nohup_a_terminal_that_is_closed_is_not_heard() -> None:
+def test_under_nohup_a_terminal_that_is_closed_is_not_heard():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with GracefulStop() as halt:
@@ -43,7 +43,7 @@ def test_under_nohup_a_terminal_that_is_closed_is_not_heard() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_outside_the_main_thread_nothing_is_touched() -> None:
+def test_outside_the_main_thread_nothing_is_touched():
     seen = []
 
     def work() -> None:
@@ -69,7 +69,7 @@ with GracefulStop() as halt:
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_the_second_signal_ends_the_process_at_once(name: str, code: int) -> None:
+def test_the_second_signal_ends_the_process_at_once(name, code):
     command = [sys.executable, "-c", TWICE, name]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "still here\n", "")

@@ -29,14 +29,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_machine_has_a_name_that_json_keeps() -> None:
+def test_a_machine_has_a_name_that_json_keeps():
     said = machine("cpu", 3)
     assert set(said) == {"processor", "device", "threads"}
     assert said["processor"].strip() and said["device"] == "cpu" and said["threads"] == 3
     assert json.loads(json.dumps(said)) == said
 
 
-def test_versions_are_those_that_run() -> None:
+def test_versions_are_those_that_run():
     said = versions()
     assert said["torch"] is not None and torch.__version__.startswith(said["torch"].split("+")[0])
     assert said["python"] == sys.version.split()[0]
@@ -44,13 +44,13 @@ def test_versions_are_those_that_run() -> None:
 
 
 @pytest.mark.full
-def test_peak_memory_grows_with_what_is_held() -> None:
+def test_peak_memory_grows_with_what_is_held():
     held = torch.ones(peak_memory("cpu") // 4 + 1_000_000)  # of four bytes each
     assert peak_memory("cpu") >= 4 * held.numel()
 
 
 @pytest.mark.full
-def test_peak_memory_is_that_of_this_process_and_not_of_the_one_that_started_it() -> None:
+def test_peak_memory_is_that_of_this_process_and_not_of_the_one_that_started_it():
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux tells the two apart")
     held = torch.ones(100_000_000)
@@ -61,9 +61,7 @@ def test_peak_memory_is_that_of_this_process_and_not_of_the_one_that_started_it(
     assert int(said.stdout) < peak_memory("cpu") - 2 * held.numel()
 
 
-def test_a_peak_is_measured_once_and_then_known(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peak_is_measured_once_and_then_known(cache, monkeypatch):
     first = matmul_peak("cpu", "fp32", 1)
     assert 1e8 < first < 1e13
     monkeypatch.setattr(hardware, "_fastest", lambda *_: pytest.fail("measured again"))
@@ -72,9 +70,7 @@ def test_a_peak_is_measured_once_and_then_known(
     assert json.loads(file.read_text())["of"]["threads"] == 1
 
 
-def test_a_peak_of_another_precision_or_thread_count_is_another(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peak_of_another_precision_or_thread_count_is_another(cache, monkeypatch):
     values = iter([1.0, 2.0, 3.0])
     monkeypatch.setattr(hardware, "_fastest", lambda *_: next(values))
     found = [matmul_peak("cpu", *key) for key in (("fp32", 1), ("bf16", 1), ("fp32", 2))]
@@ -85,9 +81,7 @@ def test_a_peak_of_another_precision_or_thread_count_is_another(
     "content",
     ["", "[]", "{}", '{"flops": "x", "when": 1}', '{"flops": -1, "when": NOW}'],
 )
-def test_a_damaged_cache_is_measured_anew(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
+def test_a_damaged_cache_is_measured_anew(cache, monkeypatch, content):
     monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
     matmul_peak("cpu", "fp32", 1)
     (file,) = (cache / "peak").iterdir()
@@ -96,7 +90,7 @@ def test_a_damaged_cache_is_measured_anew(
     assert matmul_peak("cpu", "fp32", 1) == 8.0
 
 
-def test_an_old_peak_is_measured_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_peak_is_measured_anew(cache, monkeypatch):
     monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
     matmul_peak("cpu", "fp32", 1)
     (file,) = (cache / "peak").iterdir()
@@ -106,28 +100,26 @@ def test_an_old_peak_is_measured_anew(cache: Path, monkeypatch: pytest.MonkeyPat
     assert matmul_peak("cpu", "fp32", 1) == 6.0
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
     assert matmul_peak("cpu", "fp32", 1) == 7.0
 
 
-def test_an_unknown_precision_is_named(cache: Path) -> None:
+def test_an_unknown_precision_is_named(cache):
     with pytest.raises(UserError, match="no peak is measured in 'fp8'; expected fp32, bf16, fp16"):
         matmul_peak("cpu", "fp8", 1)
 
 
-def test_measuring_leaves_threads_and_random_state_alone(cache: Path) -> None:
+def test_measuring_leaves_threads_and_random_state_alone(cache):
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     matmul_peak("cpu", "bf16", 2)
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.get_num_threads() == threads
 
 
-def test_threads_come_back_after_an_error() -> None:
+def test_threads_come_back_after_an_error():
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError), with_threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -135,7 +127,7 @@ def test_threads_come_back_after_an_error() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_one_thread_is_timed_by_what_it_works() -> None:
+def test_one_thread_is_timed_by_what_it_works():
     clock = stopwatch("cpu", 1)
     start = clock()
     time.sleep(0.05)
@@ -146,7 +138,7 @@ def test_one_thread_is_timed_by_what_it_works() -> None:
     assert other() - start >= 0.05
 
 
-def test_the_cache_is_where_the_user_says(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_the_user_says(cache, monkeypatch):
     assert cache_folder() == cache
     monkeypatch.delenv("LAYERLAB_CACHE")
     assert cache_folder() == Path.home() / ".cache" / "layerlab"

@@ -36,17 +36,17 @@ def server() -> Iterator[str]:
         found.shutdown()
 
 
-def test_any_answer_is_one(online: None, server: str) -> None:
+def test_any_answer_is_one(online, server):
     assert explain_no_answer(server) == ""
     assert explain_no_answer(NOWHERE) == f"there is no connection to {NOWHERE}"
 
 
-def test_who_asks_for_no_network_is_reminded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_no_network_is_reminded(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in explain_no_answer(NOWHERE)
 
 
-def test_libraries_look_at_kept_copies_alone_and_only_meanwhile(online: None) -> None:
+def test_libraries_look_at_kept_copies_alone_and_only_meanwhile(online):
     with hub() as why:
         assert why and constants.is_offline_mode()
         assert not logging.getLogger("huggingface_hub").isEnabledFor(logging.WARNING)
@@ -54,9 +54,7 @@ def test_libraries_look_at_kept_copies_alone_and_only_meanwhile(online: None) ->
     assert logging.getLogger("huggingface_hub").level != logging.CRITICAL
 
 
-def test_without_a_network_nothing_is_tried_again(
-    online: None, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_network_nothing_is_tried_again(online, caplog, capfd):
     start = time.perf_counter()
     with pytest.raises(UserError, match=r"from the Hub: there is no connection to .*; check"):
         list(open_source(Source(text="hf:nobody/nothing")).pieces())
@@ -66,9 +64,7 @@ def test_without_a_network_nothing_is_tried_again(
     assert not caplog.records and capfd.readouterr() == ("", "")
 
 
-def test_a_model_is_looked_for_in_the_cache_alone_where_no_address_answers(
-    online: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_looked_for_in_the_cache_alone_where_no_address_answers(online, monkeypatch):
     """The client would try again for half a minute."""
     asked: dict[str, object] = {}
 
@@ -92,9 +88,7 @@ def test_a_model_is_looked_for_in_the_cache_alone_where_no_address_answers(
         ("RepoNotFound", r"from the Hub: there is none of that name, or it is private and wants "),
     ],
 )
-def test_why_the_hub_gives_nothing_is_said(
-    code: str, said: str, online: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_the_hub_gives_nothing_is_said(code, said, online, monkeypatch):
     class Refusing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(401)

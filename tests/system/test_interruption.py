@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a proce
 
 @POSIX
 @pytest.mark.parametrize("name", ["SIGINT", *SENT[1:]])
-def test_a_signal_ends_it_at_once_in_words(name: str, tmp_path: Path) -> None:
+def test_a_signal_ends_it_at_once_in_words(name, tmp_path):
     number, reached = getattr(signal, name), False
     own = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
     former = signal.signal(number, own)  # a shell in the background may ignore interrupts for us
@@ -38,7 +37,7 @@ def test_a_signal_ends_it_at_once_in_words(name: str, tmp_path: Path) -> None:
 
 
 @POSIX
-def test_who_listens_already_goes_on_listening(tmp_path: Path) -> None:
+def test_who_listens_already_goes_on_listening(tmp_path):
     heard: list[int] = []
     former = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
@@ -49,7 +48,7 @@ def test_who_listens_already_goes_on_listening(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, former)
 
 
-def test_outside_the_main_thread_nothing_is_heard(tmp_path: Path) -> None:
+def test_outside_the_main_thread_nothing_is_heard(tmp_path):
     done: list[bool] = []
 
     def run() -> None:
@@ -76,7 +75,7 @@ main()
 
 @pytest.mark.full
 @POSIX
-def test_a_command_that_a_scheduler_ends_says_what_is_kept(tmp_path: Path) -> None:
+def test_a_command_that_a_scheduler_ends_says_what_is_kept(tmp_path):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     boolq(tmp_path, "true", "false")
     out = tmp_path / "out"

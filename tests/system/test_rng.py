@@ -1,7 +1,6 @@
 """Random states: what was drawn after taking them is drawn again after putting them back."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ def draw() -> tuple[float, ...]:
     )
 
 
-def test_every_generator_goes_on_where_it_was() -> None:
+def test_every_generator_goes_on_where_it_was():
     draw()  # gauss and standard_normal keep a second number for the next call
     before = random_state()
     first = [draw() for _ in range(3)]
@@ -29,7 +28,7 @@ def test_every_generator_goes_on_where_it_was() -> None:
     assert [draw() for _ in range(3)] == first
 
 
-def test_states_survive_a_file_that_holds_no_code(tmp_path: Path) -> None:
+def test_states_survive_a_file_that_holds_no_code(tmp_path):
     before = random_state()
     torch.save(before, tmp_path / "random.pt")
     first = draw()
@@ -37,7 +36,7 @@ def test_states_survive_a_file_that_holds_no_code(tmp_path: Path) -> None:
     assert draw() == first
 
 
-def test_torch_alone_leaves_the_others_going() -> None:
+def test_torch_alone_leaves_the_others_going():
     before = device_state()
     first = draw()
     restore_random(before)
@@ -45,11 +44,11 @@ def test_torch_alone_leaves_the_others_going() -> None:
     assert second[:2] == first[:2] and not set(second[2:]) & set(first[2:])
 
 
-def test_a_device_that_is_not_here_is_left_out() -> None:
+def test_a_device_that_is_not_here_is_left_out():
     restore_random({**random_state(), "npu": [torch.zeros(16, dtype=torch.uint8)]})
 
 
-def test_random_numbers_go_on_where_they_were() -> None:
+def test_random_numbers_go_on_where_they_were():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)

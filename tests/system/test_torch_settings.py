@@ -1,6 +1,5 @@
 """What the caller has set for other work changes no reading, and is as it was afterwards."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -49,7 +48,7 @@ def expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("around", [nullcontext, autocast])
-def test_weights_that_learn_under_autocast_are_read_anew(around: Any) -> None:
+def test_weights_that_learn_under_autocast_are_read_anew(around):
     """A cast that is kept until the outermost block ends would be that of the first update."""
     with around(), usual_arithmetic():
         layer = torch.nn.Linear(4, 1, bias=False)
@@ -75,9 +74,7 @@ def of_products() -> tuple[str, str]:
     ("asked", "held"),
     [("highest", ("ieee", "ieee")), ("high", ("tf32", "tf32")), ("medium", ("tf32", "bf16"))],
 )
-def test_products_of_float32_are_in_float32_whatever_training_allows(
-    asked: str, held: tuple[str, str], context: Any
-) -> None:
+def test_products_of_float32_are_in_float32_whatever_training_allows(asked, held, context):
     before = of_products()
     torch.set_float32_matmul_precision(asked)
     try:
@@ -92,7 +89,7 @@ def test_products_of_float32_are_in_float32_whatever_training_allows(
             getattr(torch.backends, kind).matmul.fp32_precision = precision
 
 
-def test_a_precision_that_was_set_for_one_backend_is_put_back() -> None:
+def test_a_precision_that_was_set_for_one_backend_is_put_back():
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
@@ -105,9 +102,7 @@ def test_a_precision_that_was_set_for_one_backend_is_put_back() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("place", [autocast, torch.inference_mode, default_bfloat16])
-def test_readings_are_those_of_a_new_process(
-    place: Callable[[], AbstractContextManager[Any]], expected: dict[str, Any]
-) -> None:
+def test_readings_are_those_of_a_new_process(place, expected):
     with place():
         before = (torch.get_default_dtype(), torch.is_autocast_enabled("cpu"))
         assert read() == expected
@@ -117,9 +112,7 @@ def test_readings_are_those_of_a_new_process(
 
 @pytest.mark.full
 @pytest.mark.parametrize("place", [default_meta, meta])
-def test_a_default_device_is_put_away(
-    place: Callable[[], AbstractContextManager[Any]], tiny: Any
-) -> None:
+def test_a_default_device_is_put_away(place, tiny):
     model, ids = tiny("llama"), torch.arange(8)[None]
 
     def stream() -> Any:

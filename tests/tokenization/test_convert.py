@@ -37,7 +37,7 @@ def trained(tmp_path):
 
 @needed
 @pytest.mark.parametrize("dummy", [False, True])
-def test_a_model_cuts_as_its_own_reader_does(dummy: bool, trained) -> None:
+def test_a_model_cuts_as_its_own_reader_does(dummy, trained):
     path, reader = trained(add_dummy_prefix=dummy)
     words = load_or_convert(str(path.parent))
     for text in (*GENERAL, *LAW, " the  cat\t ÿ"):
@@ -50,7 +50,7 @@ def test_a_model_cuts_as_its_own_reader_does(dummy: bool, trained) -> None:
 @needed
 @pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
 @pytest.mark.parametrize("dummy", [False, True])
-def test_a_model_that_drops_spaces_drops_them(rule: str, dummy: bool, trained) -> None:
+def test_a_model_that_drops_spaces_drops_them(rule, dummy, trained):
     """As SentencePiece trains one where nothing else is said."""
     path, reader = trained(
         normalization_rule_name=rule, remove_extra_whitespaces=True, add_dummy_prefix=dummy
@@ -63,13 +63,13 @@ def test_a_model_that_drops_spaces_drops_them(rule: str, dummy: bool, trained) -
 
 
 @needed
-def test_pieces_that_end_with_a_space_are_refused(trained) -> None:
+def test_pieces_that_end_with_a_space_are_refused(trained):
     with pytest.raises(UserError, match="has the space behind a word in the word's last piece"):
         convert_sentencepiece(trained(treat_whitespace_as_suffix=True)[0])
 
 
 @needed
-def test_scores_and_not_places_give_the_order(trained) -> None:
+def test_scores_and_not_places_give_the_order(trained):
     """Pieces that stand at the end may come first: those of Chinese-LLaMA have the score 0."""
     import sentencepiece
 
@@ -85,7 +85,7 @@ def test_scores_and_not_places_give_the_order(trained) -> None:
 
 
 @needed
-def test_a_model_is_extended_and_a_unigram_refused(trained) -> None:
+def test_a_model_is_extended_and_a_unigram_refused(trained):
     base = convert_sentencepiece(trained()[0])
     new = extend(base, LAW, 60)
     assert verify(base, new, {"law": LAW, "general": GENERAL}).holds
@@ -93,7 +93,7 @@ def test_a_model_is_extended_and_a_unigram_refused(trained) -> None:
         extend(convert_sentencepiece(trained("unigram")[0]), LAW, 4)
 
 
-def test_a_list_of_merges_is_read(tmp_path) -> None:
+def test_a_list_of_merges_is_read(tmp_path):
     bytewise().backend_tokenizer.model.save(str(tmp_path))
     words = load_or_convert(str(tmp_path))
     assert words.eos_token == "<|endoftext|>"
@@ -107,7 +107,7 @@ def test_a_list_of_merges_is_read(tmp_path) -> None:
     refuses(said, load_or_convert, str(tmp_path))
 
 
-def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
+def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path):
     """As a folder of Qwen's holds them: it cuts words otherwise, and has tokens of its own."""
     bytewise().backend_tokenizer.model.save(str(tmp_path))
     end = {"content": MARK, "special": True, "lstrip": False, "rstrip": False, "normalized": False}
@@ -121,7 +121,7 @@ def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
     assert (words.eos_token, words(f"12{MARK}")["input_ids"][-1]) == (MARK, 330)
 
 
-def test_other_tokenizers_are_read_as_training_does(tmp_path) -> None:
+def test_other_tokenizers_are_read_as_training_does(tmp_path):
     bytewise().save_pretrained(tmp_path)
     assert load_or_convert(str(tmp_path)).get_vocab() == bytewise().get_vocab()
     refuses("there is no tokenizer 'nobody/nothing'", load_or_convert, "nobody/nothing")
@@ -138,7 +138,7 @@ def _endless() -> str:
     return json.dumps({**content, "added_tokens": []})
 
 
-def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
+def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"\xff\xff no model")
     if all(map(convert.present, convert.NEEDED)):
@@ -152,7 +152,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.full
 @needed
-def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data) -> None:
+def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data):
     import sentencepiece
 
     folder = data / "tokenizers" / "internlm"
@@ -167,6 +167,6 @@ def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data) -> Non
 
 
 @pytest.mark.full
-def test_the_real_list_of_merges_of_gpt2_is_read(data) -> None:
+def test_the_real_list_of_merges_of_gpt2_is_read(data):
     words = load_or_convert(str(data / "tokenizers" / "gpt2"))
     assert len(words) == 50_257 and words("hello world")["input_ids"] == [31373, 995]

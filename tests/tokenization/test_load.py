@@ -6,7 +6,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ def words() -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.full
-def test_training_gives_the_same_in_every_process() -> None:
+def test_training_gives_the_same_in_every_process():
     code = (
         "import hashlib; from layerlab.tokenization.load import train_tokenizer as t;"
         f"print(hashlib.sha256(t({TEXTS!r}, 280).backend_tokenizer.to_str().encode()).hexdigest())"
@@ -45,15 +44,15 @@ WORDS = words()
 
 @given(st.text())
 @settings(max_examples=100, deadline=None)
-def test_every_string_comes_back(text: str) -> None:
+def test_every_string_comes_back(text):
     assert WORDS.decode(engine(WORDS).encode(text).ids) == text
 
 
-def test_entries_and_separator() -> None:
+def test_entries_and_separator():
     assert entries(words()) == 280 and separator(words(), "x") == 0
 
 
-def test_folders_and_files_are_loaded(tmp_path) -> None:
+def test_folders_and_files_are_loaded(tmp_path):
     words().save_pretrained(tmp_path / "folder")
     for place in (tmp_path / "folder", tmp_path / "folder" / "tokenizer.json"):
         found = load_tokenizer(str(place))
@@ -63,7 +62,7 @@ def test_folders_and_files_are_loaded(tmp_path) -> None:
     assert entries(load_tokenizer("llama")) == 512
 
 
-def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
+def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for():
     strict = Tokenizer.from_str(words().backend_tokenizer.to_str())
     strict.enable_truncation(2)
     strict.enable_padding(length=9)
@@ -71,7 +70,7 @@ def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
     assert len(found.encode("a longer text than two")) > 9 and len(found.encode("a")) == 1
 
 
-def test_what_cannot_be_used_is_named(tmp_path) -> None:
+def test_what_cannot_be_used_is_named(tmp_path):
     with pytest.raises(UserError, match=r"there is no tokenizer 'nobody/nothing'.*a name of the"):
         load_tokenizer("nobody/nothing")
     with pytest.raises(UserError, match=r"holds no tokenizer that can be loaded.*tokenizer.json"):
@@ -87,7 +86,7 @@ def test_what_cannot_be_used_is_named(tmp_path) -> None:
         load_tokenizer(str(tmp_path / "bare.json"))
 
 
-def test_merges_are_left_out_by_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_merges_are_left_out_by_nobody(tmp_path, caplog):
     """A dropout in the file, of a folder, of a file alone, beside a model, and in memory."""
     drawn = copy.deepcopy(WORDS)
     drawn.backend_tokenizer.model.dropout = 0.5

@@ -1,6 +1,5 @@
 """Whether texts come back: what a tokenizer loses is found, and what is no loss is let be."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,23 +89,21 @@ LOST = {
 
 
 @pytest.mark.parametrize(("made", "text"), KEPT.values(), ids=KEPT)
-def test_what_comes_back_is_no_loss(made: Callable[[], Tokenizer], text: str) -> None:
+def test_what_comes_back_is_no_loss(made, text):
     assert loss(made(), text) == ""
 
 
 @pytest.mark.parametrize(("made", "text", "said"), LOST.values(), ids=LOST)
-def test_what_does_not_come_back_is_shown(
-    made: Callable[[], Tokenizer], text: str, said: str
-) -> None:
+def test_what_does_not_come_back_is_shown(made, text, said):
     assert said in loss(made(), text)
 
 
 @pytest.mark.parametrize("name", builtin.NAMES)
-def test_built_in_tokenizers_lose_nothing(name: str) -> None:
+def test_built_in_tokenizers_lose_nothing(name):
     assert loss(engine(load_tokenizer(name)), TEXT) == ""
 
 
-def test_pieces_with_bytes_beside_them_lose_nothing() -> None:
+def test_pieces_with_bytes_beside_them_lose_nothing():
     """SentencePiece as Llama's, which puts a space in front and writes rare characters as bytes."""
     folder = data_folder() / "model-stories260K" / "hf"
     if not Path(folder).is_dir():
@@ -116,7 +113,7 @@ def test_pieces_with_bytes_beside_them_lose_nothing() -> None:
         assert loss(machine, text) == ""
 
 
-def test_a_long_text_is_shown_where_it_differs_first() -> None:
+def test_a_long_text_is_shown_where_it_differs_first():
     text = "the cat sat " * 500 + "On the mat"
     found = loss(pieces(True), text)
     assert found == "'cat sat On the mat' comes back as 'cat sat on the mat'"
@@ -124,7 +121,7 @@ def test_a_long_text_is_shown_where_it_differs_first() -> None:
     assert told.startswith("bits per byte of law.jsonl are not given") and "sat On the" in told
 
 
-def test_what_is_added_to_a_text_is_a_loss_where_it_is_no_space() -> None:
+def test_what_is_added_to_a_text_is_a_loss_where_it_is_no_space():
     unfinished = PreTrainedTokenizerFast(tokenizer_object=bytewise()).backend_tokenizer
     unfinished.decoder = decoders.Fuse()  # of bytes, and without what turns them into text
     assert "comes back as 'TheĠcat'" in loss(unfinished, "The cat")

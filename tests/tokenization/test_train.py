@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -34,13 +33,13 @@ FALLBACK = train_fallback_bpe(TEXTS, vocab=350, special=MARKS)
 @example("👩‍👩‍👧‍👦 🇨🇳 e\u0301 ﷽ \U0010ffff \uffff")
 @example("<|user|> hello<|endoftext|> ")
 @example("国" * 5000)
-def test_any_text_comes_back_as_it_was(text: str) -> None:
+def test_any_text_comes_back_as_it_was(text):
     ids = FALLBACK(text, add_special_tokens=False)["input_ids"]
     assert FALLBACK.decode(ids) == text
     assert all(0 <= one < 350 for one in ids)
 
 
-def test_its_entries_are_the_separator_the_marks_the_bytes_and_what_was_learned() -> None:
+def test_its_entries_are_the_separator_the_marks_the_bytes_and_what_was_learned():
     vocab = FALLBACK.get_vocab()
     order = sorted(vocab, key=vocab.__getitem__)
     assert len(FALLBACK) == len(vocab) == 350
@@ -52,20 +51,20 @@ def test_its_entries_are_the_separator_the_marks_the_bytes_and_what_was_learned(
     assert max(map(len, order[259:])) <= 16
 
 
-def test_characters_that_are_rare_are_bytes() -> None:
+def test_characters_that_are_rare_are_bytes():
     rare = train_fallback_bpe(["ab" * 20_000 + "ж"], vocab=300)
     assert "ж" not in rare.get_vocab() and "a" in rare.get_vocab()
     ids = rare("ж", add_special_tokens=False)["input_ids"]
     assert rare.convert_ids_to_tokens(ids) == ["<0xD0>", "<0xB6>"]
 
 
-def test_a_vocabulary_without_room_for_letters_is_bytes() -> None:
+def test_a_vocabulary_without_room_for_letters_is_bytes():
     bare = train_fallback_bpe(TEXTS, vocab=257)
     assert len(bare) == 257
     assert bare.decode(bare("人 a")["input_ids"]) == "人 a"
 
 
-def test_transformers_loads_it_as_it_was(tmp_path: Path) -> None:
+def test_transformers_loads_it_as_it_was(tmp_path):
     FALLBACK.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert isinstance(again, PreTrainedTokenizerFast)
@@ -77,7 +76,7 @@ def test_transformers_loads_it_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_process_trains_the_same() -> None:
+def test_every_process_trains_the_same():
     code = (
         "from layerlab.tokenization.train import train_fallback_bpe\n"
         f"print(train_fallback_bpe({TEXTS!r}, vocab=340).backend_tokenizer.to_str())"
@@ -87,7 +86,7 @@ def test_every_process_trains_the_same() -> None:
     assert found.stdout.strip() == own
 
 
-def test_it_grows_without_making_any_text_longer() -> None:
+def test_it_grows_without_making_any_text_longer():
     law = ["上诉人不服一审判决，提起上诉。the plaintiff, the plaintiff\n" * 9]
     grown = extend(FALLBACK, law, 24)
     assert len(grown) == 374
@@ -97,7 +96,7 @@ def test_it_grows_without_making_any_text_longer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bpe-fallback"])
-def test_a_recipe_names_the_kind_and_the_special_tokens(kind: str) -> None:
+def test_a_recipe_names_the_kind_and_the_special_tokens(kind):
     asked = TrainedTokenizer.model_validate({"train": kind, "special_tokens": MARKS})
     found = train_tokenizer(TEXTS, 340, asked)
     assert len(found) == 340
@@ -106,14 +105,14 @@ def test_a_recipe_names_the_kind_and_the_special_tokens(kind: str) -> None:
 
 
 @pytest.mark.parametrize("train", [train_bpe, train_fallback_bpe])
-def test_a_special_token_that_is_a_word_too_keeps_its_place(train) -> None:
+def test_a_special_token_that_is_a_word_too_keeps_its_place(train):
     found = train(["user\nand\n" * 20], vocab=275, special=("user", "and"))
     assert found.convert_tokens_to_ids(["user", "and"]) == [1, 2]
     assert sorted(found.get_vocab().values()) == list(range(len(found)))
 
 
 @pytest.mark.parametrize("train", [train_bpe, train_fallback_bpe])
-def test_what_finds_no_room_is_one_line(train) -> None:
+def test_what_finds_no_room_is_one_line(train):
     with pytest.raises(UserError, match=r"no room for 256 bytes .* write data.vocab_size = 259"):
         train(TEXTS, vocab=258, special=MARKS)
     with pytest.raises(UserError, match=r"special_tokens has '<\|user\|>', which is an entry"):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from tests.refused import refuses
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
-def test_both_conventions_are_those_of_the_literature() -> None:
+def test_both_conventions_are_those_of_the_literature():
     sizes = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "vocab": 8192, "context": 256}
     found = flops_per_token(recipe({**sizes, "options": {"head": "tied"}}))
     # By hand: 6 FLOPs for each weight of a product, 12 L d T for the whole square of attention.
@@ -42,7 +41,7 @@ def test_both_conventions_are_those_of_the_literature() -> None:
 
 
 @pytest.mark.parametrize("name", variants())
-def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
+def test_only_the_square_of_attention_grows_with_length(name):
     found = design_model(recipe({"variant": name, "vocab": 300}))
     one, two, three = (
         account(found.spec, replace(found.shape, context=16 * times)).forward for times in (1, 2, 3)
@@ -51,13 +50,13 @@ def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
 
 
 @given(st.integers(1, 64))
-def test_a_causal_mask_saves_less_than_half_of_everything(block: int) -> None:
+def test_a_causal_mask_saves_less_than_half_of_everything(block):
     found = flops_per_token(recipe({"context": 64, "vocab": 300}, data={"block_size": block}))
     assert found.full / 2 < found.causal <= found.full
     assert (found.causal == found.full) == (block == 1)
 
 
-def test_blocks_shorter_than_the_context_cost_less() -> None:
+def test_blocks_shorter_than_the_context_cost_less():
     long, short = recipe({"context": 64}), recipe({"context": 64}, data={"block_size": 16})
     assert flops_per_token(short) == flops_per_token(recipe({"context": 16}))
     assert flops_per_token(short).full < flops_per_token(long).full
@@ -67,7 +66,7 @@ def test_blocks_shorter_than_the_context_cost_less() -> None:
     st.dictionaries(st.text(min_size=1), st.floats(1e-4, 1e2), min_size=1, max_size=5),
     st.integers(1, 10**6),
 )
-def test_times_differ_by_half_an_update_at_most(seconds: dict[str, float], updates: int) -> None:
+def test_times_differ_by_half_an_update_at_most(seconds, updates):
     base = next(iter(seconds))
     found = updates_for_time(seconds, base, updates)
     assert found[base] == updates and set(found) == set(seconds)
@@ -102,7 +101,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Operations]:
 
 
 @pytest.mark.full
-def test_emulated_rounding_takes_the_time_it_takes(operations: _Operations) -> None:
+def test_emulated_rounding_takes_the_time_it_takes(operations):
     sizes = {"width": 48, "context": 32}
     plain = plan(recipe(sizes), EXTENT)[0]
     rounded = plan(recipe(sizes, emulate={"format": "bf16"}), EXTENT)[0]
@@ -124,9 +123,7 @@ def test_emulated_rounding_takes_the_time_it_takes(operations: _Operations) -> N
         ({"sigma_reparam": True}, 1.05),
     ],
 )
-def test_control_takes_the_time_it_takes(
-    control: dict[str, Any], longer: float, operations: _Operations
-) -> None:
+def test_control_takes_the_time_it_takes(control, longer, operations):
     settings: dict[str, Any] = {
         "model": {"width": 48, "layers": 4, "heads": 4, "context": 32},
         "train": {"max_steps": 20, "batch_size": 2},
@@ -142,7 +139,7 @@ def test_control_takes_the_time_it_takes(
 
 
 @pytest.mark.full
-def test_a_measured_pace_is_that_of_the_real_loop(operations: _Operations) -> None:
+def test_a_measured_pace_is_that_of_the_real_loop(operations):
     run = plan(recipe({"width": 64, "context": 64}), EXTENT)[0]
     pace = measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
     assert pace.measured and pace.update is not None
@@ -168,7 +165,7 @@ def _operations_by_hand(run: RunSpec, clock: _Operations) -> float:
 
 
 @pytest.mark.full
-def test_memory_is_measured_and_the_formula_comes_near() -> None:
+def test_memory_is_measured_and_the_formula_comes_near():
     sizes = {"width": 64, "layers": 3, "context": 64, "vocab": 300}
     run = plan(recipe(sizes), EXTENT)[0]
     flops = flops_per_token(run.recipe).full
@@ -184,9 +181,7 @@ def test_memory_is_measured_and_the_formula_comes_near() -> None:
 @pytest.mark.parametrize(
     ("processes", "micro_batch", "rows"), [(1, None, 16), (1, 100, 16), (2, 100, 8), (2, 4, 4)]
 )
-def test_a_pass_has_the_rows_that_the_loop_gives_it(
-    processes: int, micro_batch: int | None, rows: int
-) -> None:
+def test_a_pass_has_the_rows_that_the_loop_gives_it(processes, micro_batch, rows):
     train = {"max_steps": 20, "batch_size": 16, "micro_batch_size": micro_batch}
     of_run = recipe(train=train, run={"num_processes": processes})
     assert step_time._rows(of_run) == rows
@@ -200,9 +195,7 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
 
 
 @pytest.mark.full
-def test_arms_whose_updates_take_the_same_are_measured_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_arms_whose_updates_take_the_same_are_measured_once(monkeypatch):
     settings = [{"train.learning_rate": rate} for rate in (1e-3, 2e-3)] + [{"model.layers": 3}]
     named = [{"name": f"a{n}", "variant": "llama", "set": one} for n, one in enumerate(settings)]
     asked = timed(monkeypatch, [0.1, 0.2])
@@ -216,7 +209,7 @@ def test_arms_whose_updates_take_the_same_are_measured_once(
 
 
 @pytest.mark.full
-def test_what_is_too_long_is_measured_on_less() -> None:
+def test_what_is_too_long_is_measured_on_less():
     run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
     flops = flops_per_token(run.recipe).full
     whole = measure_step_time(run, flops, 1e11)
@@ -227,7 +220,7 @@ def test_what_is_too_long_is_measured_on_less() -> None:
     assert part.activations == pytest.approx(whole.activations, rel=0.2)
 
 
-def test_measuring_leaves_random_state_and_threads_alone() -> None:
+def test_measuring_leaves_random_state_and_threads_alone():
     run = plan(recipe({"variant": "llama"}), EXTENT)[0]
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
@@ -247,7 +240,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run
     return asked
 
 
-def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch):
     given = runs(evaluate={"eval_steps": 5})
     # Arms take turns; the fastest turn counts.
     asked = timed(monkeypatch, [0.1, 0.9, 0.3, 0.2, 0.5, 0.4])
@@ -263,9 +256,7 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.full
-def test_an_arm_whose_code_was_changed_is_timed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arm_whose_code_was_changed_is_timed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ADDED", {})
     idea = tmp_path / "my_idea.py"
     write_template(idea)
@@ -286,9 +277,7 @@ def test_an_arm_whose_code_was_changed_is_timed_again(
 @pytest.mark.parametrize(
     "kept", ["[0.1, 0.1]", "[NaN, 1]", "[0.1]", '{"seconds": [0.1, 0.1]}', "["]
 )
-def test_a_time_that_is_not_what_was_measured_is_measured_again(
-    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_that_is_not_what_was_measured_is_measured_again(kept, tmp_path, monkeypatch):
     given, named = runs(), arms(_comparison(), recipe())
     timed(monkeypatch, 3 * [0.1, 0.2])
     expected = equal_time(given, named)
@@ -299,7 +288,7 @@ def test_a_time_that_is_not_what_was_measured_is_measured_again(
         assert equal_time(given, named) == expected
 
 
-def test_equal_time_keeps_what_an_arm_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_time_keeps_what_an_arm_sets(monkeypatch):
     fixed = {"variant": "gpt2", "name": "gpt2", "set": {"train.max_steps": 7}}
     comparison = _comparison(["llama", fixed])
     given = runs(compare={"arms": ["llama", fixed], "allowed_differences": ["train.max_steps"]})
@@ -312,7 +301,7 @@ def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:
     return recipe(compare={"arms": list(sides)}).compare
 
 
-def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_time_needs_the_device_and_a_cache(monkeypatch):
     given, named = runs(), arms(_comparison(), recipe())
     monkeypatch.setattr(equal, "peak_of", lambda _: None)
     refuses("are matched by time, and there is no 'cpu' here to mea", equal_time, given, named)
@@ -323,6 +312,6 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch
     refuses(r"what was measured cannot be kept: .* set LAYERLAB", equal_time, given, named)
 
 
-def test_mfu_of_what_the_peak_allows_is_one() -> None:
+def test_mfu_of_what_the_peak_allows_is_one():
     assert utilisation(2e12, 2.0, 1e12) == 1.0
     assert isinstance(flops_per_token(recipe()), TokenFlops)

@@ -16,7 +16,7 @@ LINUX = pytest.mark.skipif(
 )
 
 
-def test_the_next_run_draws_what_it_would_in_a_new_process() -> None:
+def test_the_next_run_draws_what_it_would_in_a_new_process():
     start = FreshStart()
     torch.manual_seed(torch.initial_seed())
     wanted = torch.rand(3)
@@ -26,7 +26,7 @@ def test_the_next_run_draws_what_it_would_in_a_new_process() -> None:
 
 
 @LINUX
-def test_what_is_left_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_behind_ends_the_process(monkeypatch):
     start = FreshStart()
     assert start.restore()
     kept = torch.ones(40 * 2**20)
@@ -36,7 +36,7 @@ def test_what_is_left_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -
 
 
 @LINUX
-def test_a_peak_is_that_of_what_came_after() -> None:
+def test_a_peak_is_that_of_what_came_after():
     large = torch.ones(64 * 2**20)
     high = peak_memory("cpu")
     del large

@@ -50,7 +50,7 @@ def by_hand(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> str
     return corpus.tokenizer.decode(added)
 
 
-def test_the_likeliest_tokens_follow(model: LabForCausalLM, corpus: Any) -> None:
+def test_the_likeliest_tokens_follow(model, corpus):
     prompts = ("the cat", "on the mat and")
     found = generate_samples(model, corpus, asked(*prompts))
     assert found == [(prompt, by_hand(model, corpus, prompt, 8)) for prompt in prompts]
@@ -59,9 +59,7 @@ def test_the_likeliest_tokens_follow(model: LabForCausalLM, corpus: Any) -> None
 
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("learning", [True, False])
-def test_random_state_and_mode_stay(
-    model: LabForCausalLM, corpus: Any, seed: int | None, learning: bool
-) -> None:
+def test_random_state_and_mode_stay(model, corpus, seed, learning):
     model.train(learning)
     before = torch.random.get_rng_state()
     generate_samples(model, corpus, asked("the"), seed=seed)
@@ -70,9 +68,7 @@ def test_random_state_and_mode_stay(
     model.train()
 
 
-def test_a_seed_draws_the_same_and_another_draws_something_else(
-    model: LabForCausalLM, corpus: Any
-) -> None:
+def test_a_seed_draws_the_same_and_another_draws_something_else(model, corpus):
     def drawn(seed: int) -> str:
         return generate_samples(model, corpus, asked("the cat", length=12), seed=seed)[0][1]
 
@@ -83,7 +79,7 @@ def test_a_seed_draws_the_same_and_another_draws_something_else(
     assert len({drawn(seed) for seed in range(3)}) > 1
 
 
-def test_draws_follow_the_models_probabilities(corpus: Any) -> None:
+def test_draws_follow_the_models_probabilities(corpus):
     model = build("llama", width=16, layers=1, heads=2, vocab=300, context=8, seed=0)
     given = corpus.tokenizer("the")["input_ids"]
     with torch.no_grad():
@@ -97,7 +93,7 @@ def test_draws_follow_the_models_probabilities(corpus: Any) -> None:
     assert len(set(drawn)) > 20
 
 
-def test_a_long_prompt_keeps_its_end(model: LabForCausalLM, corpus: Any) -> None:
+def test_a_long_prompt_keeps_its_end(model, corpus):
     words = corpus.tokenizer
     long = "the dog sat on the cat and the cat sat on the dog and the dog sat on the mat again"
     kept = words.decode(words(long)["input_ids"][-(CONTEXT - 8) :])
@@ -107,29 +103,25 @@ def test_a_long_prompt_keeps_its_end(model: LabForCausalLM, corpus: Any) -> None
 
 
 @pytest.mark.parametrize("length", [CONTEXT - 1, CONTEXT, 10 * CONTEXT])
-def test_a_length_beyond_the_context_is_cut(
-    model: LabForCausalLM, corpus: Any, length: int
-) -> None:
+def test_a_length_beyond_the_context_is_cut(model, corpus, length):
     room = CONTEXT - len(corpus.tokenizer("the cat")["input_ids"])
     ((_, text),) = generate_samples(model, corpus, asked("the cat", length=length))
     assert text == by_hand(model, corpus, "the cat", room)
 
 
-def test_an_empty_prompt_begins_a_document(model: LabForCausalLM, corpus: Any) -> None:
+def test_an_empty_prompt_begins_a_document(model, corpus):
     ((prompt, text),) = generate_samples(model, corpus, asked(""))
     assert prompt == ""
     end = corpus.tokenizer.decode([corpus.separator])
     assert text == by_hand(model, corpus, end, 8)
 
 
-def test_no_prompt_asks_nothing_of_the_model(corpus: Any) -> None:
+def test_no_prompt_asks_nothing_of_the_model(corpus):
     assert generate_samples(None, corpus, asked()) == []
 
 
 @pytest.mark.full
-def test_layers_that_are_compiled_are_not_compiled_for_each_length(
-    corpus: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_that_are_compiled_are_not_compiled_for_each_length(corpus, monkeypatch):
     model = build("llama", width=16, layers=1, heads=2, vocab=300, context=16, seed=0)
     stances: list[str] = []
     real = torch.compiler.set_stance

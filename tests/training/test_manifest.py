@@ -37,9 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return killed.run_of(killed.recipe(tmp_path, **{"train.max_steps": 6, "run.save_steps": 100}))
 
 
-def test_a_run_of_two_versions_is_told_and_refused(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_two_versions_is_told_and_refused(tmp_path, run, monkeypatch):
     monkeypatch.setattr(manifest, "versions", lambda: ONE)
     assert "sittings" not in sitting(run, tmp_path / "run", 2)
     assert "sittings" not in sitting(run, tmp_path / "run", 3)
@@ -64,7 +62,7 @@ def test_a_run_of_two_versions_is_told_and_refused(
     )
 
 
-def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: Any) -> None:
+def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path, run):
     found = sitting(run, tmp_path / "run", 6)
     beside = {path for path in found if path != "recipe"}
     beside = set(settings({name: found[name] for name in beside}))
@@ -72,9 +70,7 @@ def test_whatever_a_manifest_has_can_be_declared_in_a_plan(tmp_path: Path, run: 
 
 
 @pytest.mark.full
-def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(tmp_path, run, monkeypatch):
     found = []
     for until, shared in ((2, "0"), (4, "1"), (6, "0")):
         monkeypatch.setenv(SHARED_DEVICE, shared)
@@ -86,9 +82,7 @@ def test_a_run_that_shared_its_device_in_one_sitting_says_so_for_ever(
 
 
 @pytest.mark.full
-def test_back_on_the_first_version_the_one_between_is_not_forgotten(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_back_on_the_first_version_the_one_between_is_not_forgotten(tmp_path, run, monkeypatch):
     for until, now in ((2, ONE), (4, OTHER), (5, ONE), (6, ONE)):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
         found = sitting(run, tmp_path / "run", until)
@@ -98,9 +92,7 @@ def test_back_on_the_first_version_the_one_between_is_not_forgotten(
     refuses(r"in .* from update 2", check_equal_terms, [found], VariedSettings())
 
 
-def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sitting_that_left_no_checkpoint_is_in_no_run(tmp_path, run, monkeypatch):
     for now in (OTHER, ONE):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
         trainer.Trainer(run, tmp_path / "run", NullProgress()).start()
@@ -111,7 +103,7 @@ def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
     assert "sittings" not in sitting(run, tmp_path / "run", 6)
 
 
-def test_a_checkpoint_counts_on_events_that_are_written(tmp_path: Path, run: Any) -> None:
+def test_a_checkpoint_counts_on_events_that_are_written(tmp_path, run):
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="begins anew"):
         training.note("no room")

@@ -67,9 +67,7 @@ def equal(folder: Path, whole: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_killed_while_it_asks_something_of_the_system(
-    tmp_path: Path, run: RunSpec, whole: Path, seed: int
-) -> None:
+def test_killed_while_it_asks_something_of_the_system(tmp_path, run, whole, seed):
     chance, died = random.Random(seed), 0
     for _ in range(3):
         fatal = killed.Fatal(chance.randrange(1, 120), tmp_path)
@@ -83,7 +81,7 @@ def test_killed_while_it_asks_something_of_the_system(
 
 
 @both
-def test_killed_at_any_moment(tmp_path: Path, run: RunSpec, whole: Path) -> None:
+def test_killed_at_any_moment(tmp_path, run, whole):
     """Each time a little after the journal has come so far, wherever the process is by then."""
     chance, died = random.Random(0), 0
     for goal in (2, 5, 9, 12):
@@ -101,9 +99,7 @@ def test_killed_at_any_moment(tmp_path: Path, run: RunSpec, whole: Path) -> None
 
 
 @pytest.mark.full
-def test_twenty_runs_killed_at_random_moments_after_a_checkpoint(
-    tmp_path: Path, run: RunSpec, whole: Path
-) -> None:
+def test_twenty_runs_killed_at_random_moments_after_a_checkpoint(tmp_path, run, whole):
     """Each goes on from a checkpoint, and not a bit of it differs."""
     chance, died = random.Random(0), 0
     while died < 20:
@@ -137,9 +133,7 @@ def wait(ready: Callable[[], bool]) -> None:
 
 
 @pytest.mark.full
-def test_a_damaged_checkpoint_costs_its_updates_and_no_more(
-    tmp_path: Path, run: RunSpec, whole: Path
-) -> None:
+def test_a_damaged_checkpoint_costs_its_updates_and_no_more(tmp_path, run, whole):
     stopped_after(run, tmp_path, 8)
     newest = tmp_path / "checkpoints" / "step-00000008" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-8])
@@ -173,9 +167,7 @@ def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
 
 @pytest.mark.full
 @both
-def test_sigterm_leaves_a_checkpoint_of_the_very_update(
-    tmp_path: Path, run: RunSpec, whole: Path
-) -> None:
+def test_sigterm_leaves_a_checkpoint_of_the_very_update(tmp_path, run, whole):
     stopped_after(run, tmp_path, 8)
     state, remarks = load(tmp_path / "checkpoints")
     assert state is not None and state.counters["update"] == 8 and remarks == []
@@ -185,9 +177,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_very_update(
     equal(tmp_path, whole)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(place, tmp_path):
     """Nothing is broken by hand: the rate alone drives the weights out of float32."""
     run = killed.run_of(
         killed.recipe(place, **{"train.learning_rate": 1e30, "train.max_grad_norm": 0.0})
@@ -232,9 +222,7 @@ BUILT = trainer.build_model
 
 
 @pytest.mark.full
-def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
-    tmp_path: Path, place: Path
-) -> None:
+def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(tmp_path, place):
     run = killed.run_of(killed.recipe(place, **{"model.options": {}, "train.batch_size": 5}))
     results, weights = {}, {}
     for rows in (5, 4, 1):
@@ -252,7 +240,7 @@ def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
 
 
 @pytest.mark.full
-def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path: Path, run: RunSpec) -> None:
+def test_a_single_sequence_that_does_not_fit_ends_the_run(tmp_path, run):
     with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
         on_a_small_device(run, tmp_path, 0)
     assert read_result(tmp_path) is None

@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +17,7 @@ from tests.training.planned import recipe
 @pytest.mark.skipif(
     importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed here"
 )
-def test_an_attention_that_is_not_installed_is_refused() -> None:
+def test_an_attention_that_is_not_installed_is_refused():
     model = build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
     said = r"train.attn_implementation is 'flash_attention_2', which cannot be had here: .*; write"
     with pytest.raises(UserError, match=said):
@@ -38,12 +36,8 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
     ],
 )
 def test_compiled_code_lies_where_no_other_user_can_put_any(
-    train: dict[str, Any],
-    before: str,
-    kept: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    train, before, kept, tmp_path, monkeypatch
+):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
     monkeypatch.setenv(COMPILED, before)
     if not before:

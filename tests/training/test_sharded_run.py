@@ -28,9 +28,7 @@ def recipe(file: Path) -> dict[str, object]:
 
 
 @pytest.mark.full
-def test_a_run_killed_among_its_shards_ends_in_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_among_its_shards_ends_in_the_same_bits(tmp_path, monkeypatch):
     file = tmp_path / "text.txt"
     file.write_text("".join(map(line, range(800))))
     models = []
@@ -55,14 +53,14 @@ def test_a_run_killed_among_its_shards_ends_in_the_same_bits(
     assert models[0] == models[1]
 
 
-def test_passes_over_a_text_in_shards_are_refused(tmp_path: Path) -> None:
+def test_passes_over_a_text_in_shards_are_refused(tmp_path):
     content = {**recipe(tmp_path), "train": {"num_train_epochs": 1}}
     said = r"num_train_epochs counts passes over a text that data.shard_bytes leaves unread; write"
     with pytest.raises(UserError, match=said):
         make_recipe(content)
 
 
-def test_the_packaged_pretraining_reads_its_texts_as_it_goes() -> None:
+def test_the_packaged_pretraining_reads_its_texts_as_it_goes():
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe("pangu-pretrain", {})
@@ -74,9 +72,7 @@ def test_the_packaged_pretraining_reads_its_texts_as_it_goes() -> None:
     assert found.data.vocab_size == 100_883
 
 
-def test_a_first_shard_too_small_for_the_vocabulary_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_shard_too_small_for_the_vocabulary_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "text.txt"
     file.write_text("".join(map(line, range(800))))
@@ -87,7 +83,7 @@ def test_a_first_shard_too_small_for_the_vocabulary_is_named(
         prepare({**content, "data": data}, tmp_path, progress=False)
 
 
-def test_an_empty_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_text_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "text.txt"
     file.write_text("")

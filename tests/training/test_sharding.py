@@ -154,7 +154,7 @@ def course(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_like_one(way: str, two: Path, one: Path) -> None:
+def test_two_processes_train_like_one(way, two, one):
     ours, theirs = weights(one), weights(two / f"{way}-whole")
     assert ours.keys() == theirs.keys()
     # Sums in another order, six updates long; what a key's bias learns is nothing but rounding.
@@ -173,7 +173,7 @@ def test_two_processes_train_like_one(way: str, two: Path, one: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_go_on_bit_for_bit(way: str, two: Path) -> None:
+def test_two_processes_go_on_bit_for_bit(way, two):
     whole, stopped = (read_result(two / f"{way}-{how}") for how in ("whole", "stopped"))
     assert whole and stopped
     assert stopped["weights"] == whole["weights"] and stopped["nats"] == whole["nats"]
@@ -188,9 +188,7 @@ def resumed(left: Path, text: Path, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_each_process_writes_its_part_and_one_alone_reads_all(
-    two: Path, one: Path, text: Path, tmp_path: Path
-) -> None:
+def test_each_process_writes_its_part_and_one_alone_reads_all(two, one, text, tmp_path):
     left = two / "left" / "parts-stopped"
     (checkpoint,) = (left / "checkpoints").iterdir()
     whole = sum(value.nbytes for value in weights(one).values())
@@ -207,9 +205,7 @@ def test_each_process_writes_its_part_and_one_alone_reads_all(
 
 
 @pytest.mark.full
-def test_a_part_that_is_damaged_or_missing_is_not_believed(
-    two: Path, one: Path, text: Path, tmp_path: Path
-) -> None:
+def test_a_part_that_is_damaged_or_missing_is_not_believed(two, one, text, tmp_path):
     left = tmp_path / "left"
     shutil.copytree(two / "left" / "parts-stopped", left)
     (checkpoint,) = (left / "checkpoints").iterdir()
@@ -227,7 +223,7 @@ def test_a_part_that_is_damaged_or_missing_is_not_believed(
 
 
 @pytest.mark.full
-def test_parts_that_find_no_room_are_told_and_training_goes_on(text: Path, tmp_path: Path) -> None:
+def test_parts_that_find_no_room_are_told_and_training_goes_on(text, tmp_path):
     folder = tmp_path / "disk" / "parts-full"
     with mounted.disk(tmp_path / "disk", "150k"):
         write_run(made(text, **{"run.num_processes": 2, "run.sharding": "fsdp"}), folder)
@@ -240,7 +236,7 @@ def test_parts_that_find_no_room_are_told_and_training_goes_on(text: Path, tmp_p
 
 
 @pytest.mark.full
-def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
+def test_the_model_of_a_sharded_run_is_whole(two):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(two / "parts-whole" / "model")
@@ -251,7 +247,7 @@ def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
     assert read_run(two / "parts-whole").recipe.run.sharding == "fsdp"
 
 
-def test_what_is_in_one_place_is_gathered_as_it_is() -> None:
+def test_what_is_in_one_place_is_gathered_as_it_is():
     model = torch.nn.Linear(3, 2)
     gathered = gather_weights(model)
     assert gathered.keys() == model.state_dict().keys()
@@ -264,7 +260,7 @@ def asked(**settings: Any) -> RunSection:
     return RunSection.model_validate(settings)
 
 
-def test_a_run_that_is_not_what_was_asked_for_stops() -> None:
+def test_a_run_that_is_not_what_was_asked_for_stops():
     accelerator = Accelerator(cpu=True)
     check(accelerator, asked())
     with pytest.raises(
@@ -289,7 +285,7 @@ class Told:
         ({}, "FSDP"),
     ],
 )
-def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind: str) -> None:
+def test_another_way_to_share_the_work_is_refused(settings, kind):
     from accelerate.utils import DistributedType
 
     told: Any = Told(settings.get("num_processes", 1), DistributedType[kind])
@@ -297,7 +293,7 @@ def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind
         getattr(check, "__wrapped__", check)(told, asked(**settings))
 
 
-def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("FSDP", "ACCELERATE"))]:
         monkeypatch.delenv(name)
     assert plugin(asked(num_processes=2, sharding="fsdp")) is None

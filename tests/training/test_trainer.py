@@ -78,13 +78,13 @@ def begun(folder: Path, **settings: Any) -> Trainer:
     return training
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
     first, second = (train_run(run_of(), tmp_path / name)["weights"] for name in "ab")
     assert first == second
     assert train_run(run_of(**{"train.seed": 1}), tmp_path / "c")["weights"] != first
 
 
-def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> None:
+def test_the_journal_tells_every_update_and_every_evaluation(tmp_path):
     result = train_run(run_of(), tmp_path)
     events = list(read(tmp_path))
     assert [one["update"] for one in events if one["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
@@ -96,7 +96,7 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Path) -> None:
+def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path):
     """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
     settings = {"control.qk_clip": 0.005, "run.log_points": 2}
     whole, counts = begun(tmp_path / "a", **settings), []
@@ -122,7 +122,7 @@ def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Pat
     assert all("clipped" not in one for one in read(tmp_path / "c"))
 
 
-def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -> None:
+def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     training = begun(tmp_path)
@@ -137,7 +137,7 @@ def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
-def test_a_batch_in_pieces_gives_the_gradient_of_the_batch(tmp_path: Path, micro: int) -> None:
+def test_a_batch_in_pieces_gives_the_gradient_of_the_batch(tmp_path, micro):
     whole, pieces = (
         begun(tmp_path / "a"),
         begun(tmp_path / "b", **{"train.micro_batch_size": micro}),
@@ -151,7 +151,7 @@ def test_a_batch_in_pieces_gives_the_gradient_of_the_batch(tmp_path: Path, micro
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=size)
 
 
-def test_the_manifest_says_what_has_to_be_equal(tmp_path: Path) -> None:
+def test_the_manifest_says_what_has_to_be_equal(tmp_path):
     training = begun(tmp_path)
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert found["batch_tokens"] == 64
@@ -160,7 +160,7 @@ def test_the_manifest_says_what_has_to_be_equal(tmp_path: Path) -> None:
     assert found["recipe"]["train"]["learning_rate"] == 0.01
 
 
-def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:
+def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path):
     training = begun(tmp_path, **{"train.mixed_precision": "bf16"})
     training.advance()
     assert {one.dtype for one in training.model.parameters()} == {torch.float32}
@@ -169,7 +169,7 @@ def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> None:
+def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path):
     """In a process of its own, since type checks break graphs."""
     done = python("-c", COMPILED, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -185,9 +185,7 @@ def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> Non
         ({"run.device": "potato"}, "run.device is 'potato', which is no device"),
     ],
 )
-def test_what_is_not_permitted_is_not_begun(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_what_is_not_permitted_is_not_begun(tmp_path, changes, said):
     run = run_of()
     bad = replace(run, recipe=run.recipe.change(changes))
     with pytest.raises(UserError, match=said):
@@ -195,7 +193,7 @@ def test_what_is_not_permitted_is_not_begun(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_loop_rounds_as_it_is_told(tmp_path: Path) -> None:
+def test_the_loop_rounds_as_it_is_told(tmp_path):
     plain, rounded = (
         begun(tmp_path / str(format), **({"emulate.format": format} if format else {}))
         for format in (None, "fp8_e4m3")
@@ -209,12 +207,12 @@ def test_the_loop_rounds_as_it_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("device", ["cuda", "npu"])
-def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
+def test_a_device_that_is_not_there_is_refused(tmp_path, device):
     with pytest.raises(UserError, match=f"run.device is '{device}', and there is none here"):
         begun(tmp_path, **{"run.device": device})
 
 
-def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
+def test_a_text_that_has_changed_since_the_plan_is_refused():
     run = run_of()
     other = RunSpec(arm=run.arm, recipe=run.recipe, digest="0" * 32)
     with pytest.raises(UserError, match="is no longer what it was planned on"):
@@ -222,7 +220,7 @@ def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
     assert CorpusSize(vocab=1, tokens=1, digest="a").digest != run.digest
 
 
-def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> None:
+def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path):
     apart = begun(tmp_path, **{"data.document_masking": True})
     rows = apart._rows()
     assert rows.positions is not None
@@ -231,7 +229,7 @@ def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path: Path) -> None:
+def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path):
     machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "of": 2, "</s>": 3}, unk_token="w"))
     machine.pre_tokenizer = pre_tokenizers.Whitespace()
     few = PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")

@@ -60,9 +60,7 @@ def course(folder: Path) -> list[float]:
 
 
 @pytest.mark.full
-def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(tmp_path, monkeypatch):
     run = run_of(tmp_path)
     whole = trainer.train_run(run, tmp_path / "whole")
     monkeypatch.setattr(trainer, "build_model", built_with(Room(1)))
@@ -75,9 +73,7 @@ def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
 
 
 @pytest.mark.full
-def test_a_resumed_run_keeps_to_the_smaller_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_keeps_to_the_smaller_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "build_model", built_with(Room(2)))
     run = run_of(tmp_path)
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
@@ -89,9 +85,7 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
 
 
 @pytest.mark.full
-def test_a_block_that_does_not_fit_alone_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_does_not_fit_alone_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "build_model", built_with(Room(0)))
     with pytest.raises(
         UserError, match="does not fit into memory 1 blocks at a time; write a"
@@ -100,7 +94,7 @@ def test_a_block_that_does_not_fit_alone_ends_the_run(
     assert "\n" not in str(e.value)
 
 
-def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
+def test_another_process_that_lacks_memory_is_heard_of(tmp_path):
     """What all found is added up, and with it whether one of them found nothing."""
     run = run_of(tmp_path)
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
@@ -114,7 +108,7 @@ def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
         evaluate(training.model, training.eval_blocks, batch=2, reduce=reduce)
 
 
-def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path: Path) -> None:
+def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path):
     run = run_of(tmp_path)
     training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     score = evaluate(training.model, training.eval_blocks, batch=2)

@@ -49,7 +49,7 @@ def small(tmp_path: Path) -> RunSpec:
     return found
 
 
-def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_run_is_read_back_as_it_was_written(tmp_path):
     (one,) = runs("first")
     write_run(one, tmp_path / "one")
     assert read_run(tmp_path / "one") == one
@@ -67,9 +67,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         ("{}", "it is of another version of layerlab"),
     ],
 )
-def test_a_folder_of_something_else_is_told_in_one_line(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_something_else_is_told_in_one_line(content, said, tmp_path, capsys):
     write_run(runs("first")[0], tmp_path)
     (tmp_path / "run.json").unlink()
     if content is not None:
@@ -82,7 +80,7 @@ def test_a_folder_of_something_else_is_told_in_one_line(
 
 
 @pytest.mark.full
-def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None:
+def test_a_worker_carries_out_a_run_once(small, tmp_path):
     folder = tmp_path / "runs" / small.name
     heard = Heard()
     (outcome,) = run_all([small], folder.parent, RunSection(), heard)
@@ -100,7 +98,7 @@ def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_worker_computes_with_the_threads_of_each_run(small: RunSpec, tmp_path: Path) -> None:
+def test_a_worker_computes_with_the_threads_of_each_run(small, tmp_path):
     before = torch.get_num_threads()
     try:
         for threads in (2, 1):
@@ -113,9 +111,7 @@ def test_a_worker_computes_with_the_threads_of_each_run(small: RunSpec, tmp_path
         torch.set_num_threads(before)
 
 
-def test_a_run_that_shares_its_device_has_no_speed(
-    small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_shares_its_device_has_no_speed(small, tmp_path, monkeypatch):
     alone = run_one(small, tmp_path / "alone")
     assert alone["tokens_per_second"] > 0
     for name, told in RunSlot(threads=1, shared=True).environment().items():
@@ -127,9 +123,7 @@ def test_a_run_that_shares_its_device_has_no_speed(
     assert [one is not None and one.shares_device for one in told] == [False, True]
 
 
-def test_a_folder_that_another_worker_holds_is_left_alone(
-    small: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_another_worker_holds_is_left_alone(small, tmp_path, capsys):
     folder = tmp_path / "runs" / small.name
     write_run(small, folder)
     with lock_folder(folder):
@@ -140,9 +134,7 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
 
 
 @pytest.mark.full
-def test_a_run_that_fails_alone_says_why(
-    small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_alone_says_why(small, tmp_path, monkeypatch):
     """Over two processes, which are not this one; who says it stands in for a worker."""
     both = RunSpec(
         arm="a", recipe=small.recipe.change({"run.num_processes": 2}), digest=small.digest
@@ -153,9 +145,7 @@ def test_a_run_that_fails_alone_says_why(
     )
 
 
-def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
-    small: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_text_has_changed_since_it_was_planned_fails(small, tmp_path, capsys):
     changed = RunSpec(arm="a", recipe=small.recipe, digest="of another text")
     write_run(changed, tmp_path / "run")
     assert main([str(tmp_path / "run")]) == 2
@@ -164,7 +154,7 @@ def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
 
 @pytest.mark.full
 @POSIX
-def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small, tmp_path):
     settings = {"train.max_steps": 120, "run.save_steps": 60, "evaluate.eval_steps": 60}
     long = RunSpec(arm="long", recipe=small.recipe.change(settings), digest=small.digest)
     folder = tmp_path / "runs" / long.name
@@ -183,7 +173,7 @@ def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path
 
 
 @POSIX
-def test_a_worker_stops_when_its_parent_is_gone(tmp_path: Path) -> None:
+def test_a_worker_stops_when_its_parent_is_gone(tmp_path):
     """Also where what it says goes to a pipe that nobody reads any more."""
     (one,) = runs("first")
     folder = tmp_path / one.name

@@ -21,6 +21,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_laws_hold(name: str, options: dict[str, Any]) -> None:
+def test_laws_hold(name, options):
     lawful(name, **options)
     checkpoints(shaken(small(name, **options)))

@@ -34,7 +34,7 @@ for name, options in [
 
 
 @pytest.mark.full
-def test_options_compile_as_one_graph() -> None:
+def test_options_compile_as_one_graph():
     done = python("-c", COMPILED)
     assert done.returncode == 0, done.stderr[-4000:]
     assert len(done.stdout.splitlines()) == 8

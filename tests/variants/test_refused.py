@@ -58,14 +58,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "text"), REFUSED, ids=str)
-def test_impossible_options_are_refused_in_one_line(
-    name: str, options: dict[str, Any], text: str
-) -> None:
+def test_impossible_options_are_refused_in_one_line(name, options, text):
     said = refusal(small, name, **options)
     assert text in said and "type" in said
 
 
-def test_more_experts_than_there_are_are_not_accounted_for_either() -> None:
+def test_more_experts_than_there_are_are_not_accounted_for_either():
     model = small("widenet")
     spec = model.config.parse_spec().with_block(ffn=Choice("experts", experts=1))
     refuses("2 experts cannot serve a token where there are 1", account, spec, model.config.shape())

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -50,14 +49,14 @@ VARIANTS = (
 '''
 
 
-def test_every_new_name_is_a_module() -> None:
+def test_every_new_name_is_a_module():
     for name in _NEW.values():
         importlib.import_module(f"layerlab.{name}")
     for module, names in _NAMES.items():
         assert set(names.values()) <= set(dir(importlib.import_module(f"layerlab.{module}")))
 
 
-def test_a_file_keeps_its_lines_and_what_is_no_import() -> None:
+def test_a_file_keeps_its_lines_and_what_is_no_import():
     first = 'if x := "from layerlab.domain import y":\n'
     text = f"{first}\tfrom layerlab.domain import (\n\ty, Domain, shown as told)\n"
     found = update_imports(text)
@@ -68,7 +67,7 @@ def test_a_file_keeps_its_lines_and_what_is_no_import() -> None:
 
 
 @pytest.mark.full
-def test_a_variant_of_the_earlier_version_is_built_saved_and_carried(tmp_path: Path) -> None:
+def test_a_variant_of_the_earlier_version_is_built_saved_and_carried(tmp_path):
     file = tmp_path / "old.py"
     file.write_text(OLD)
     layerlab.load(file)

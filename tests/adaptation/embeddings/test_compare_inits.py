@@ -27,7 +27,7 @@ Tiny = Callable[..., Any]
 
 
 @pytest.mark.full
-def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
+def test_each_start_is_read_and_the_chosen_one_stays(tiny):
     model, alone = (tiny("llama", vocab_size=OLD, initializer_range=0.5) for _ in range(2))
     found = embed(model, BASE, NEW, TEXTS, EmbeddingSection(input="first", head="mean"))
     pairs = [(way.input, way.head) for way in found.ways]
@@ -45,7 +45,7 @@ def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
 
 
 @pytest.mark.full
-def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> None:
+def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny):
     found = embed(tiny("gpt2", vocab_size=OLD), BASE, NEW, TEXTS)
     assert [way.input for way in found.ways] == ["mean-resizing", "first", "random", "mean"]
     letters = chosen([0, *range(1, 257)])
@@ -54,7 +54,7 @@ def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> Non
     assert len(found.ways) == 1 and found.resized.dropped == OLD - 257
 
 
-def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read() -> None:
+def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read():
     read: list[str] = []
 
     def pieces() -> Iterator[TextChunk]:
@@ -95,9 +95,7 @@ def called(folders: Path, **changes: Any) -> None:
 
 
 @pytest.mark.full
-def test_the_command_writes_a_model_that_loads(
-    folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_model_that_loads(folders, capsys):
     called(folders, head="first")
     said = capsys.readouterr()
     assert "261 rows are now 265" in said.out and "bits per byte" in said.out
@@ -116,9 +114,7 @@ def test_the_command_writes_a_model_that_loads(
 
 
 @pytest.mark.full
-def test_a_text_that_is_read_in_place_of_another_is_called_so(
-    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_is_read_in_place_of_another_is_called_so(folders, monkeypatch, capsys):
     monkeypatch.setenv("LAYERLAB_DATA", str(folders))
     monkeypatch.setattr(compare_inits, "read_sample", partial(read_sample, limit=5_000))
     called(folders, text=["law-zh"], tokenizer=str(folders / "model"))
@@ -127,7 +123,7 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
 
 
 @pytest.mark.full
-def test_what_the_command_cannot_do_is_said(folders: Path) -> None:
+def test_what_the_command_cannot_do_is_said(folders):
     refuses("there is no tokenizer", called, folders, tokenizer=str(folders / "nothing"))
     refuses("head is 'best'; expected 'mean', 'mean-resizing'", called, folders, head="best")
     (folders / "model" / "tokenizer.json").unlink()

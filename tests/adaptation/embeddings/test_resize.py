@@ -1,7 +1,6 @@
 """Rows of a new tokenizer: old tokens stay as they were, new ones begin as was asked."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -87,7 +86,7 @@ IDS = torch.tensor([[0, 5, 66, 258, 259, 7, 260, 40]])
 
 
 @pytest.mark.parametrize("kind", STARTS)
-def test_logits_of_old_tokens_are_the_same_bits(made: Callable[[int], Any], kind: str) -> None:
+def test_logits_of_old_tokens_are_the_same_bits(made, kind):
     model = made(OLD)
     before = logits(model, IDS)
     found = resize(model, BASE, NEW, EmbeddingSection(input=kind, head=kind))
@@ -101,7 +100,7 @@ def test_logits_of_old_tokens_are_the_same_bits(made: Callable[[int], Any], kind
     assert embedding.num_embeddings == head.out_features == found.rows
 
 
-def test_a_resized_model_is_saved_and_loaded(made: Callable[[int], Any], tmp_path: Path) -> None:
+def test_a_resized_model_is_saved_and_loaded(made, tmp_path):
     model = made(OLD)
     resize(model, BASE, NEW)
     model.save_pretrained(tmp_path)
@@ -110,14 +109,14 @@ def test_a_resized_model_is_saved_and_loaded(made: Callable[[int], Any], tmp_pat
     assert torch.equal(logits(again, ids), logits(model, ids))
 
 
-def test_a_new_token_is_written_by_its_string() -> None:
+def test_a_new_token_is_written_by_its_string():
     """Decoded and encoded anew, the halves of a character and a space inside would go wrong."""
     id_of = BASE.get_vocab()
     wanted = [["abc", "de"], ["Ġ", "ab"], ["Ã", "Ĺ"], ["Ã", "Ĺ", "Ã", "Ĺ"]]
     assert spell_tokens(BASE, NEW, FRESH) == [[id_of[one] for one in part] for part in wanted]
 
 
-def test_an_added_token_is_written_as_text() -> None:
+def test_an_added_token_is_written_as_text():
     new = words(MERGES)
     new.add_tokens([AddedToken("<|角色|>", special=True)])
     ids = BASE("<|角色|>", add_special_tokens=False)["input_ids"]
@@ -125,7 +124,7 @@ def test_an_added_token_is_written_as_text() -> None:
     assert len(ids) > 6
 
 
-def test_bytes_that_are_no_character_are_written_as_bytes() -> None:
+def test_bytes_that_are_no_character_are_written_as_bytes():
     vocab = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}, "a": 257}
     bpe = {"unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}
     base = PreTrainedTokenizerFast(
@@ -138,7 +137,7 @@ def test_bytes_that_are_no_character_are_written_as_bytes() -> None:
     assert spell_tokens(base, new, [258, 259]) == [[257, 0xE5, 0xBE], [257, 0xC4, 0xAA]]
 
 
-def test_mean_and_first_are_those_of_the_parts() -> None:
+def test_mean_and_first_are_those_of_the_parts():
     model = phi(OLD)
     embedding, head, bias = (
         one.detach().clone()
@@ -154,7 +153,7 @@ def test_mean_and_first_are_those_of_the_parts() -> None:
         assert model.lm_head.bias[row] == bias[part[0]]
 
 
-def test_mean_resizing_draws_as_transformers_does(made: Callable[[int], Any]) -> None:
+def test_mean_resizing_draws_as_transformers_does(made):
     """Both draw with 1e-9 of the covariance around the mean; each from its place in a stream."""
     ours, theirs = made(OLD), made(OLD)
     before = {name: one.clone() for name, one in ours.state_dict().items()}
@@ -177,7 +176,7 @@ def test_mean_resizing_draws_as_transformers_does(made: Callable[[int], Any]) ->
 
 
 @pytest.mark.full
-def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
+def test_random_is_the_models_own_and_follows_the_seed(tiny):
     def rows(seed: int) -> torch.Tensor:
         model = tiny("llama", vocab_size=OLD, initializer_range=0.5)
         state = torch.get_rng_state()
@@ -191,7 +190,7 @@ def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
     assert 0.25 < rows(1).std() < 0.75
 
 
-def test_random_rows_of_ours_are_those_of_a_model_built_with_them() -> None:
+def test_random_rows_of_ours_are_those_of_a_model_built_with_them():
     sizes = {"width": 16, "layers": 1, "heads": 2, "context": 32}
     model, large = build("llama", vocab=OLD, **sizes), build("llama", vocab=OLD + 4, **sizes)
     resize(model, BASE, NEW, EmbeddingSection(input="random", head="random"))
@@ -199,7 +198,7 @@ def test_random_rows_of_ours_are_those_of_a_model_built_with_them() -> None:
 
 
 @pytest.mark.parametrize(("rows", "wanted"), [(264, 272), (262, 266), (320, 320), (384, 384)])
-def test_a_padded_vocabulary_stays_padded(rows: int, wanted: int, tiny: Tiny) -> None:
+def test_a_padded_vocabulary_stays_padded(rows, wanted, tiny):
     """264 is a multiple of 8 and leaves no room for four more tokens than 261."""
     model = tiny("llama", vocab_size=rows)
     before, head = logits(model, IDS), model.lm_head.weight.detach().clone()
@@ -213,9 +212,7 @@ def test_a_padded_vocabulary_stays_padded(rows: int, wanted: int, tiny: Tiny) ->
         assert torch.equal(model.lm_head.weight[row], head[-1])
 
 
-def test_pruning_slices_rows_and_moves_special_ids(
-    made: Callable[[int], Any],
-) -> None:
+def test_pruning_slices_rows_and_moves_special_ids(made):
     model = made(OLD)
     model.config.eos_token_id, model.config.bos_token_id = 0, 3
     model.generation_config.eos_token_id = [0, 3]
@@ -252,7 +249,7 @@ def chosen(kept: list[int]) -> PreTrainedTokenizerFast:
         lambda ids: st.integers(1, OLD).map(lambda size: list(ids[:size]))
     )
 )
-def test_any_pruning_is_a_choice_of_columns(kept: list[int]) -> None:
+def test_any_pruning_is_a_choice_of_columns(kept):
     model = build("llama", vocab=OLD, width=8, layers=1, heads=1, context=16)
     head = model.lm_head.weight.detach().clone()
     resize(model, BASE, chosen(kept), kept=kept)
@@ -260,12 +257,12 @@ def test_any_pruning_is_a_choice_of_columns(kept: list[int]) -> None:
     assert find_kept_rows(BASE, chosen(kept)) == (None if kept == list(range(OLD)) else tuple(kept))
 
 
-def test_what_is_kept_is_found_from_the_strings() -> None:
+def test_what_is_kept_is_found_from_the_strings():
     assert find_kept_rows(BASE, NEW) is None
     assert find_kept_rows(BASE, chosen([5, 9, 2])) == (5, 9, 2)
 
 
-def test_the_result_is_told_and_written(tiny: Tiny) -> None:
+def test_the_result_is_told_and_written(tiny):
     found = resize(tiny("gpt2", vocab_size=OLD), BASE, NEW)
     assert isinstance(found, ResizeResult)
     assert found.summary().splitlines() == [
@@ -275,7 +272,7 @@ def test_the_result_is_told_and_written(tiny: Tiny) -> None:
     assert found.to_dict()["rows"] == 265
 
 
-def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:
+def test_a_token_that_the_base_cannot_write_is_said(tiny):
     base = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
     )
@@ -290,7 +287,7 @@ def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:
     assert torch.equal(model.lm_head.weight[2], wanted)
 
 
-def test_starts_can_follow_each_other_on_one_model(tiny: Tiny) -> None:
+def test_starts_can_follow_each_other_on_one_model(tiny):
     from layerlab.adaptation.embeddings.resize import Resizing
 
     model = tiny("llama", vocab_size=OLD)
@@ -311,9 +308,7 @@ def test_starts_can_follow_each_other_on_one_model(tiny: Tiny) -> None:
         ({"kept": []}, "kept is empty: no token of the base is left; expected at least one"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(
-    change: dict[str, Any], said: str, tiny: Tiny
-) -> None:
+def test_what_does_not_belong_together_is_refused(change, said, tiny):
     given: dict[str, Any] = {"base": BASE, "new": NEW, **change}
     model = tiny("llama", vocab_size=OLD)
     assert said in refusal(resize, model, **given)
@@ -321,13 +316,13 @@ def test_what_does_not_belong_together_is_refused(
 
 
 @pytest.mark.parametrize("name", ["input", "head"])
-def test_a_start_that_is_not_known_is_refused(name: str) -> None:
+def test_a_start_that_is_not_known_is_refused(name):
     said = f"{name} is 'zero'; expected 'mean', 'mean-resizing', 'first' or 'random'"
     refuses(said, validate_table, EmbeddingSection, {name: "zero"}, "a test")
     assert get_args(EmbeddingSection.model_fields[name].annotation) == tuple(STARTS)
 
 
-def test_other_matrices_are_refused(tiny: Tiny) -> None:
+def test_other_matrices_are_refused(tiny):
     with pytest.raises(UserError, match="in place of an embedding and a linear head; expected"):
         resize(tiny("llama").model, BASE, NEW)
     with torch.device("meta"):
@@ -368,7 +363,7 @@ def raw(token: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "fallback"])
-def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind: str) -> None:
+def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind):
     base = BASE if kind == "bytes" else fallback()
     texts = ["abcde abab ×× 张×× 张张 abcde", "de ab 被告人 被告人张××"] * 4
     new = extend(base, texts, 12)

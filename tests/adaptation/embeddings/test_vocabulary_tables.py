@@ -98,18 +98,18 @@ QUICK = ["gemma4_text", "deepseek_v4", "prophetnet", "reformer"]
 @pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["pruned", "extended", "exchanged"])
 @pytest.mark.parametrize("family", QUICK)
-def test_all_tables_by_token_ids_move(family: str, kind: str, tmp_path: Path) -> None:
+def test_all_tables_by_token_ids_move(family, kind, tmp_path):
     check_kept(family, kind, tmp_path)
 
 
-def test_a_vocabulary_that_is_counted_twice_is_loaded_again(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_counted_twice_is_loaded_again(tmp_path):
     check_kept("marian", "extended", tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["changed", "extended"])  # some rows go, and others come, in one
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNBUILT.keys() - OTHER))
-def test_every_family_is_resized_or_refused(family: str, kind: str, tmp_path: Path) -> None:
+def test_every_family_is_resized_or_refused(family, kind, tmp_path):
     refused = HASHED if kind == "extended" else HASHED | STRICT | SEEING
     if family not in refused:
         check_kept(family, kind, tmp_path)
@@ -118,7 +118,7 @@ def test_every_family_is_resized_or_refused(family: str, kind: str, tmp_path: Pa
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_check_leaves_the_model_as_it_is() -> None:
+def test_the_check_leaves_the_model_as_it_is():
     """Where Youtu is loaded, its row of padding is made zero: that is not the model's own."""
     model = made("youtu")
     with torch.no_grad():
@@ -136,20 +136,20 @@ def refuse(model: Any, drop: int) -> str:
     return said
 
 
-def test_a_hash_of_token_ids_is_refused() -> None:
+def test_a_hash_of_token_ids_is_refused():
     said = refuse(made("qwen4_exp_text", ple_layer_ids=[1], ngram_vocab_size_base=64), 7)
     assert said.startswith("Qwen4ExpForCausalLM cannot be given this tokenizer: its logits for")
     assert "for model.layers.0.ple.ple_embedding.ngram_embedding goes by token ids in a way" in said
 
 
-def test_positions_that_are_counted_from_padding_are_refused() -> None:
+def test_positions_that_are_counted_from_padding_are_refused():
     """Taking a token before it moves padding, and with it every position."""
     said = refuse(made("roberta", pad_token_id=1), 0)
     assert "for roberta.embeddings.position_embeddings goes by token ids in a way" in said
 
 
 @pytest.mark.parametrize("family", sorted(STRICT))
-def test_a_token_that_a_family_cannot_be_without_is_named(family: str) -> None:
+def test_a_token_that_a_family_cannot_be_without_is_named(family):
     model = build(family)
     said = refuse(model, 7)
     assert "of the config" in said and "takes no model without one; expected a tokenizer" in said

@@ -43,7 +43,7 @@ def tuning(folder: Path, **settings: Any) -> tuple[AdaptationRecipe, Stage]:
         {"num_train_epochs": 3.0, "validation_fraction": 0.3},
     ],
 )
-def test_rows_are_counted_as_they_are_read(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_rows_are_counted_as_they_are_read(settings, tmp_path):
     recipe, stage = tuning(tmp_path, **settings)
     assert recipe.sft is not None
     found = measure_amount(recipe, stage, count_tokens(recipe, stage), BLOCK)
@@ -64,7 +64,7 @@ def test_rows_are_counted_as_they_are_read(settings: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.full
-def test_texts_are_counted_by_their_beginning(tmp_path: Path) -> None:
+def test_texts_are_counted_by_their_beginning(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("the court held that the contract was void\n" * 20_000)
     content = {
@@ -86,7 +86,7 @@ def test_texts_are_counted_by_their_beginning(tmp_path: Path) -> None:
     assert found.tokens == found.updates * 4 * BLOCK == 4096  # updates are whole
 
 
-def test_without_rows_nothing_is_counted_and_without_words_bytes_are(tmp_path: Path) -> None:
+def test_without_rows_nothing_is_counted_and_without_words_bytes_are(tmp_path):
     recipe, stage = tuning(tmp_path)
     assert recipe.sft is not None
     size = sum(Path(one.path).stat().st_size for one in recipe.sft.sources)

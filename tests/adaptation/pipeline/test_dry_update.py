@@ -40,7 +40,7 @@ def model(tied: bool = True, device: str = "meta", **options: Any) -> Any:
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
-def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
+def test_real_tensors_take_as_much_as_those_without_numbers(case):
     """The same update, with weights."""
     section = StepSection(**CASES[case])
     dry = dry_update(model, section, ROWS, BLOCK)
@@ -63,14 +63,14 @@ def test_real_tensors_take_as_much_as_those_without_numbers(case: str) -> None:
 
 
 @pytest.mark.full
-def test_checkpointing_takes_less_and_computes_more() -> None:
+def test_checkpointing_takes_less_and_computes_more():
     plain = dry_update(model, StepSection(), ROWS, BLOCK)
     again = dry_update(model, StepSection(gradient_checkpointing=True), ROWS, BLOCK)
     assert again.peak < plain.peak and 1.1 * plain.flops < again.flops <= 4 / 3 * plain.flops
 
 
 @pytest.mark.full
-def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments() -> None:
+def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments():
     tied, loose = (
         dry_update(partial(model, one), StepSection(), ROWS, BLOCK) for one in (True, False)
     )
@@ -82,7 +82,7 @@ def test_what_is_tied_counts_once_and_what_is_frozen_has_no_moments() -> None:
     assert frozen.parameters == tied.parameters and frozen.weights < tied.weights
 
 
-def test_processes_share_what_stands_and_not_what_they_work_on() -> None:
+def test_processes_share_what_stands_and_not_what_they_work_on():
     found = DryUpdate(
         parameters=25,
         weights=100,
@@ -116,7 +116,7 @@ print(json.dumps([found.to_dict(), found.remarks()[0], peak_memory("cpu")]))
 
 
 @pytest.mark.full
-def test_seven_billion_are_planned_in_two_gigabytes() -> None:
+def test_seven_billion_are_planned_in_two_gigabytes():
     said = python("-c", PROGRAM)
     assert said.returncode == 0, said.stderr
     told, remark, taken = json.loads(said.stdout)

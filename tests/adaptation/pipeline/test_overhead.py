@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def seconds(section: Any, amount: StageAmount = AMOUNT, **rates: float) -> float
 
 
 @pytest.mark.full
-def test_every_checkpoint_has_weights_that_learn_and_their_moments() -> None:
+def test_every_checkpoint_has_weights_that_learn_and_their_moments():
     full = SftSection(save_steps=5)
     size = sum(one.nbytes for one in model().parameters())
     assert seconds(full, pack=1.0) == 2 * 2 * size
@@ -58,7 +57,7 @@ def test_every_checkpoint_has_weights_that_learn_and_their_moments() -> None:
 
 
 @pytest.mark.full
-def test_passes_that_try_the_model_and_starts_are_counted() -> None:
+def test_passes_that_try_the_model_and_starts_are_counted():
     dry = replace(dry_update(model, SftSection(), 1, 16), build=0.0)
     short = replace(NOTHING, short=1.0)
 
@@ -74,12 +73,12 @@ def test_passes_that_try_the_model_and_starts_are_counted() -> None:
 
 
 @pytest.mark.full
-def test_a_byte_takes_what_a_file_of_them_takes() -> None:
+def test_a_byte_takes_what_a_file_of_them_takes():
     found = measure_rates()
     assert all(1e-12 < one < 1e-6 for one in vars(found).values())
 
 
-def test_files_of_a_base_are_those_that_a_loader_reads(tmp_path: Path) -> None:
+def test_files_of_a_base_are_those_that_a_loader_reads(tmp_path):
     found = find_files(path("llama"))
     weights = sum(one.stat().st_size for one in path("llama").glob("*.safetensors"))
     assert weights < found.weights == found.known < weights + (1 << 22)
@@ -90,7 +89,7 @@ def test_files_of_a_base_are_those_that_a_loader_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("passes", "expected"), [(1.0, 10.0), (2.0, 2 * 10.0), (0.0, 0.0)])
-def test_held_out_text_is_read_in_passes(passes: float, expected: float) -> None:
+def test_held_out_text_is_read_in_passes(passes, expected):
     taken = UpdateTime(seconds=0.0, forward=10.0, short=2.0, measured=True)
     assert taken.read(passes * 256, passes, 256) == pytest.approx(expected)
     assert taken.read(passes * 16, passes, 256) == pytest.approx(2.0 * passes)

@@ -48,7 +48,7 @@ def keys(model: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_another_file_of_the_base_moves_all_stages(name: str, model: Path) -> None:
+def test_another_file_of_the_base_moves_all_stages(name, model):
     before = keys(model)
     file = model / name
     file.parent.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def test_another_file_of_the_base_moves_all_stages(name: str, model: Path) -> No
 
 
 @pytest.mark.parametrize("name", UNREAD)
-def test_what_no_loader_reads_moves_none(name: str, model: Path) -> None:
+def test_what_no_loader_reads_moves_none(name, model):
     before = keys(model)
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).write_text("one")
@@ -67,7 +67,7 @@ def test_what_no_loader_reads_moves_none(name: str, model: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["tokenizer", "eval_sources"])
-def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_path: Path) -> None:
+def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part, tmp_path):
     content = recipe(tmp_path, vocabulary=None, embedding=None)
     data = content["base"]["recipe"]["data"]
     shutil.copytree(path("llama"), tmp_path / "words")
@@ -89,9 +89,7 @@ def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_p
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["trained", "saved"])
-def test_code_that_the_file_of_a_base_imports_moves_all_stages(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_the_file_of_a_base_imports_moves_all_stages(how, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ADDED", {})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "beside_idea", raising=False)
@@ -119,7 +117,7 @@ def test_code_that_the_file_of_a_base_imports_moves_all_stages(
     assert not found() & before
 
 
-def test_rows_that_are_no_longer_read_move_the_stage(model: Path, tmp_path: Path) -> None:
+def test_rows_that_are_no_longer_read_move_the_stage(model, tmp_path):
     content = lessons(model, pretrain=None, evaluate=None)
     (source,) = content["sft"]["sources"]
     home = tmp_path / "rows"
@@ -137,7 +135,7 @@ def test_rows_that_are_no_longer_read_move_the_stage(model: Path, tmp_path: Path
     assert not before & found()
 
 
-def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) -> None:
+def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path):
     store, stage = StageStore(tmp_path), Stage(kind="clean", settings={})
     file = store.of(stage.key) / "text.jsonl"
     file.parent.mkdir()
@@ -159,9 +157,7 @@ def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) ->
         {"needs": {"model": "base-2", "text": "clean-1"}},
     ],
 )
-def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(
-    tmp_path: Path, other: dict[str, Any]
-) -> None:
+def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(tmp_path, other):
     given = {"settings": {"seed": 2, "rate": 1e-4}, "needs": {"model": "base-1", "text": "clean-1"}}
     store, stage = StageStore(tmp_path), Stage(**{"kind": "pretrain", **given})
     another = Stage(**{"kind": "pretrain", **given, **other})
@@ -173,9 +169,7 @@ def test_a_stage_that_was_copied_over_another_is_not_taken_for_it(
             read(stage.key)
 
 
-def test_a_model_that_is_gone_is_not_looked_for_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_gone_is_not_looked_for_elsewhere(tmp_path, monkeypatch):
     store, stage = StageStore(tmp_path / "stages"), Stage(kind="pretrain", settings={})
     own = store.of(stage.key) / "model"
     own.mkdir(parents=True)
@@ -191,7 +185,7 @@ def test_a_model_that_is_gone_is_not_looked_for_elsewhere(
 
 
 @pytest.mark.parametrize("name", ["model", "words"])
-def test_a_base_that_is_called_as_a_folder_of_ours_is_taken(tmp_path: Path, name: str) -> None:
+def test_a_base_that_is_called_as_a_folder_of_ours_is_taken(tmp_path, name):
     store = StageStore(tmp_path)
     stage = Stage(kind="base", settings={"model": name, "files": []})
     (store.of(stage.key) / "words").mkdir(parents=True)
@@ -200,7 +194,7 @@ def test_a_base_that_is_called_as_a_folder_of_ours_is_taken(tmp_path: Path, name
     assert store.words(stage.key) == str(store.of(stage.key) / "words")
 
 
-def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
+def test_finished_stages_of_another_base_are_named(tmp_path):
     store, base = StageStore(tmp_path), Stage(kind="base", settings={"files": ["one"]})
     assert store.other_base([base]) == ""
     store.finish(Stage(kind="base", settings={"files": ["two"]}), {}, 1.0)
@@ -211,9 +205,7 @@ def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_another_chat_template_is_tuned_with(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_chat_template_is_tuned_with(model, tmp_path, monkeypatch):
     content = lessons(model, pretrain=None, evaluate=None)
     first = layerlab.adapt(content, out=tmp_path / "out", progress=False)
     file = model / "tokenizer_config.json"
@@ -230,9 +222,7 @@ def test_another_chat_template_is_tuned_with(
 
 @pytest.mark.full
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(
-    model: Path, strict: bool
-) -> None:
+def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(model, strict):
     """So is a plan; a vocabulary that changes, or a base that learns nothing, is not."""
     file = model / "tokenizer.json"
     words = json.loads(file.read_text("utf-8"))
@@ -249,9 +239,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_any_stage(
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("part", ["pretrain", "sft"])
-def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(
-    model: Path, part: str, strict: bool
-) -> None:
+def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(model, part, strict):
     content = lessons(model)
     content[part] = {**content[part], "block_size": 10_000}
     said = r"block_size is 10000, more than the model's context of \d+; write block_size = \d+$"
@@ -262,9 +250,7 @@ def test_rows_that_a_base_cannot_read_are_refused_before_any_stage(
     assert plan_adaptation(content, model.parent / "out", strict=strict).stages
 
 
-def test_another_commit_of_a_base_of_the_hub_moves_all_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_commit_of_a_base_of_the_hub_moves_all_stages(tmp_path, monkeypatch):
     """Its name stays, and nothing of it lies in a folder of that name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     kept = tmp_path / "cache" / "models--some--model"

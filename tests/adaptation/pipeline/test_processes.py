@@ -123,9 +123,7 @@ def together(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
-def test_two_processes_learn_what_one_learns(
-    sharding: str, alone: Path, together: Callable[[str], Path]
-) -> None:
+def test_two_processes_learn_what_one_learns(sharding, alone, together):
     found = together(sharding)
     base = load_file(next(alone.parents[0].glob("texts*/base/model.safetensors")))
     for kind in ("pretrain", "tune"):
@@ -135,9 +133,7 @@ def test_two_processes_learn_what_one_learns(
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
-def test_killed_they_go_on_to_the_same_bits(
-    sharding: str, texts: Path, tmp_path: Path, together: Callable[[str], Path]
-) -> None:
+def test_killed_they_go_on_to_the_same_bits(sharding, texts, tmp_path, together):
     """The one who started them is killed in both stages; its processes end with it.
 
     In between, checkpoints of copies of a model are not taken for parts of one.
@@ -174,7 +170,7 @@ def test_killed_they_go_on_to_the_same_bits(
         assert gap(tmp_path / "out", together(sharding), kind) == 0.0
 
 
-def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Path) -> None:
+def test_what_a_process_cannot_do_is_said_in_its_words(texts, tmp_path):
     """A text that is known for too short when it is in tokens."""
     (tmp_path / "few.txt").write_text("The contract is void. " * 4, encoding="utf-8")
     recipe = content(texts, run=two("fsdp"))
@@ -188,7 +184,7 @@ def test_what_a_process_cannot_do_is_said_in_its_words(texts: Path, tmp_path: Pa
     assert list(tmp_path.glob(f"adaptation/{PROCESSES}/pretrain-*/log.txt"))
 
 
-def test_the_recipe_of_the_processes_is_that_of_the_stage(texts: Path) -> None:
+def test_the_recipe_of_the_processes_is_that_of_the_stage(texts):
     read = make_recipe(content(texts, run=two("fsdp")))
     assert make_recipe(read.model_dump(mode="json", exclude_defaults=True)) == read
 

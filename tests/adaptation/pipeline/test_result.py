@@ -18,7 +18,7 @@ from tests.adaptation.lessons import recipe
 from tests.report.passed import passed
 
 
-def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
+def test_a_text_of_one_document_says_why_it_has_no_standard_error():
     found = AdaptationResult({**passed(), "vocabulary": []}, Path("report.html"), {})
     said = " ".join(found.summary(80).split())
     assert "general text: one document is held out, and one has no standard error" in said
@@ -27,7 +27,7 @@ def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
     assert "one document is held out" not in AdaptationResult(content, Path("x"), {}).summary(80)
 
 
-def test_a_text_that_does_not_come_back_says_why_it_has_no_number() -> None:
+def test_a_text_that_does_not_come_back_says_why_it_has_no_number():
     content = {**passed(), "vocabulary": []}
     lost = {"score": None, "error": None, "n": 1}
     content["table"]["rows"][-1]["cells"] = [lost, {"score": 2.5, "error": 0.1, "n": 4}]
@@ -36,7 +36,7 @@ def test_a_text_that_does_not_come_back_says_why_it_has_no_number() -> None:
     assert "one document is held out" not in said
 
 
-def test_questions_that_all_score_alike_have_no_error() -> None:
+def test_questions_that_all_score_alike_have_no_error():
     content = {**passed(), "vocabulary": []}
     row = next(one for one in content["table"]["rows"] if one["unit"] == "score")
     row["cells"] = [{"score": 1.0, "error": 0.0, "n": 3}, {"score": 0.4, "error": 0.1, "n": 4}]
@@ -44,7 +44,7 @@ def test_questions_that_all_score_alike_have_no_error() -> None:
     assert "100.0" in said and "± 0.0" not in said and "40.0 ± 10.0" in said
 
 
-def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
+def test_a_model_without_finite_logits_has_no_score(tmp_path):
     read = make_recipe(recipe(tmp_path))
     stages, shelf = plan_stages(read), StageStore(tmp_path / "stages")
     stage = next(one for one in stages if one.kind == "evaluate")
@@ -68,15 +68,13 @@ def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
         ("/", None),
     ],
 )
-def test_only_the_path_of_the_data_folder_is_hidden(
-    place: str, said: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_path_of_the_data_folder_is_hidden(place, said, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", place)
     given = "0.5 of the data in /tmp/data/law, not in /tmp/data-2 or /old/tmp/data."
     assert _placeless({"said": [given, 1]}) == {"said": [said or given, 1]}
 
 
-def test_scores_that_a_terminal_leaves_out_are_counted() -> None:
+def test_scores_that_a_terminal_leaves_out_are_counted():
     content = {**passed(), "vocabulary": []}
     assert "more scores" not in AdaptationResult(content, Path("x"), {}).summary(80)
     content["table"]["rows"] = content["table"]["rows"][:1] * 17
@@ -85,7 +83,7 @@ def test_scores_that_a_terminal_leaves_out_are_counted() -> None:
     )
 
 
-def test_ways_to_begin_are_named_below_the_table() -> None:
+def test_ways_to_begin_are_named_below_the_table():
     names = ("law.jsonl, held out", "python-docs", "general.txt")
     bits = {name: SimpleNamespace(bits_per_byte=2.5) for name in names}
     ways = [
@@ -100,7 +98,7 @@ def test_ways_to_begin_are_named_below_the_table() -> None:
     assert {line.split()[0] for line in lines if line.strip()} >= {"start", "before", "1", "4"}
 
 
-def test_the_model_of_an_arm_may_be_one_that_was_only_named() -> None:
+def test_the_model_of_an_arm_may_be_one_that_was_only_named():
     found = AdaptationResult({}, Path("x"), {"plain": "llama"}).model()
     assert found.config.model_type == "llama"
     with pytest.raises(UserError, match="there is no arm 'other'; expected plain"):

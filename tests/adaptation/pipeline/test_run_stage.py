@@ -21,7 +21,7 @@ def context(folder: Path, kind: str, tell: Any = lambda said, share: None) -> St
     return StageContext(read.arms()["one"], stage, StageStore(folder / "stages"), tell)
 
 
-def test_a_text_that_is_changed_while_it_is_cleaned_is_not_kept(tmp_path: Path) -> None:
+def test_a_text_that_is_changed_while_it_is_cleaned_is_not_kept(tmp_path):
     """The second of two is edited while the first is read."""
 
     def edit(said: str, share: float) -> None:
@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_rows_and_questions_that_change_are_found_out(tmp_path: Path, kind: str) -> None:
+def test_rows_and_questions_that_change_are_found_out(tmp_path, kind):
     (tmp_path / "asked.jsonl").write_text('{"question": "a"}')
     clean = {"benchmarks": [str(tmp_path / "asked.jsonl")], "near_duplicate_threshold": 0}
     read = make_recipe(recipe(tmp_path, clean=clean))

@@ -41,9 +41,7 @@ def told(folder: Path, held: list[dict[str, Any] | None]) -> dict[str, Any]:
         ([None, None], True),
     ],
 )
-def test_arms_that_read_other_parts_are_not_held_against_each_other(
-    tmp_path: Path, held: list[dict[str, Any] | None], alike: bool
-) -> None:
+def test_arms_that_read_other_parts_are_not_held_against_each_other(tmp_path, held, alike):
     content = told(tmp_path, held)
     against = [one for one in content["changes"] if one["against"] == "few"]
     assert [one["value"] for one in against] == ([-1.0] if alike else [])
@@ -52,7 +50,7 @@ def test_arms_that_read_other_parts_are_not_held_against_each_other(
     assert len([one for one in content["changes"] if one["against"] == "before"]) == 2
 
 
-def test_a_base_without_a_recipe_may_have_learned_anything(tmp_path: Path) -> None:
+def test_a_base_without_a_recipe_may_have_learned_anything(tmp_path):
     """One that is trained here tells what it learned; a folder does not."""
     shelf = StageStore(tmp_path / "stages")
     remarks = {

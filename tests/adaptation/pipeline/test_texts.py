@@ -1,14 +1,13 @@
 """The texts of an adaptation: what is cleaned, split and searched."""
 
 import json
-from pathlib import Path
 
 from layerlab.adaptation.pipeline.plan import describe_base
 from layerlab.adaptation.pipeline.texts import clean_texts, contamination_of
 from layerlab.recipes.adaptation import load_adaptation, make_recipe
 
 
-def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path: Path) -> None:
+def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path):
     asked = [" ".join(f"{name}{number}" for number in range(30)) for name in ("first", "second")]
     rows = [json.dumps({"question": one}) for one in asked]
     (tmp_path / "exam.jsonl").write_text("\n".join(rows))
@@ -28,7 +27,7 @@ def test_what_the_base_does_not_read_of_a_text_is_not_searched(tmp_path: Path) -
     assert [(one["id"], one["covered"]) for one in found["matches"]] == [("1", 1.0)]
 
 
-def test_a_base_that_learned_what_is_held_out_is_told(tmp_path: Path) -> None:
+def test_a_base_that_learned_what_is_held_out_is_told(tmp_path):
     """At another share the general held-out text is half of it a text that the base was taught."""
     (tmp_path / "general.txt").write_text("A text of many words, line by line.\n" * 200)
     texts = [{"text": str(tmp_path / "general.txt")}]

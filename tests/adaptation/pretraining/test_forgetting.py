@@ -2,7 +2,6 @@
 
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.mark.full
-def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
+def test_a_gauge_reads_what_an_evaluation_reads(held):
     model = llama().train()
     blocks = EvalBlocks(held, 16)
     found = BitsPerByteEvaluator(blocks).read(model, batch=3)
@@ -41,7 +40,7 @@ def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
 
 
 @pytest.mark.full
-def test_each_document_has_the_cost_of_its_own_tokens(held: Corpus) -> None:
+def test_each_document_has_the_cost_of_its_own_tokens(held):
     """Literally: block by block, token by token, by the separators."""
     model, block = llama().eval(), 16
     nats: list[float] = []
@@ -60,7 +59,7 @@ def test_each_document_has_the_cost_of_its_own_tokens(held: Corpus) -> None:
     assert found.nats == pytest.approx(nats, rel=ROUNDING)
 
 
-def test_two_processes_together_read_it_once(held: Corpus) -> None:
+def test_two_processes_together_read_it_once(held):
     model = llama()
     gauge = BitsPerByteEvaluator(EvalBlocks(held, 16))
     whole = gauge.read(model, batch=4)
@@ -68,7 +67,7 @@ def test_two_processes_together_read_it_once(held: Corpus) -> None:
     assert sum(parts) == pytest.approx(whole.nats, rel=ROUNDING)
 
 
-def test_few_documents_are_counted_by_blocks(tmp_path: Path) -> None:
+def test_few_documents_are_counted_by_blocks(tmp_path):
     file = tmp_path / "one.txt"
     file.write_text(" ".join(NATURE * 20))
     reading = ReplayData(domain=file, validation=0.3, cache=tmp_path)
@@ -79,7 +78,7 @@ def test_few_documents_are_counted_by_blocks(tmp_path: Path) -> None:
     assert len(limited.nats) == 2 and limited.bytes.sum() < corpus.validation_bytes
 
 
-def test_a_change_says_what_it_is_over() -> None:
+def test_a_change_says_what_it_is_over():
     sizes = np.array([10, 20, 30])
     then, now = (
         UnitLosses(sizes * 1.0, sizes, "document"),
@@ -96,7 +95,7 @@ def test_a_change_says_what_it_is_over() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 40))
-def test_a_change_is_that_of_the_bits_per_byte(seed: int, count: int) -> None:
+def test_a_change_is_that_of_the_bits_per_byte(seed, count):
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, 1000, count)
     then, now = (UnitLosses(draw.random(count) * sizes, sizes, "document") for _ in range(2))
@@ -108,9 +107,7 @@ def test_a_change_is_that_of_the_bits_per_byte(seed: int, count: int) -> None:
     assert back.error == pytest.approx(found.error)
 
 
-def test_its_interval_is_students_without_half_a_second_of_imports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_its_interval_is_students_without_half_a_second_of_imports(monkeypatch):
     """Its first reading stands within a stage, and a short one took an eighth longer by it."""
     from scipy.stats import t
 
@@ -122,7 +119,7 @@ def test_its_interval_is_students_without_half_a_second_of_imports(
     assert (found.high - found.value) / found.error == pytest.approx(t.ppf(0.95, 2), rel=1e-12)
 
 
-def test_its_interval_holds_what_it_promises() -> None:
+def test_its_interval_holds_what_it_promises():
     draw, misses, runs = np.random.default_rng(7), 0, 2000
     for _ in range(runs):
         sizes = draw.integers(200, 400, 30)

@@ -3,7 +3,6 @@
 from collections import Counter
 from itertools import permutations
 from math import exp, sqrt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from layerlab.corpus.batches import BatchOrder
 from tests.adaptation.small import LAW, llama, words, written
 
 
-def test_the_draw_has_the_law_of_one_after_another_without_replacement() -> None:
+def test_the_draw_has_the_law_of_one_after_another_without_replacement():
     losses, count, runs = np.array([0.0, 1.0, 2.0, 0.5]), 2, 4000
     weights = [exp(loss) for loss in losses]
     wanted: Counter[tuple[int, ...]] = Counter()
@@ -40,14 +39,14 @@ def test_the_draw_has_the_law_of_one_after_another_without_replacement() -> None
     st.integers(0, 1000),
     st.integers(-1000, 10**6),
 )
-def test_it_is_sorted_unique_deterministic_and_blind_to_a_shift(losses, count, seed, shift) -> None:
+def test_it_is_sorted_unique_deterministic_and_blind_to_a_shift(losses, count, seed, shift):
     found = draw_hard_batches(np.array(losses), count, seed).tolist()
     assert len(found) == min(count, len(losses)) == len(set(found))
     assert found == sorted(found) == draw_hard_batches(np.array(losses), count, seed).tolist()
     assert found == draw_hard_batches(np.array(losses) + shift, count, seed).tolist()
 
 
-def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
+def test_losses_are_those_of_the_frozen_model(tmp_path):
     file = written(tmp_path / "law.jsonl", LAW, 40, 1)
     corpus = mix_texts(words(), ReplayData(domain=file, cache=tmp_path)).corpus
     order, model = BatchOrder(corpus, 8, seed=1), llama()

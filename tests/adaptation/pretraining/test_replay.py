@@ -63,7 +63,7 @@ documents = st.lists(st.integers(0, 40), min_size=1, max_size=20).map(lambda som
 
 @settings(max_examples=100, deadline=None)
 @given(documents, documents, st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(1, 8))
-def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block) -> None:
+def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block):
     corpus = Corpus(
         folder=Path(),
         vocab=2000,
@@ -84,7 +84,7 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
     assert blocks.read(turns)[0] * ratio[1] == blocks.read(turns)[1] * ratio[0]
 
 
-def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path) -> None:
+def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path):
     order = BatchOrder(mix(texts, tmp_path).corpus, 8, seed=5)
     blocks = BlockDataset(order, 40)
     whole = stack_rows(blocks.__getitems__(list(range(40))))
@@ -100,7 +100,7 @@ def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path) -> None:
     assert chosen.read(8) == np.bincount(sources).tolist()
 
 
-def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> None:
+def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path):
     off, on = mix(texts, tmp_path, ratio=(1, 0)), mix(texts, tmp_path)
     assert off.kinds == ("domain",) and on.kinds == ("domain", "general")
     assert set(off.held) == {"domain", "general"}
@@ -112,7 +112,7 @@ def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> No
 
 
 @pytest.mark.full
-def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
+def test_several_sources_share_the_part_of_their_kind(texts, tmp_path):
     domain = [Source(text=str(texts[0]), weight=3.0), Source(text=str(texts[1]))]
     reading = ReplayData(
         domain=domain, general="python-docs", validation=VALIDATION, cache=tmp_path
@@ -123,7 +123,7 @@ def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
     assert np.allclose(np.array(weights) / sum(weights), [0.5, 1 / 6, 1 / 3])
 
 
-def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
+def test_documents_that_end_are_marked_by_positions(texts, tmp_path):
     order = BatchOrder(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
     rows = stack_rows(BlockDataset(order, 16).__getitems__(range(16)))
     ends = rows["input_ids"] == order.corpus.separator
@@ -131,12 +131,12 @@ def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("ratio", [(0, 1), (1, -1), (1,), (float("inf"), 1), (float("nan"), 1)])
-def test_a_ratio_that_is_none_is_refused(texts, tmp_path, ratio) -> None:
+def test_a_ratio_that_is_none_is_refused(texts, tmp_path, ratio):
     with pytest.raises(UserError, match="expected the parts of domain and of general text"):
         mix(texts, tmp_path, ratio=ratio)
 
 
-def test_a_tokenizer_without_an_end_is_named(texts) -> None:
+def test_a_tokenizer_without_an_end_is_named(texts):
     bare = words()
     bare.eos_token = bare.bos_token = None
     bare.name_or_path = "mine"
@@ -144,7 +144,7 @@ def test_a_tokenizer_without_an_end_is_named(texts) -> None:
         mix_texts(bare, ReplayData(domain=texts[0]))
 
 
-def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
+def test_text_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "law.txt").write_bytes(json.dumps("gültig", ensure_ascii=False).encode("latin1"))
     with pytest.raises(UserError, match="is not UTF-8 text"):
         mix_texts(words(), ReplayData(domain=tmp_path / "law.txt", cache=tmp_path))
@@ -158,6 +158,6 @@ def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
         ({"domain": []}, "there is no text of the domain; give a file, a folder or a name"),
     ],
 )
-def test_a_reading_that_cannot_be_is_refused(change, said) -> None:
+def test_a_reading_that_cannot_be_is_refused(change, said):
     with pytest.raises(UserError, match=said):
         ReplayData(**{"domain": "python-docs", **change})

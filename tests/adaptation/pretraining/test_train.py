@@ -100,7 +100,7 @@ def near(ours: Path, theirs: Path) -> None:
         assert gap <= ROUNDING * float(value.norm()), name
 
 
-def test_it_says_what_it_read_and_what_came_of_it(whole: PretrainingResult) -> None:
+def test_it_says_what_it_read_and_what_came_of_it(whole):
     assert (whole.updates, whole.tokens) == (8, 8 * 4 * BLOCK)
     assert [one.blocks for one in whole.sources] == [16, 16]
     assert [one.kind for one in whole.sources] == ["domain", "general"]
@@ -118,7 +118,7 @@ def test_it_says_what_it_read_and_what_came_of_it(whole: PretrainingResult) -> N
     assert len({one["digest"] for one in whole.held.values()}) == 2
 
 
-def test_its_events_are_both_curves_and_the_counters(whole: PretrainingResult) -> None:
+def test_its_events_are_both_curves_and_the_counters(whole):
     events = list(read(whole.folder))
     curve = [event for event in events if event["kind"] == "evaluate"]
     assert [event["update"] for event in curve] == [0, 4, 8]
@@ -131,14 +131,14 @@ def test_its_events_are_both_curves_and_the_counters(whole: PretrainingResult) -
     assert len(losses) == 8 and losses[-1] < losses[0]
 
 
-def test_the_model_and_its_tokenizer_are_whole(whole: PretrainingResult) -> None:
+def test_the_model_and_its_tokenizer_are_whole(whole):
     folder = whole.folder / "model"
     assert AutoModelForCausalLM.from_pretrained(folder).config.vocab_size == 300
     assert AutoTokenizer.from_pretrained(folder)("the court")["input_ids"]
     assert not list(folder.glob("*.bin")) and not list(whole.folder.glob(".*"))
 
 
-def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> None:
+def test_an_update_is_the_mean_over_its_tokens(texts, tmp_path):
     """A literal step of gradient descent on the blocks that the order names."""
     found = run(
         texts,
@@ -160,15 +160,13 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         assert torch.allclose(value, weight - 0.5 * weight.grad, atol=1e-6), name
 
 
-def test_a_batch_may_be_split(whole: PretrainingResult, texts: Path, tmp_path: Path) -> None:
+def test_a_batch_may_be_split(whole, texts, tmp_path):
     run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
     near(whole.folder, tmp_path / "out")
 
 
 @pytest.mark.full
-def test_a_killed_run_goes_on_to_the_same_weights(
-    whole: PretrainingResult, texts: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_goes_on_to_the_same_weights(whole, texts, tmp_path):
     out = tmp_path / "out"
     assert Forked("-c", PROGRAM, texts, out, "5").wait().returncode == 3
     assert not (out / "model").exists() and (out / "checkpoint-4").is_dir()
@@ -183,7 +181,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert ours == theirs and resumed.change == whole.change
 
 
-def test_a_finished_run_is_told_again(whole: PretrainingResult, texts: Path) -> None:
+def test_a_finished_run_is_told_again(whole, texts):
     before = (whole.folder / "events.jsonl").read_text()
     model = llama()
     again = run(texts, whole.folder, model=model, save_steps=2)
@@ -194,9 +192,7 @@ def test_a_finished_run_is_told_again(whole: PretrainingResult, texts: Path) -> 
 
 
 @pytest.mark.full
-def test_two_processes_train_like_one(
-    whole: PretrainingResult, texts: Path, tmp_path: Path
-) -> None:
+def test_two_processes_train_like_one(whole, texts, tmp_path):
     """As a user starts them: accelerate launch, copies of the model (DDP), gloo."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
@@ -216,7 +212,7 @@ def test_two_processes_train_like_one(
 
 
 @pytest.mark.full
-def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
+def test_without_replay_more_is_forgotten(tmp_path):
     """The experiment of domain.md, section 4, at a size for a test."""
     written(tmp_path / "law.jsonl", LAW, 30, 1)
     written(tmp_path / "nature.jsonl", NATURE, 90, 2)
@@ -251,7 +247,7 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     assert "seen more than once" in off.summary()
 
 
-def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
+def test_hard_batches_are_drawn_again(texts, tmp_path):
     found = run(texts, tmp_path / "out", section={"resample_fraction": 0.5})
     assert found.updates == 4 and found.tokens == 4 * 4 * BLOCK
     kept = json.loads((tmp_path / "out" / "batches.json").read_text())
@@ -261,7 +257,7 @@ def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
 
 # PEFT asks transformers by a name that is on its way out.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path) -> None:
+def test_our_own_models_and_adapters_are_trained_too(texts, tmp_path):
     from peft import LoraConfig, get_peft_model
 
     ours = layerlab.build("pangu-pi", width=16, layers=1, vocab=300, heads=2)
@@ -286,7 +282,7 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
         ({"model": llama(vocab=200)}, "has 300 entries and the model embeds 200 tokens; type"),
     ],
 )
-def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: str) -> None:
+def test_what_cannot_be_is_one_line(texts, tmp_path, options, said):
     with pytest.raises(UserError, match=said) as caught:
         run(texts, tmp_path / "out", **options)
     assert "\n" not in str(caught.value)
@@ -296,9 +292,7 @@ def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: 
     ("family", "options"),
     [("bloom", {"n_layer": 1, "n_head": 2}), ("mamba", {"num_hidden_layers": 1, "state_size": 4})],
 )
-def test_a_model_that_sees_past_documents_does_not_begin(
-    texts: Path, tmp_path: Path, family: str, options: dict[str, int]
-) -> None:
+def test_a_model_that_sees_past_documents_does_not_begin(texts, tmp_path, family, options):
     config = AutoConfig.for_model(family, vocab_size=300, hidden_size=16, **options)
     model = AutoModelForCausalLM.from_config(config)
     apart = {"section": stage(tokens=4 * BLOCK), "out": tmp_path / "out", "use_cpu": True}
@@ -312,7 +306,7 @@ def test_a_model_that_sees_past_documents_does_not_begin(
     assert pretrain(llama(), words(), replace(reading(texts), documents=True), **apart).updates == 1
 
 
-def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts, tmp_path):
     options = {"learning_rate": 1e30, "max_grad_norm": 0.0, "save_steps": 1}
     with pytest.raises(UserError, match=r"continued pretraining: .* not finite at update 2 of 8"):
         run(texts, tmp_path / "out", **options)
@@ -333,7 +327,7 @@ def mixed(texts: Path, out: Path, *weights: float) -> PretrainingResult:
     return pretrain(llama(), words(), reading, section=section, out=out, use_cpu=True)
 
 
-def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts: Path, tmp_path: Path) -> None:
+def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts, tmp_path):
     out = tmp_path / "out"
     found = mixed(texts, out, 1, 1)
     assert [one.blocks for one in found.sources] == [8, 8]
@@ -353,14 +347,12 @@ def test_the_weights_and_kinds_of_texts_are_part_of_a_plan(texts: Path, tmp_path
     assert all(torch.equal(one, before[name]) for name, one in weights(out).items())
 
 
-def test_a_folder_of_another_run_is_kept(whole: PretrainingResult, texts: Path) -> None:
+def test_a_folder_of_another_run_is_kept(whole, texts):
     with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
         run(texts, whole.folder, seed=1, save_steps=2)
 
 
-def test_text_that_does_not_come_back_has_no_curve_and_a_reason(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_text_that_does_not_come_back_has_no_curve_and_a_reason(texts, tmp_path):
     """It is learned from all the same; a run that is stopped goes on without a curve, too."""
     machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "court": 2, "</s>": 3}, unk_token="w"))
     machine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -377,7 +369,7 @@ def test_text_that_does_not_come_back_has_no_curve_and_a_reason(
     assert [one for one in read(again.folder) if one["kind"] == "evaluate"] == curve
 
 
-def test_no_copy_of_a_held_out_document_is_learned(texts: Path, tmp_path: Path) -> None:
+def test_no_copy_of_a_held_out_document_is_learned(texts, tmp_path):
     """Neither of its own kind of text nor of the other."""
     rows = [
         *(texts / "law.jsonl").read_text().splitlines()[:50],

@@ -44,7 +44,7 @@ def spoken(name: str, given: Conversation) -> list[str]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("given", TALKS, ids=range(len(TALKS)))
-def test_the_mask_is_the_assistants_turns_and_their_ends(name: str, given: Conversation) -> None:
+def test_the_mask_is_the_assistants_turns_and_their_ends(name, given):
     found = ENCODERS[name].example(given)
     assert said(WORDS[name], found) == spoken(name, given)
     assert WORDS[name].decode(found.ids) == ChatTemplate(WORDS[name]).render(given.turns).text
@@ -55,7 +55,7 @@ def test_the_mask_is_the_assistants_turns_and_their_ends(name: str, given: Conve
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=30, deadline=None)
 @given(found=texts)
-def test_any_texts_give_exact_spans_with_and_without_marks(name: str, found: list[str]) -> None:
+def test_any_texts_give_exact_spans_with_and_without_marks(name, found):
     given = talk(*found)
     marked = ENCODERS[name].example(given)
     assert said(WORDS[name], marked) == spoken(name, given)
@@ -70,7 +70,7 @@ def test_any_texts_give_exact_spans_with_and_without_marks(name: str, found: lis
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=20, deadline=None)
 @given(found=texts)
-def test_a_prompt_is_what_stands_before_the_answer(name: str, found: list[str]) -> None:
+def test_a_prompt_is_what_stands_before_the_answer(name, found):
     given = talk(*found)
     for encoder in (ENCODERS[name], DERIVED[name]):
         whole = encoder.example(given)
@@ -80,7 +80,7 @@ def test_a_prompt_is_what_stands_before_the_answer(name: str, found: list[str]) 
 
 
 @pytest.mark.parametrize("name", ["chatml", "alpaca"])
-def test_tokens_are_those_of_the_library_where_no_text_holds_a_mark(name: str) -> None:
+def test_tokens_are_those_of_the_library_where_no_text_holds_a_mark(name):
     given = TALKS[1] if name == "chatml" else TALKS[0]
     theirs = WORDS[name].apply_chat_template(given.messages(), return_assistant_tokens_mask=True)
     found = ENCODERS[name].example(given)
@@ -88,14 +88,14 @@ def test_tokens_are_those_of_the_library_where_no_text_holds_a_mark(name: str) -
     assert found.answer.astype(int).tolist() == theirs["assistant_masks"]
 
 
-def test_a_mark_in_a_text_is_no_mark() -> None:
+def test_a_mark_in_a_text_is_no_mark():
     found = ENCODERS["chatml"].example(TALKS[3])
     end = WORDS["chatml"].convert_tokens_to_ids("<|im_end|>")
     assert (found.ids == end).sum() == 2, "one for each turn"
     assert ENCODERS["chatml"].closing() == end
 
 
-def test_turns_that_do_not_fit_are_left_out_from_the_end() -> None:
+def test_turns_that_do_not_fit_are_left_out_from_the_end():
     found = ENCODERS["chatml"].example(talk("a", "b", "c", "d"))
     first, second = found.ends
     assert found.cut(len(found.ids)) is found
@@ -106,7 +106,7 @@ def test_turns_that_do_not_fit_are_left_out_from_the_end() -> None:
     assert len(found.cut(first - 1).ids) == 0
 
 
-def test_a_tokenizer_without_a_template_gets_the_plain_one() -> None:
+def test_a_tokenizer_without_a_template_gets_the_plain_one():
     words = speaker(None)
     note = add_plain_template(words)
     assert note is not None and words.chat_template == PLAIN and add_plain_template(words) is None
@@ -117,7 +117,7 @@ def test_a_tokenizer_without_a_template_gets_the_plain_one() -> None:
     assert found.ids[0] == words.bos_token_id
 
 
-def test_a_tokenizer_with_neither_template_nor_end_is_refused() -> None:
+def test_a_tokenizer_with_neither_template_nor_end_is_refused():
     words = speaker(None)
     words.eos_token = None
     with pytest.raises(UserError, match="neither a chat template nor a token for the end"):
@@ -138,7 +138,7 @@ def test_a_tokenizer_with_neither_template_nor_end_is_refused() -> None:
         ),
     ],
 )
-def test_a_template_whose_answers_cannot_be_told_is_refused(template: str) -> None:
+def test_a_template_whose_answers_cannot_be_told_is_refused(template):
     with pytest.raises(UserError, match=r"has no {% generation %} marks, and what") as error:
         Encoder(speaker(template)).example(talk("a", "b", "c", "d"))
     assert "\n" not in str(error.value)
@@ -162,8 +162,8 @@ HEADED = (
 )
 @pytest.mark.parametrize("marked", [True, False])
 def test_an_answer_begins_where_a_prompt_ends_whatever_a_template_writes_there(
-    template: str, before: str, after: str, marked: bool
-) -> None:
+    template, before, after, marked
+):
     words = speaker(template if marked else unmarked(template))
     encoder, given = Encoder(words), talk("A", "B B", "A <|im_end|>", "C C")
     whole, end = encoder.example(given), f"{after}<|endoftext|>"
@@ -178,7 +178,7 @@ def test_an_answer_begins_where_a_prompt_ends_whatever_a_template_writes_there(
     assert all("writes '[assistant] ' before" in note for note in encoder.template.notes)
 
 
-def test_a_prompt_that_no_answer_follows_in_the_rows_is_noted() -> None:
+def test_a_prompt_that_no_answer_follows_in_the_rows_is_noted():
     thinking = CHATML.replace("<|im_start|>assistant\n'", "<|im_start|>assistant\n<think>\n'")
     template = Encoder(speaker(thinking)).template
     (note,) = template.notes
@@ -186,21 +186,21 @@ def test_a_prompt_that_no_answer_follows_in_the_rows_is_noted() -> None:
     assert "<think>" in note and not ENCODERS["chatml"].template.notes
 
 
-def test_a_template_that_ends_no_answer_is_noted() -> None:
+def test_a_template_that_ends_no_answer_is_noted():
     endless = "{% for one in messages %}{{ one['role'] }}: {{ one['content'] }}\n{% endfor %}"
     assert "does not learn to stop" in Encoder(speaker(endless)).notes[-1]
     assert [one.notes for one in ENCODERS.values()] == [()] * len(ENCODERS)
     assert Encoder(speaker("{{ raise_exception('no') }}")).notes == ()
 
 
-def test_a_row_that_a_template_refuses_is_named() -> None:
+def test_a_row_that_a_template_refuses_is_named():
     words = speaker("{{ raise_exception('turns must alternate') }}")
     row = Conversation(talk("a", "b").turns, "rows.jsonl, line 5")
     with pytest.raises(UserError, match=r"line 5: the chat template refuses it: turns must alter"):
         Encoder(words).example(row)
 
 
-def test_a_tokenizer_that_makes_marks_of_plain_text_is_refused() -> None:
+def test_a_tokenizer_that_makes_marks_of_plain_text_is_refused():
     vocabulary = {"<end>": 0, "?": 1, "a": 2, "\n": 3}
     bare = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

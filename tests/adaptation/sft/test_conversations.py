@@ -31,19 +31,19 @@ def refused(row: dict[str, object], *said: str) -> None:
     assert line.startswith("rows.jsonl, line 3") and all(one in line for one in said), line
 
 
-def test_messages_are_turns() -> None:
+def test_messages_are_turns():
     found = conversation(MESSAGES)
     assert found.turns == (Turn(USER, "a"), Turn(ASSISTANT, "b"))
     assert found.messages() == MESSAGES["messages"]
 
 
-def test_sharegpt_names_the_roles_otherwise() -> None:
+def test_sharegpt_names_the_roles_otherwise():
     said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     found = conversation({"system": "s", "conversations": said, "id": None})
     assert [turn.role for turn in found.turns] == [SYSTEM, USER, ASSISTANT]
 
 
-def test_alpaca_joins_instruction_and_input() -> None:
+def test_alpaca_joins_instruction_and_input():
     row = {"instruction": "翻译", "input": "合同", "output": "contract", "history": [["q", "a"]]}
     texts = [turn.text for turn in conversation(row).turns]
     assert texts == ["q", "a", "翻译\n合同", "contract"]
@@ -51,7 +51,7 @@ def test_alpaca_joins_instruction_and_input() -> None:
 
 
 @pytest.mark.parametrize("history", ["[['q', 'a']]", '[["q", "a"]]', [["q", "a"]]])
-def test_history_may_be_written_as_a_text(history: object) -> None:
+def test_history_may_be_written_as_a_text(history):
     found = conversation({"instruction": "i", "output": "o", "history": history})
     assert [turn.text for turn in found.turns] == ["q", "a", "i", "o"]
     for none in ("[]", "", None, []):
@@ -60,7 +60,7 @@ def test_history_may_be_written_as_a_text(history: object) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json", "lines in json", "parquet", "folder"])
-def test_all_files_of_rows_give_the_same(tmp_path: Path, form: str) -> None:
+def test_all_files_of_rows_give_the_same(tmp_path, form):
     rows = [{"instruction": f"第{number}问", "output": "答"} for number in range(3)]
     path = tmp_path / f"rows.{form.split()[-1]}"
     if form == "parquet":
@@ -78,20 +78,20 @@ def test_all_files_of_rows_give_the_same(tmp_path: Path, form: str) -> None:
     assert len({one.location for one in found}) == 3
 
 
-def test_a_bad_row_of_an_array_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_bad_row_of_an_array_is_named_with_its_line(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text('\ufeff[\n {"instruction": "a",\n  "output": "b"},\n {"output": ""}\n]')
     refuses(r"rows.json, line 4: turn 1 \(user\) is empty", list, conversations(str(path)))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "\n\n"])
-def test_an_empty_file_holds_no_row(tmp_path: Path, text: str) -> None:
+def test_an_empty_file_holds_no_row(tmp_path, text):
     path = tmp_path / "rows.json"
     path.write_text(text)
     refuses("holds no row; expected conversations", list, conversations(str(path)))
 
 
-def test_columns_about_a_row_are_left_out_and_others_can_be(tmp_path: Path) -> None:
+def test_columns_about_a_row_are_left_out_and_others_can_be(tmp_path):
     row = {**MESSAGES, "id": 7, "source": "exam", "grade": 3}
     path = written(tmp_path / "rows.jsonl", row)
     assert len(list(conversations(path, ignore=["grade"]))) == 1
@@ -128,11 +128,11 @@ def test_columns_about_a_row_are_left_out_and_others_can_be(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_bad_row_is_named(row: dict[str, object], said: str) -> None:
+def test_a_bad_row_is_named(row, said):
     refused(row, said)
 
 
-def test_rows_of_finance_and_law_are_conversations(data: Path) -> None:
+def test_rows_of_finance_and_law_are_conversations(data):
     found: dict[str, list[Conversation]] = {}
     for path in sorted((data / "zh-sft").rglob("*.json")):
         if path.stem != "retriever_eval":  # questions without an answer

@@ -26,7 +26,7 @@ def made() -> Any:
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_an_answer_is_the_likeliest_token_again_and_again(padded: bool) -> None:
+def test_an_answer_is_the_likeliest_token_again_and_again(padded):
     model, words = made().train(), speaker()
     if not padded:
         words.pad_token = None
@@ -47,7 +47,7 @@ def test_an_answer_is_the_likeliest_token_again_and_again(padded: bool) -> None:
     assert len(set(found)) > 1
 
 
-def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None:
+def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer():
     model, words = made(), speaker()
     alone = [answers(model, words, [one], new=12)[0] for one in ("a", "b" * 40)]
     assert answers(model, words, ["b" * 40, "a"], new=12) == alone[::-1]
@@ -55,12 +55,12 @@ def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None
     assert sizes[0] + 12 <= 64 < sizes[1] + 12, "only the longer one is near the end"
 
 
-def test_a_prompt_longer_than_the_context_is_named() -> None:
+def test_a_prompt_longer_than_the_context_is_named():
     with pytest.raises(UserError, match=r"the prompt '.*' has \d+ tokens, and the model reads 64"):
         answers(made(), speaker(), ["a", "b" * 80])
 
 
-def test_settings_that_came_with_a_model_change_no_answer() -> None:
+def test_settings_that_came_with_a_model_change_no_answer():
     model, words = made(), speaker()
     expected = answers(model, words, PROMPTS, new=6)
     model.generation_config.min_new_tokens = model.generation_config.no_repeat_ngram_size = 2
@@ -70,7 +70,7 @@ def test_settings_that_came_with_a_model_change_no_answer() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("family", "padded"), [("rwkv", True), ("rwkv", False), ("bart", True)])
-def test_a_model_that_reads_its_batch_answers_each_prompt_alone(family: str, padded: bool) -> None:
+def test_a_model_that_reads_its_batch_answers_each_prompt_alone(family, padded):
     words = speaker()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

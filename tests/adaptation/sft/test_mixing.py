@@ -26,9 +26,7 @@ def made(name: str, sizes: list[int]) -> EncodedSource:
 
 @settings(max_examples=50, deadline=None)
 @given(first=lengths, second=lengths, seed=st.integers(0, 9), pack=st.booleans())
-def test_an_epoch_is_every_row_once(
-    first: list[int], second: list[int], seed: int, pack: bool
-) -> None:
+def test_an_epoch_is_every_row_once(first, second, seed, pack):
     sources = [made("law", first), made("general", second)]
     total = sum(first) + sum(second)
     found = list(blocks(sources, None, total, block=16, pack=pack, seed=seed))
@@ -48,9 +46,7 @@ def test_an_epoch_is_every_row_once(
     weights=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     rounds=st.floats(0.3, 4),
 )
-def test_shares_of_tokens_are_kept_within_a_row(
-    first: list[int], second: list[int], weights: tuple[int, int], rounds: float
-) -> None:
+def test_shares_of_tokens_are_kept_within_a_row(first, second, weights, rounds):
     sources = [made("law", first), made("general", second)]
     amount = rounds * (sum(first) + sum(second))
     given = {"law": weights[0], "general": weights[1]}
@@ -67,7 +63,7 @@ def test_shares_of_tokens_are_kept_within_a_row(
         assert sources[place].tally.passes == pytest.approx(had / sum(sizes))
 
 
-def test_rows_of_all_sources_are_shuffled_among_each_other() -> None:
+def test_rows_of_all_sources_are_shuffled_among_each_other():
     sources = [made("law", [8] * 40), made("general", [8] * 40)]
     found = [
         place
@@ -83,7 +79,7 @@ def test_rows_of_all_sources_are_shuffled_among_each_other() -> None:
     assert found != other
 
 
-def test_what_became_of_the_rows_is_counted() -> None:
+def test_what_became_of_the_rows_is_counted():
     encoder = Encoder(speaker())
     rows = [talk("a", "b"), talk("a", "b", "c", "d" * 60), talk("q" * 90, "b"), talk("c", "e")]
     found = draw_source("law", rows, encoder, block=70, validation_fraction=0.4, seed=0)
@@ -97,7 +93,7 @@ def test_what_became_of_the_rows_is_counted() -> None:
 
 
 @pytest.mark.full
-def test_no_copy_of_a_held_out_row_is_learned() -> None:
+def test_no_copy_of_a_held_out_row_is_learned():
     encoder = Encoder(speaker())
     rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
     options = {"block": 70, "validation_fraction": 0.2, "seed": 0}
@@ -112,7 +108,7 @@ def test_no_copy_of_a_held_out_row_is_learned() -> None:
 
 
 @pytest.mark.full
-def test_a_row_that_is_held_out_of_one_source_is_learned_from_none() -> None:
+def test_a_row_that_is_held_out_of_one_source_is_learned_from_none():
     rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
     more = [talk(f"ask {number}", f"it was {number}") for number in range(20)]
     section = SftSection(validation_fraction=0.2)
@@ -136,7 +132,7 @@ def test_a_row_that_is_held_out_of_one_source_is_learned_from_none() -> None:
         prepare_dataset(speaker(), {"a": rows, "b": same[:1] * 2}, section, 70)
 
 
-def test_a_source_of_which_nothing_is_left_is_refused() -> None:
+def test_a_source_of_which_nothing_is_left_is_refused():
     encoder = Encoder(speaker())
     with pytest.raises(
         UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
@@ -148,7 +144,7 @@ def test_a_source_of_which_nothing_is_left_is_refused() -> None:
         prepare_dataset(speaker(), {}, SftSection(), 64)
 
 
-def test_weights_must_name_every_source() -> None:
+def test_weights_must_name_every_source():
     for weights in ({"law": 1.0}, {"law": 1.0, "general": 0.0}):
         with pytest.raises(UserError, match="expected a number above 0 for each of law, general"):
             list(
@@ -158,7 +154,7 @@ def test_weights_must_name_every_source() -> None:
             )
 
 
-def test_rows_fill_the_last_update() -> None:
+def test_rows_fill_the_last_update():
     rows = [talk(f"question {number}", "answer") for number in range(11)]
     section = SftSection(batch_size=4, validation_fraction=0, packing=False)
     found = prepare_dataset(speaker(), {"law": rows}, section, 64)

@@ -1,6 +1,5 @@
 """Packed is separate: blocks are full, positions start again, and nobody sees a neighbour."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from layerlab import build
 from layerlab.adaptation.sft.dataset import answer_loss
@@ -71,7 +70,7 @@ NAMES = [*FAMILIES, *(f"ours:{name}" for name in OURS)]
 
 @pytest.mark.parametrize("implementation", BOTH)
 @pytest.mark.parametrize("name", NAMES)
-def test_packed_logits_are_those_of_each_alone(name: str, implementation: str) -> None:
+def test_packed_logits_are_those_of_each_alone(name, implementation):
     model = made(name, implementation)
     # Where attention is written out, transformers takes its softmax in float32.
     unit = torch.finfo(torch.float32 if implementation == "eager" else torch.float64).eps
@@ -92,7 +91,7 @@ def test_packed_logits_are_those_of_each_alone(name: str, implementation: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name: str) -> None:
+def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name):
     model = made(name)
     count = sum(int(one.answer.sum()) for one in EXAMPLES)
 
@@ -116,19 +115,19 @@ def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name: str
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_models_that_keep_conversations_apart_are_accepted(name: str, dtype: torch.dtype) -> None:
+def test_models_that_keep_conversations_apart_are_accepted(name, dtype):
     model = made(name).to(dtype).train()
     check_separation(model, *PACKED)
     assert model.training
 
 
-def test_a_fresh_model_is_accepted(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_a_fresh_model_is_accepted(tiny):
     for family in ("llama", "gpt2"):
         check_separation(tiny(family), *PACKED)
     check_separation(build("pangu-pi", **SIZES), *PACKED)
 
 
-def test_a_model_that_ignores_positions_is_refused() -> None:
+def test_a_model_that_ignores_positions_is_refused():
     from transformers import BloomConfig, BloomForCausalLM
 
     model = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2))
@@ -138,7 +137,7 @@ def test_a_model_that_ignores_positions_is_refused() -> None:
     assert "; set packing to false, or" in error
 
 
-def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
+def test_a_model_whose_positions_alone_start_again_is_refused():
     """Positions start again, but an own mask lets everything be seen."""
     model = made("llama")
     whole = model.forward
@@ -152,7 +151,7 @@ def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
     refuses("does not keep packed conversations apart", check_separation, model, *PACKED)
 
 
-def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., Any]) -> None:
+def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny):
     model = tiny("llama")
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
@@ -161,7 +160,7 @@ def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., An
 
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(1, 40), max_size=60))
-def test_best_fit_places_each_once_and_wastes_little(lengths: list[int]) -> None:
+def test_best_fit_places_each_once_and_wastes_little(lengths):
     found = best_fit(lengths, 40)
     assert sorted(one for block in found for one in block) == list(range(len(lengths)))
     sums = [sum(lengths[one] for one in block) for block in found]
@@ -174,7 +173,7 @@ def test_best_fit_places_each_once_and_wastes_little(lengths: list[int]) -> None
 
 @settings(max_examples=30, deadline=None)
 @given(shape=st.lists(st.lists(st.integers(2, 9), max_size=4), min_size=1, max_size=3))
-def test_rows_hold_all_tokens_labels_and_positions(shape: list[list[int]]) -> None:
+def test_rows_hold_all_tokens_labels_and_positions(shape):
     rows = [
         [example(length, length + 10 * place) for length in row] for place, row in enumerate(shape)
     ]
@@ -196,7 +195,7 @@ def test_rows_hold_all_tokens_labels_and_positions(shape: list[list[int]]) -> No
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_held_out_loss_does_not_depend_on_the_batch(packed: bool) -> None:
+def test_a_held_out_loss_does_not_depend_on_the_batch(packed):
     model = candidate(rope_parameters=LONGROPE).model
     given = [example(length, length) for length in (9, 60, 30, 48, 49)]
     collator, own = Collator(0, packed), find_batching(model, "right")

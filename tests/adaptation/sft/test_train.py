@@ -3,13 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
@@ -91,7 +90,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> SftResult:
 
 
 @pytest.mark.full
-def test_answers_are_learned_and_counted(done: SftResult) -> None:
+def test_answers_are_learned_and_counted(done):
     assert set(done.after) == {"law", "general"}
     assert all(done.after[name] < done.before[name] - 0.5 for name in done.after)
     law = done.sources["law"]
@@ -112,9 +111,7 @@ def test_answers_are_learned_and_counted(done: SftResult) -> None:
     assert same(again, done.model) and not done.model.training
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(
-    done: SftResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_bit_for_bit(done, tmp_path, monkeypatch):
     made = train.AnswerLossCallback
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
 
@@ -143,7 +140,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 
 
 @pytest.mark.full
-def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None:
+def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path):
     """What rounding does to a batch is not taken for padding that is read."""
 
     def count_passes(precision: str) -> int:
@@ -158,14 +155,14 @@ def test_answers_of_all_lengths_share_a_pass_in_bf16_too(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_run_that_has_ended_is_read_again(done: SftResult) -> None:
+def test_a_run_that_has_ended_is_read_again(done):
     again = tuned(done.folder, save_steps=2)
     assert same(again.model, done.model) and again.curve == done.curve
     assert again.model.config.use_cache
 
 
 @pytest.mark.full
-def test_an_update_does_not_depend_on_how_it_is_split(done: SftResult, tmp_path: Path) -> None:
+def test_an_update_does_not_depend_on_how_it_is_split(done, tmp_path):
     split = tuned(tmp_path / "run", per_device_train_batch_size=1)
     assert same(split.model, done.model, tolerance=1e-3)
     assert split.after == pytest.approx(done.after, rel=1e-3)
@@ -184,7 +181,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.full
-def test_two_processes_learn_what_one_does(done: SftResult, tmp_path: Path) -> None:
+def test_two_processes_learn_what_one_does(done, tmp_path):
     root = str(Path(__file__).resolve().parents[3])
     running = [
         Forked("-c", PROGRAM, tmp_path, env={**os.environ, "ROOT": root, **rank})
@@ -198,7 +195,7 @@ def test_two_processes_learn_what_one_does(done: SftResult, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("variant", ["llama", "pangu-pi"])
-def test_adapters_learn_and_are_merged_on_request(variant: str, tmp_path: Path) -> None:
+def test_adapters_learn_and_are_merged_on_request(variant, tmp_path):
     model = fresh(variant)
     before = weights(model)
     section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
@@ -211,9 +208,7 @@ def test_adapters_learn_and_are_merged_on_request(variant: str, tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_adapters_that_stay_apart_are_saved_alone(
-    tiny: Callable[..., PreTrainedModel], tmp_path: Path
-) -> None:
+def test_adapters_that_stay_apart_are_saved_alone(tiny, tmp_path):
     model = tiny("gpt2", vocab_size=288, n_positions=128)
 
     def adapting(module: str) -> SftSection:
@@ -230,9 +225,7 @@ def test_adapters_that_stay_apart_are_saved_alone(
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(tmp_path, dtype):
     kind = str(dtype).removeprefix("torch.")
     for lora in (None, LoraSection(r=2, modules_to_save=("embed_tokens",))):
         section = BLOCKS.model_copy(update={"lora": lora})
@@ -245,7 +238,7 @@ def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
 
 
 @pytest.mark.full
-def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path):
     """Its weights round what the adapters add to them; in float32 they do not."""
     section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
     fresh().save_pretrained(tmp_path / "base")
@@ -260,14 +253,14 @@ def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path)
     assert whole.curve[-2][0] < whole.curve[-1][0] == whole.updates
 
 
-def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_need_peft(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     section = BLOCKS.model_copy(update={"lora": LoraSection()})
     refuses("LoRA needs PEFT; type: pip install", tuned, tmp_path / "run", section=section)
 
 
 @pytest.mark.full
-def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
+def test_unpacked_rows_are_learned_too(tmp_path):
     section = SftSection(**BASE, validation_fraction=0.1, packing=False, tokens=600)
     found = tuned(tmp_path / "run", section=section, weights={"law": 1, "general": 1})
     assert found.after["law"] < found.before["law"]
@@ -275,7 +268,7 @@ def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path):
     words = speaker(None)
     words.pad_token = None
     found = tune(fresh(), words, ROWS, out=tmp_path / "run", section=SECTION, **HERE)
@@ -283,7 +276,7 @@ def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: 
     assert "### Assistant" in (tmp_path / "run" / "model" / "chat_template.jinja").read_text()
 
 
-def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_is_said_in_one_line(tmp_path):
     cases: list[tuple[dict[str, Any], str]] = [
         ({"seed": 1}, "seed is no argument of yours here: the stage decides it"),
         ({"optimizer": 1}, "optimizer'; expected arguments of transformers.TrainingArguments"),
@@ -294,7 +287,7 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path):
     out, options = tmp_path / "run", {"learning_rate": 1e30, "max_grad_norm": 0.0}
     said = refuses("not finite at update 2 of", tuned, out, save_steps=1, **options)
     assert said.startswith("instruction tuning: the loss or its gradient")
@@ -309,9 +302,7 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> 
         tuned(tmp_path / "other", broken, section=SftSection(**BASE, packing=False))
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_processes_cannot_share_is_refused(tmp_path, monkeypatch):
     from transformers import TrainingArguments
 
     monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 3))

@@ -51,7 +51,7 @@ def batch(theirs: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.full
-def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
+def test_trl_learns_the_same_tokens_of_conversations(tmp_path):
     words = speaker()
     theirs = trainer(tmp_path, words, TALKS, "pangu-pi")
     before = {name: one.detach().clone() for name, one in theirs.model.named_parameters()}
@@ -66,7 +66,7 @@ def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_loss_of_an_update_is_equal(tmp_path: Path) -> None:
+def test_the_loss_of_an_update_is_equal(tmp_path):
     words = speaker()
     theirs, encoder = trainer(tmp_path, words, TALKS), Encoder(words)
     rows = batch(theirs)
@@ -78,7 +78,7 @@ def test_the_loss_of_an_update_is_equal(tmp_path: Path) -> None:
     assert found.item() == pytest.approx(loss.item(), rel=1e-6)
 
 
-def test_as_many_blocks_are_filled() -> None:
+def test_as_many_blocks_are_filled():
     from datasets import Dataset
     from trl.data_utils import pack_dataset
 
@@ -87,7 +87,7 @@ def test_as_many_blocks_are_filled() -> None:
     assert len(pack_dataset(rows, 64, "bfd")) == len(best_fit(lengths, 64))
 
 
-def test_why_ours_stays(tmp_path: Path) -> None:
+def test_why_ours_stays(tmp_path):
     """A text that spells a mark ends a turn there; a template without marks is refused."""
     words, spelled = speaker(), talk("say <|im_end|> now", "hello")
     end = words.convert_tokens_to_ids("<|im_end|>")

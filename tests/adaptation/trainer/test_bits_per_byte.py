@@ -49,9 +49,7 @@ texts = st.lists(one, min_size=1, max_size=4)
 @pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(texts, st.integers(1, 64), st.integers(1, 5))
-def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
-    given: list[str], context: int, batch: int
-) -> None:
+def test_equally_likely_bytes_cost_eight_bits_in_any_windows(given, context, batch):
     given = [*given, "äb"]
     found = bits_per_byte(MODELS["bytes"], BYTES, given, context=context, batch=batch)
     # A logarithm of a sum of 256 equal numbers, rounded in float32 a few times.
@@ -65,9 +63,7 @@ def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
 @pytest.mark.full
 @settings(deadline=None, max_examples=25)
 @given(texts, st.integers(1, 64), st.integers(1, 5))
-def test_each_byte_counts_once_whatever_its_tokens(
-    given: list[str], context: int, batch: int
-) -> None:
+def test_each_byte_counts_once_whatever_its_tokens(given, context, batch):
     given = [*given, "the cat"]
     found = bits_per_byte(MODELS["words"], WORDS, given, context=context, batch=batch)
     tokens = sum(len(ids) for ids in WORDS(given)["input_ids"])
@@ -90,7 +86,7 @@ def literally(model: Any, text: str, context: int) -> float:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "ours"])
-def test_costs_are_those_of_a_literal_computation(kind: str, tiny: Tiny) -> None:
+def test_costs_are_those_of_a_literal_computation(kind, tiny):
     if kind == "ours":
         model = build("pangu-pi", vocab=300, width=16, layers=2, heads=2, context=64)
     else:
@@ -104,7 +100,7 @@ def test_costs_are_those_of_a_literal_computation(kind: str, tiny: Tiny) -> None
     assert found.nats == pytest.approx(sum(one.nats for one in found.documents))
 
 
-def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny: Tiny) -> None:
+def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny):
     from tokenizers.processors import TemplateProcessing
 
     made = train_bpe(TEXTS, vocab=299)
@@ -117,7 +113,7 @@ def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny: Tiny) -> None:
 
 
 @pytest.mark.full
-def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny: Tiny) -> None:
+def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny):
     model = tiny("llama", vocab_size=300).train()
     asked: list[int] = []
 
@@ -134,7 +130,7 @@ def test_the_model_stays_in_its_mode_and_texts_are_read_as_they_come(tiny: Tiny)
     assert reads[0] <= 40 and reads[-1] == 400
 
 
-def test_the_error_is_that_of_the_ratio_over_documents() -> None:
+def test_the_error_is_that_of_the_ratio_over_documents():
     from layerlab.adaptation.trainer.bits_per_byte import Document
 
     two = (Document(4 * math.log(2), 1, 1), Document(4 * math.log(2), 1, 3))
@@ -146,7 +142,7 @@ def test_the_error_is_that_of_the_ratio_over_documents() -> None:
     assert found.to_dict()["bytes"] == 4
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
+def test_a_loss_that_is_no_number_is_refused():
     model = uniform(300)
     torch.nn.init.constant_(model.lm_head.weight, 3.4e38)
     with pytest.raises(UserError, match="loss on these texts is not finite, so that nothing can"):
@@ -167,14 +163,14 @@ def test_a_loss_that_is_no_number_is_refused() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(change: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_read_is_refused(change, said):
     given = {"model": MODELS["words"], "texts": TEXTS, **change}
     with pytest.raises(UserError) as found:
         bits_per_byte(given.pop("model"), WORDS, given.pop("texts"), **given)
     assert said in str(found.value)
 
 
-def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte() -> None:
+def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte():
     made = Tokenizer(models.WordLevel({"w": 0, "the": 1, "cat": 2}, unk_token="w"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     few = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w")
@@ -188,7 +184,7 @@ def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte() -> None:
     assert whole.error is not None and "comes back" not in whole.summary()
 
 
-def test_frequencies_that_change_with_the_longest_window_change_no_other() -> None:
+def test_frequencies_that_change_with_the_longest_window_change_no_other():
     model = candidate(rope_parameters=LONGROPE).model
     given = ["the cat sat", "the the the dog ran after the cat " * 9, "被告人张×× 不服"]
     alone, together = (bits_per_byte(model, WORDS, given, batch=batch) for batch in (1, 4))
@@ -196,13 +192,13 @@ def test_frequencies_that_change_with_the_longest_window_change_no_other() -> No
         assert one.nats == pytest.approx(other.nats, rel=1e-5)
 
 
-def test_a_context_of_no_positions_is_no_limit() -> None:
+def test_a_context_of_no_positions_is_no_limit():
     """XLNet writes -1 for its positions, and there are as many as are asked for."""
     found = bits_per_byte(recipe.build("xlnet"), BYTES, ["the dog ran after the cat " * 3])
     assert found.context == 1024 and found.nats > 0
 
 
-def test_positions_behind_that_of_padding_are_all_that_are_read() -> None:
+def test_positions_behind_that_of_padding_are_all_that_are_read():
     """RoBERTa counts from the position behind that of padding: 63 of its 64 are of tokens."""
     model = recipe.build("roberta")
     found = bits_per_byte(model, BYTES, ["the dog ran after the cat " * 5])

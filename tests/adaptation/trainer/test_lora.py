@@ -1,6 +1,5 @@
 """Adapters that are merged leave the model that was trained; where they cannot, none begins."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,14 @@ def learned(model: Any, lora: LoraSection) -> float:
 
 
 @pytest.mark.parametrize("make", [lambda: layerlab.build("widenet", **SIZE), zamba])
-def test_weights_that_layers_share_take_no_adapters(make: Callable[[], Any]) -> None:
+def test_weights_that_layers_share_take_no_adapters(make):
     model = make()
     with pytest.raises(UserError, match=REFUSED):
         check_mergeable(model, LoraSection(r=4))
     assert learned(model, LoraSection(r=4)) > 0.1  # what would be saved is another model
 
 
-def test_what_is_not_shared_takes_adapters_beside_it() -> None:
+def test_what_is_not_shared_takes_adapters_beside_it():
     lora = LoraSection(r=4, target_modules=("in_proj", "out_proj"))
     check_mergeable(model := zamba(), lora)
     assert learned(model, lora) < 1e-3
@@ -73,9 +72,7 @@ def test_what_is_not_shared_takes_adapters_beside_it() -> None:
         ({"target_modules": ("embed_tokens", "q_proj")}, False),
     ],
 )
-def test_a_head_tied_to_the_embeddings_takes_none(
-    tiny: Callable[..., PreTrainedModel], lora: dict[str, Any], fits: bool
-) -> None:
+def test_a_head_tied_to_the_embeddings_takes_none(tiny, lora, fits):
     model = tiny("llama", tie_word_embeddings=True)
     section = LoraSection(r=4, **lora)
     if fits:
@@ -86,13 +83,13 @@ def test_a_head_tied_to_the_embeddings_takes_none(
     check_mergeable(tiny("llama", tie_word_embeddings=False), section)
 
 
-def test_a_module_trained_whole_is_no_layers_in_common() -> None:
+def test_a_module_trained_whole_is_no_layers_in_common():
     lora = LoraSection(r=4, target_modules=("lm_head",), modules_to_save=("router",))
     with pytest.raises(UserError, match=r"weight of model.layers.0.ffn.router, which model.layers"):
         check_mergeable(layerlab.build("widenet", **SIZE), lora)
 
 
-def test_no_stage_begins_with_adapters_that_it_could_not_merge(tmp_path: Path) -> None:
+def test_no_stage_begins_with_adapters_that_it_could_not_merge(tmp_path):
     section = PretrainSection(tokens=256, block_size=16, batch_size=4, lora=LoraSection(r=4))
     reading = ReplayData(
         domain=written(tmp_path / "law.jsonl", LAW, 60, 0), cache=tmp_path / "cache"
@@ -104,7 +101,7 @@ def test_no_stage_begins_with_adapters_that_it_could_not_merge(tmp_path: Path) -
     assert not out.exists()
 
 
-def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path: Path) -> None:
+def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path):
     content = recipe(tmp_path, vocabulary=None, embedding=None, pretrain=None)
     content["base"]["recipe"]["model"] |= {"variant": "widenet", "layers": 2}
     plan_adaptation(content, tmp_path / "out")
@@ -115,7 +112,7 @@ def test_a_recipe_with_such_adapters_is_refused_before_any_stage(tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path: Path) -> None:
+def test_a_merged_model_of_few_digits_is_measured_as_it_is_saved(tmp_path):
     written(tmp_path / "law.jsonl", LAW, 60, 1)
     reading = ReplayData(domain=tmp_path / "law.jsonl", validation=0.2, cache=tmp_path / "cache")
     lora = LoraSection(r=4, lora_alpha=8)

@@ -67,9 +67,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_checkpoint_of_another_run_is_refused_and_stays(
-    texts: Path, half: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused_and_stays(texts, half, tmp_path, name):
     """Its weights have the same sizes: by them alone, nobody could tell."""
     other = tmp_path / "other"
     with pytest.raises(End):
@@ -84,7 +82,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(
 
 
 @pytest.mark.full
-def test_a_journal_that_was_changed_is_no_checkpoints(texts: Path, out: Path) -> None:
+def test_a_journal_that_was_changed_is_no_checkpoints(texts, out):
     file = out / "events.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     count = json.loads((out / "checkpoint-4" / "trainer_state.json").read_text())
@@ -102,7 +100,7 @@ def test_a_journal_that_was_changed_is_no_checkpoints(texts: Path, out: Path) ->
     assert kept(out) == ["checkpoint-2", "checkpoint-4"] and file.read_text() == lines[0]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(texts: Path, out: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(texts, out):
     for one in kept(out):
         file = out / one / "trainer_state.json"
         state = json.loads(file.read_text())
@@ -113,7 +111,7 @@ def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(texts: Path,
     assert any(one.startswith(note) for one in on(texts, out).notes)
 
 
-def test_a_plan_is_known_by_all_that_it_says(tmp_path: Path) -> None:
+def test_a_plan_is_known_by_all_that_it_says(tmp_path):
     for place, plan in (("a", {"seed": 0}), ("b", {"seed": 0, "beginning": {"model": "x"}})):
         (tmp_path / place).mkdir()
         (tmp_path / place / "plan.json").write_text(json.dumps(plan))
@@ -124,7 +122,7 @@ def test_a_plan_is_known_by_all_that_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_hard_batches_of_another_run_are_refused(texts: Path, tmp_path: Path) -> None:
+def test_hard_batches_of_another_run_are_refused(texts, tmp_path):
     """What is drawn by another base's losses is another choice."""
     section = {"resample_fraction": 0.5}
     for name, seed in (("one", 0), ("other", 1)):
@@ -143,9 +141,7 @@ def begin(said: str, share: float) -> None:
 
 
 @pytest.mark.full
-def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(
-    texts: Path, half: Path, tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(texts, half, tmp_path):
     """torch's own writer keeps no number of the system's error: a limit of the shell stops it."""
     weights, moments = (
         (half / "checkpoint-2" / name).stat().st_size
@@ -162,7 +158,7 @@ def test_a_disk_that_fills_in_a_checkpoint_is_one_line_and_loses_nothing(
     assert on(texts, tmp_path / "out").after == whole.after
 
 
-def test_a_single_update_learns_although_its_rate_is_to_rise(texts: Path, tmp_path: Path) -> None:
+def test_a_single_update_learns_although_its_rate_is_to_rise(texts, tmp_path):
     """The first of several has a rate of 0; of one, nothing would have been learned."""
     model = llama()
     before = {name: one.clone() for name, one in model.state_dict().items()}

@@ -30,7 +30,7 @@ ROWS = torch.randint(0, 64, (4, 9), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_both_learn_the_loss_that_the_model_itself_gives(family: str) -> None:
+def test_both_learn_the_loss_that_the_model_itself_gives(family):
     model = experts(family, output_router_logits=True)
     outputs = model(input_ids=ROWS, labels=ROWS, use_cache=False)
     assert outputs.aux_loss.item() > 0.1
@@ -45,7 +45,7 @@ def test_both_learn_the_loss_that_the_model_itself_gives(family: str) -> None:
     assert found.item() == pytest.approx((plain + 0.5 * outputs.aux_loss).item(), rel=1e-6)
 
 
-def test_rows_count_by_their_share() -> None:
+def test_rows_count_by_their_share():
     model = experts("mixtral", output_router_logits=True)
     for part in (slice(0, 1), slice(1, 4)):
         outputs = model(input_ids=ROWS[part], use_cache=False)
@@ -56,7 +56,7 @@ def test_rows_count_by_their_share() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-def test_adapters_learn_it_too_and_nobody_who_did_not_ask() -> None:
+def test_adapters_learn_it_too_and_nobody_who_did_not_ask():
     from peft import LoraConfig, get_peft_model
 
     model = experts("mixtral", output_router_logits=True)

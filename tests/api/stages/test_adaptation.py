@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from pathlib import Path
 
 import layerlab
 from layerlab.data.archives import LIMIT
@@ -12,7 +11,7 @@ from tests.refused import refuses
 LINE = "The court of appeal heard the case and set the ruling aside. "
 
 
-def test_a_second_document_of_the_same_words_stays_on_request(tmp_path: Path) -> None:
+def test_a_second_document_of_the_same_words_stays_on_request(tmp_path):
     text = tmp_path / "law.jsonl"
     text.write_text(json.dumps({"text": 2 * LINE}) + "\n" + json.dumps({"text": 2 * LINE}))
     rules = {"near_duplicate_threshold": 0.0, "repetition": False}
@@ -21,7 +20,7 @@ def test_a_second_document_of_the_same_words_stays_on_request(tmp_path: Path) ->
     assert (once.kept, twice.kept) == (1, 2)
 
 
-def test_what_was_found_of_benchmarks_is_written_and_nothing_else_replaced(tmp_path: Path) -> None:
+def test_what_was_found_of_benchmarks_is_written_and_nothing_else_replaced(tmp_path):
     text, asked, out = (tmp_path / name for name in ("law.txt", "asked.jsonl", "found.json"))
     text.write_text(20 * LINE)
     asked.write_text(json.dumps({"question": "Who set the ruling aside in that old case?"}))
@@ -31,7 +30,7 @@ def test_what_was_found_of_benchmarks_is_written_and_nothing_else_replaced(tmp_p
     refuses("is no report of contamination", layerlab.find_contamination, text, asked, out=asked)
 
 
-def test_a_file_unpacks_to_no_more_than_was_said(tmp_path: Path) -> None:
+def test_a_file_unpacks_to_no_more_than_was_said(tmp_path):
     text = tmp_path / "law.txt.gz"
     text.write_bytes(gzip.compress(20 * LINE.encode()))
     said = r"unpacks to more than 100 bytes; .* \(in Python max_bytes=400\)"

@@ -143,9 +143,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.full
-def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(
-    trained: tuple[Path, Comparison],
-) -> None:
+def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(trained):
     folder, found = trained
     suite, own = found.content["measures"]
     assert suite["measure"].endswith("forwards.yaml") and suite["n"] == 3
@@ -163,7 +161,7 @@ def test_the_arm_that_is_hardly_trained_is_worse_by_the_suite(
 
 
 @pytest.mark.full
-def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Path) -> None:
+def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied):
     before = files(copied)
     first = again()
     assert files(copied) == before and told(copied) == []
@@ -176,7 +174,7 @@ def test_what_is_scored_is_not_scored_again_and_judging_runs_nothing(copied: Pat
 
 
 @pytest.mark.full
-def test_a_file_of_the_same_name_does_not_take_over_scores(copied: Path) -> None:
+def test_a_file_of_the_same_name_does_not_take_over_scores(copied):
     recipe = copied / "scored.toml"
     (copied / "other").mkdir()
     other = TASK.replace("task: forwards", "task: another").replace("text: text", "text: answers")
@@ -191,7 +189,7 @@ def test_a_file_of_the_same_name_does_not_take_over_scores(copied: Path) -> None
 
 
 @pytest.mark.full
-def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied: Path) -> None:
+def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied):
     before = {name: json.loads(one)["measures"][SUITE] for name, one in files(copied).items()}
     with (copied / "forwards.yaml").open("a") as file:
         file.write("# a remark\n")
@@ -205,9 +203,7 @@ def test_a_file_that_asks_the_same_in_other_words_keeps_its_scores(copied: Path)
 
 
 @pytest.mark.full
-def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judges_later(
-    copied: Path,
-) -> None:
+def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judges_later(copied):
     rows = [json.loads(line) for line in (copied / "questions.jsonl").read_text().splitlines()]
     rows[2]["right"] = -1
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -222,7 +218,7 @@ def test_a_question_that_cannot_be_marked_is_left_out_and_told_also_to_who_judge
 
 
 @pytest.mark.full
-def test_another_question_and_another_command_are_scored_anew(copied: Path) -> None:
+def test_another_question_and_another_command_are_scored_anew(copied):
     before = files(copied)
     rows = (copied / "questions.jsonl").read_text("utf-8").splitlines(keepends=True)
     (copied / "questions.jsonl").write_text("".join(rows[:-1]), encoding="utf-8")
@@ -237,7 +233,7 @@ def test_another_question_and_another_command_are_scored_anew(copied: Path) -> N
 
 
 @pytest.mark.full
-def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
+def test_changed_scores_and_other_weights_are_refused(copied):
     place = copied / "scored" / "runs"
     one, other, *_ = sorted(place.iterdir())
     text = (one / "scores.json").read_text("utf-8")
@@ -262,9 +258,7 @@ def test_changed_scores_and_other_weights_are_refused(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new"), [("config.json", "10000.0", "2.0"), ("extra.json", "", "{}")]
 )
-def test_the_same_weights_under_other_settings_are_another_model(
-    name: str, old: str, new: str, copied: Path
-) -> None:
+def test_the_same_weights_under_other_settings_are_another_model(name, old, new, copied):
     one = min((copied / "scored" / "runs").iterdir())
     (one / "scores.json").unlink()
     file = one / "model" / name
@@ -276,7 +270,7 @@ def test_the_same_weights_under_other_settings_are_another_model(
 
 
 @pytest.mark.full
-def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> None:
+def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied):
     for file in (copied / "scored" / "runs").glob("*/scores.json"):
         file.unlink()
     trap = copied / "trap"
@@ -301,7 +295,7 @@ def test_a_comparison_that_is_killed_while_it_scores_goes_on(copied: Path) -> No
 
 
 @pytest.mark.full
-def test_a_page_is_judged_from_folded_runs(copied: Path) -> None:
+def test_a_page_is_judged_from_folded_runs(copied):
     place = copied / "scored"
     before = compare(place, judge=True, progress=False).content["measures"]
     assert fold_runs(place) == 6
@@ -310,7 +304,7 @@ def test_a_page_is_judged_from_folded_runs(copied: Path) -> None:
 
 
 @pytest.mark.full
-def test_nothing_runs_unasked_nor_for_a_plan(copied: Path) -> None:
+def test_nothing_runs_unasked_nor_for_a_plan(copied):
     out = copied / "new"
     words = ["compare", "scored.toml", "--out", str(out), "-q"]
     done = CliRunner().invoke(app, words)
@@ -337,9 +331,7 @@ def test_nothing_runs_unasked_nor_for_a_plan(copied: Path) -> None:
         ("suite:words.yaml", "less is better, or no question has a score by itself, in all that "),
     ],
 )
-def test_what_cannot_be_asked_is_said_before_any_run_starts(
-    measure: str, said: str, copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_asked_is_said_before_any_run_starts(measure, said, copied, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(copied))
     words = TASK.replace("multiple_choice", "generate_until").replace(
         "acc, aggregation: mean", "bleu"
@@ -353,14 +345,14 @@ def test_what_cannot_be_asked_is_said_before_any_run_starts(
 
 
 @pytest.mark.full
-def test_a_command_that_gives_no_score_is_named_with_its_run(copied: Path) -> None:
+def test_a_command_that_gives_no_score_is_named_with_its_run(copied):
     (copied / "size.py").write_text("print('nan')")
     with trust(False, trust_recipe=True), pytest.raises(UserError, match="'size' gave no score of"):
         again()
     assert all(SUITE in json.loads(one)["measures"] for one in files(copied).values())
 
 
-def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied: Path) -> None:
+def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied):
     mark = copied / "ran"
     (copied / "own.py").write_text(f"open({str(mark)!r}, 'w')\ndef same(rows): return rows\n")
     with (copied / "forwards.yaml").open("a") as file:
@@ -374,7 +366,7 @@ def test_a_task_that_runs_code_needs_the_recipe_to_be_trusted(copied: Path) -> N
 
 
 @pytest.mark.full
-def test_models_are_scored_before_a_look_is_taken(copied: Path) -> None:
+def test_models_are_scored_before_a_look_is_taken(copied):
     before = sorted(files(copied))
     for file in (copied / "scored" / "runs").glob("*/scores.json"):
         file.unlink()

@@ -36,27 +36,27 @@ def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Ten
 @pytest.mark.parametrize("ages", DOCUMENTS, ids=["one", "packed", "counted"])
 @pytest.mark.parametrize("kernel", [1, 2, 4, 21])
 @pytest.mark.parametrize("added", [False, True])
-def test_value_and_derivatives(kernel: int, added: bool, ages: Tensor | None) -> None:
+def test_value_and_derivatives(kernel, added, ages):
     ours, theirs = (partial(one, ages=ages, added=added) for one in (tap, plain))
     assert torch.equal(ours(*drawn(kernel)), theirs(*drawn(kernel)))
     same_derivatives(ours, theirs, drawn(kernel), rtol=0, atol=1e-12)
 
 
-def test_one_row_of_weights_for_all_channels() -> None:
+def test_one_row_of_weights_for_all_channels():
     ours, theirs = (partial(one, ages=None, added=False) for one in (tap, plain))
     same_derivatives(ours, theirs, drawn(3, rows=1), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ages", DOCUMENTS[:2], ids=["one", "packed"])
-def test_pieces_are_the_whole_to_the_bit(dtype: torch.dtype, ages: Tensor | None) -> None:
+def test_pieces_are_the_whole_to_the_bit(dtype, ages):
     inputs = drawn(4, dtype=dtype)
     for added in (False, True):
         found = tap(*inputs, ages, added=added)
         assert torch.equal(found, plain(*inputs, ages, added=added))
 
 
-def test_bfloat16_features_with_float32_weights() -> None:
+def test_bfloat16_features_with_float32_weights():
     x, weight = drawn(4, dtype=torch.float32)
     short = x.detach().bfloat16().requires_grad_()
     found = tap(short, weight, AGES, added=True)
@@ -68,7 +68,7 @@ def test_bfloat16_features_with_float32_weights() -> None:
 
 
 @pytest.mark.full
-def test_gradients_are_those_of_small_steps_twice() -> None:
+def test_gradients_are_those_of_small_steps_twice():
     x, weight = drawn(3)
     x = x[:2, :5, :2].detach().requires_grad_()
     weight = weight[:2].detach().requires_grad_()
@@ -82,7 +82,7 @@ def test_gradients_are_those_of_small_steps_twice() -> None:
 
 
 @pytest.mark.full
-def test_directions() -> None:
+def test_directions():
     for ages in (AGES, None):
         ours, theirs = (partial(one, ages=ages, added=True) for one in (tap, plain))
         same_directions(ours, theirs, drawn(4))

@@ -48,12 +48,12 @@ def close(one: Tensor, other: Tensor) -> None:
 
 @pytest.mark.parametrize("kernel", [1, 2, 4, 9])
 @pytest.mark.parametrize("tokens", [1, 3, 12])
-def test_it_is_a_depthwise_convolution_padded_on_the_left(kernel: int, tokens: int) -> None:
+def test_it_is_a_depthwise_convolution_padded_on_the_left(kernel, tokens):
     module, x = convolution(kernel), random(2, tokens, 6)
     close(module(x, Flow()), literal(module, x))
 
 
-def test_documents_do_not_see_each_other() -> None:
+def test_documents_do_not_see_each_other():
     module, x = convolution(), random(1, 9, 6)
     ages = torch.tensor([[0, 1, 0, 1, 2, 3, 4, 0, 1]])
     found = module(x, Flow(ages=ages))
@@ -61,7 +61,7 @@ def test_documents_do_not_see_each_other() -> None:
         close(found[:, document], literal(module, x[:, document]))
 
 
-def test_what_stands_before_the_first_token_counts_as_zero() -> None:
+def test_what_stands_before_the_first_token_counts_as_zero():
     module, x = convolution(), random(2, 9, 6)
     ages = torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
     found = module(x, Flow(ages=ages))
@@ -69,7 +69,7 @@ def test_what_stands_before_the_first_token_counts_as_zero() -> None:
     close(found[1:], literal(module, x[1:]))
 
 
-def test_gradients_stay_inside_a_document() -> None:
+def test_gradients_stay_inside_a_document():
     module, x = convolution(), random(1, 6, 6).requires_grad_()
     found = module(x, Flow(ages=torch.tensor([[0, 1, 2, 0, 1, 2]])))
     found[:, 3:].sum().backward()
@@ -80,9 +80,7 @@ def test_gradients_stay_inside_a_document() -> None:
 @pytest.mark.parametrize("kernel", [1, 2, 4, 9])
 @pytest.mark.parametrize("pieces", [[1] * 12, [2, 1, 1, 5, 1, 2], [9, 3], [12]], ids=str)
 @pytest.mark.parametrize("kind", [DynamicCache, StaticCache], ids=lambda kind: kind.__name__)
-def test_piece_by_piece_is_the_same_as_all_at_once(
-    kind: type, pieces: list[int], kernel: int
-) -> None:
+def test_piece_by_piece_is_the_same_as_all_at_once(kind, pieces, kernel):
     module, x = convolution(kernel), random(2, 12, 6)
     module.state = 1
     cache = kind(config=config(), **({"max_cache_len": 16} if kind is StaticCache else {}))
@@ -90,7 +88,7 @@ def test_piece_by_piece_is_the_same_as_all_at_once(
     close(torch.cat(found, 1), literal(module, x))
 
 
-def test_layers_and_places_of_one_cache_are_kept_apart() -> None:
+def test_layers_and_places_of_one_cache_are_kept_apart():
     modules = [(layer, state, convolution()) for layer in (0, 1) for state in (0, 1)]
     inputs = [random(1, 8, 6, seed=seed) for seed in range(4)]
     cache = DynamicCache(config=config())
@@ -103,7 +101,7 @@ def test_layers_and_places_of_one_cache_are_kept_apart() -> None:
         close(torch.cat(outputs, 1), literal(module, x))
 
 
-def test_padding_is_left_out_from_the_cache_too() -> None:
+def test_padding_is_left_out_from_the_cache_too():
     module, x = convolution(), random(1, 9, 6)
     ages = torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5]])
     cache = DynamicCache(config=config())
@@ -112,7 +110,7 @@ def test_padding_is_left_out_from_the_cache_too() -> None:
     close(torch.cat(pieces, 1)[:, 3:], literal(module, x[:, 3:]))
 
 
-def test_beams_may_be_reordered() -> None:
+def test_beams_may_be_reordered():
     module, x = convolution(), random(3, 8, 6)
     cache = DynamicCache(config=config())
     module(x[:, :5], Flow(cache=cache))
@@ -124,7 +122,7 @@ def test_beams_may_be_reordered() -> None:
     close(module(x[:, 5:], Flow(cache=cache)), literal(module, mixed)[:, 5:])
 
 
-def test_tokens_that_were_tried_may_be_taken_back() -> None:
+def test_tokens_that_were_tried_may_be_taken_back():
     module, x = convolution(), random(1, 10, 6)
     cache = DynamicCache(config=config())
     layer = cache.layers[0]
@@ -142,17 +140,17 @@ def test_tokens_that_were_tried_may_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize("made", [DynamicCache(), DynamicCache(config=LabConfig())])
-def test_a_cache_that_keeps_no_features_is_refused(made: DynamicCache) -> None:
+def test_a_cache_that_keeps_no_features_is_refused(made):
     with pytest.raises(UserError, match=r"keeps no earlier features.*config=model\.config"):
         convolution()(random(1, 3, 6), Flow(cache=made))
 
 
-def test_a_convolution_of_one_token_needs_no_cache() -> None:
+def test_a_convolution_of_one_token_needs_no_cache():
     module, x = convolution(1), random(1, 3, 6)
     close(module(x, Flow(cache=DynamicCache())), literal(module, x))
 
 
-def test_cost_counts_the_kernel() -> None:
+def test_cost_counts_the_kernel():
     module = convolution(3, 7)
     cost = convolution_cost(7, 3)
     assert cost.parameters == cost.weights == module.weight.numel()

@@ -74,7 +74,7 @@ def drawn(shapes: list[tuple[int, ...]]) -> list[Tensor]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_small_steps_twice(name: str) -> None:
+def test_gradients_are_those_of_small_steps_twice(name):
     function, shapes = CASES[name]
     inputs = tuple(drawn(shapes))
     assert torch.autograd.gradcheck(function, inputs, check_batched_grad=True)
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_small_steps_twice(name: str) -> None:
     "name",
     [pytest.param(name, marks=[pytest.mark.full] if name in COSTLY else []) for name in CASES],
 )
-def test_each_input_may_be_the_only_one_with_a_gradient(name: str) -> None:
+def test_each_input_may_be_the_only_one_with_a_gradient(name):
     """As where an adapter learns and the rest is frozen, once and twice."""
     function, shapes = CASES[name]
     for at in range(len(shapes)):
@@ -96,7 +96,7 @@ def test_each_input_may_be_the_only_one_with_a_gradient(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name != "rows"])
-def test_transforms_and_directions_take_the_formula_apart(name: str) -> None:
+def test_transforms_and_directions_take_the_formula_apart(name):
     function, shapes = CASES[name]
     inputs = [one.detach() for one in drawn(shapes)]
     moved = [torch.cos(one) for one in inputs]
@@ -117,7 +117,7 @@ def test_transforms_and_directions_take_the_formula_apart(name: str) -> None:
     torch.testing.assert_close(several[1], first(*inputs), rtol=1e-12, atol=1e-12)
 
 
-def test_who_watches() -> None:
+def test_who_watches():
     assert is_unwatched()
     for mode in (FlopCounterMode(display=False), torch.device("cpu"), forward_ad.dual_level()):
         with mode:
@@ -126,7 +126,7 @@ def test_who_watches() -> None:
 
 
 @pytest.mark.parametrize("name", LARGE_PATHS)
-def test_checkpointing_changes_no_bit_of_a_gradient(name: str) -> None:
+def test_checkpointing_changes_no_bit_of_a_gradient(name):
     model, x = shaken(small(name, dtype=torch.float32)).train(), tokens()
     plain = gradients(model, x)
     for reentrant in (False, True):
@@ -137,9 +137,7 @@ def test_checkpointing_changes_no_bit_of_a_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
 @pytest.mark.parametrize("name", LARGE_PATHS)
-def test_a_model_learns_as_by_the_plain_formulas(
-    name: str, precision: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_learns_as_by_the_plain_formulas(name, precision, monkeypatch):
     """To what the precision leaves, of all gradients together; backward also under autocast."""
     model, x = shaken(small(name, dtype=torch.float32)).train(), tokens()
     around = torch.autocast("cpu", dtype=precision) if precision else nullcontext()
@@ -154,7 +152,7 @@ def test_a_model_learns_as_by_the_plain_formulas(
 
 
 @pytest.mark.parametrize("name", LARGE_PATHS)
-def test_products_are_counted_at_sizes_where_none_is_called(name: str) -> None:
+def test_products_are_counted_at_sizes_where_none_is_called(name):
     model = small(name, dtype=torch.float32).train()
     model.set_attn_implementation("eager")
     said, x = account(model.config.parse_spec(), model.config.shape()), tokens(2, SIZES["context"])

@@ -44,7 +44,7 @@ def compare(function: Callable[..., Any], inputs: list[Tensor], terms: int) -> N
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_mixing_by_lookup_is_the_product(count: int) -> None:
+def test_mixing_by_lookup_is_the_product(count):
     inputs = drawn((2, 5, count, 24), (2, 5, count + 1, count))
     assert "_Mix" in stream_mixing.mix(inputs[0].requires_grad_(), inputs[1])[0].grad_fn.name()
     compare(stream_mixing.mix, [one.detach() for one in inputs], 24 + count)
@@ -52,14 +52,14 @@ def test_mixing_by_lookup_is_the_product(count: int) -> None:
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_writing_in_place_is_the_product(count: int) -> None:
+def test_writing_in_place_is_the_product(count):
     inputs = drawn((2, 5, count, 24), (2, 5, count), (2, 5, 24))
     compare(stream_mixing.add, inputs, 24 + count)
 
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("output", [0, 1])
-def test_a_gradient_may_come_back_to_one_output_alone(output: int) -> None:
+def test_a_gradient_may_come_back_to_one_output_alone(output):
     streams, weights, y = drawn((2, 5, 4, 24), (2, 5, 4), (2, 5, 24))
     compare(
         lambda *given: stream_mixing.add(*given)[output : output + 1], [streams, weights, y], 28
@@ -71,9 +71,7 @@ def test_a_gradient_may_come_back_to_one_output_alone(output: int) -> None:
 @pytest.mark.full
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("name", ["hyper-connections", "mhc"])
-def test_a_model_with_lookups_learns_as_one_without(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_with_lookups_learns_as_one_without(name, monkeypatch):
     """The same gradients to what float32 leaves, and a gradient of a gradient too."""
     model = shaken(small(name, dtype=torch.float32))
     model.set_attn_implementation("eager")  # which has a second derivative
@@ -96,7 +94,7 @@ def learned(model: torch.nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.full
-def test_the_gradient_of_a_normed_product_is_the_true_one() -> None:
+def test_the_gradient_of_a_normed_product_is_the_true_one():
     """Against finite differences, and the value against torch's own layer norm."""
     x, gain, bias, weight = (
         one.requires_grad_() for one in drawn((2, 3, 8), (8,), (8,), (4, 8), dtype=torch.float64)
@@ -113,7 +111,7 @@ def test_the_gradient_of_a_normed_product_is_the_true_one() -> None:
     assert torch.autograd.gradgradcheck(product, inputs)
 
 
-def test_a_constant_row_is_normed_to_its_bias() -> None:
+def test_a_constant_row_is_normed_to_its_bias():
     """Its variance is rounding, which must not make it negative."""
     x = torch.full((1, 2, 256), 1000.1)
     gain, bias, weight = torch.ones(256), torch.zeros(256), drawn((4, 256))[0]
@@ -121,7 +119,7 @@ def test_a_constant_row_is_normed_to_its_bias() -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3])
-def test_where_a_weight_lies_in_memory_changes_no_bit(offset: int) -> None:
+def test_where_a_weight_lies_in_memory_changes_no_bit(offset):
     """A loaded checkpoint has its weights at any place of a file."""
     x, gain, bias, weight = drawn((2, 3, 64), (64,), (64,), (6, 64))
     moved = torch.empty(weight.numel() + offset)[offset:].view_as(weight).copy_(weight)

@@ -34,9 +34,7 @@ def first(place: Path) -> subprocess.CompletedProcess[str]:
     return layerlab(place, "short.toml")
 
 
-def test_all_stages_are_carried_out_and_told_line_by_line(
-    place: Path, first: subprocess.CompletedProcess[str]
-) -> None:
+def test_all_stages_are_carried_out_and_told_line_by_line(place, first):
     assert first.returncode == 0, first.stderr
     told = first.stderr.splitlines()
     assert told[0] == "base: begins" and any("base: finished in" in line for line in told)
@@ -47,7 +45,7 @@ def test_all_stages_are_carried_out_and_told_line_by_line(
     assert (place / "layerlab-adaptations" / "short" / "report.html").is_file()
 
 
-def test_a_second_time_nothing_runs(place: Path, first: subprocess.CompletedProcess[str]) -> None:
+def test_a_second_time_nothing_runs(place, first):
     again = layerlab(place, "short.toml", "--json")
     content = json.loads(again.stdout)
     lines = again.stderr.splitlines()
@@ -57,9 +55,7 @@ def test_a_second_time_nothing_runs(place: Path, first: subprocess.CompletedProc
     assert quiet.stderr == "" and quiet.stdout == first.stdout
 
 
-def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(
-    place: Path, first: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(place, first):
     said = layerlab(place, "short.toml", "--plan", "--json", "--set", "pretrain.tokens=1024")
     content = json.loads(said.stdout)
     left = [one["title"] for one in content["stages"] if not one["finished"]]
@@ -69,7 +65,7 @@ def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(
     assert "finished" in shown and "0:00 of training left" in shown
 
 
-def test_a_plan_has_dashes_where_rows_are_not_here(place: Path) -> None:
+def test_a_plan_has_dashes_where_rows_are_not_here(place):
     shown = layerlab(place, "lora-1b", "--plan").stdout
     (row,) = (one.split() for one in shown.splitlines() if one.startswith("tune "))
     assert row[1:3] == ["-", "-"] and row[4] == "GB" and row[5:7] == ["-", "-"]
@@ -80,19 +76,19 @@ def test_a_plan_has_dashes_where_rows_are_not_here(place: Path) -> None:
     assert content["seconds_left"] is None
 
 
-def test_files_of_the_user_are_run(place: Path) -> None:
+def test_files_of_the_user_are_run(place):
     (place / "mine.py").write_text("raise RuntimeError('this file was run')\n", encoding="utf-8")
     said = layerlab(place, "short.toml", "--plan", "--load", "mine.py")
     assert said.returncode == 2 and "this file was run" in said.stderr
 
 
-def test_a_plan_needs_no_model(place: Path) -> None:
+def test_a_plan_needs_no_model(place):
     given = ("short.toml", "--set", 'base={model = "nowhere"}', "--set", "evaluate={after=[]}")
     said = layerlab(place, *given, "--plan")
     assert said.returncode == 0 and "base" in said.stdout
 
 
-def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
+def test_without_a_recipe_those_of_the_package_are_listed(place):
     said = layerlab(place).stdout
     assert "yunshan-mini" in said and "for GPUs" in said
 
@@ -124,7 +120,7 @@ def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(place: Path, words: tuple[str, ...], told: str) -> None:
+def test_what_is_wrong_is_one_line(place, words, told):
     said = layerlab(place, *words, "--quiet")
     assert said.returncode == 2 and said.stdout == ""
     (line,) = said.stderr.splitlines()

@@ -28,7 +28,7 @@ def shown(*losses: tuple[float, float], lost: str = "") -> str:
     return " ".join(out.getvalue().split())
 
 
-def test_it_says_that_the_numbers_do_not_choose_and_which_are_the_fewest() -> None:
+def test_it_says_that_the_numbers_do_not_choose_and_which_are_the_fewest():
     text = shown((31.0, 33.0), (32.0, 31.0), (33.0, 32.0))
     assert text.endswith(
         "kept: 3, the default, or what --input and --head ask for; these numbers, of before any "
@@ -36,13 +36,13 @@ def test_it_says_that_the_numbers_do_not_choose_and_which_are_the_fewest() -> No
     )
 
 
-def test_where_no_token_is_new_there_was_no_choice() -> None:
+def test_where_no_token_is_new_there_was_no_choice():
     assert shown((31.0, 33.0)).endswith(
         "kept: 1, the only one: the new tokenizer has no token that would need a start"
     )
 
 
-def test_a_text_that_does_not_come_back_has_no_number_and_a_reason() -> None:
+def test_a_text_that_does_not_come_back_has_no_number_and_a_reason():
     text = shown((31.0, 33.0), (32.0, 31.0), lost="'Law' comes back as 'law'")
     assert "2 - 2.236 (+0.072) 1:" in text and "Fewest bits per byte: 2 on news" in text
     assert (

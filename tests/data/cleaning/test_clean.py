@@ -3,8 +3,6 @@
 import json
 import random
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +41,7 @@ def passed(rules: CleanSection, *documents: str) -> tuple[list[str], Cleaner]:
     return list(cleaner.clean(TextChunk(text, True) for text in documents)), cleaner
 
 
-def test_units_are_words_and_single_characters() -> None:
+def test_units_are_words_and_single_characters():
     assert units("《民法典》Article 12, 第3条 don’t") == [
         *("民", "法", "典", "article", "12", "第", "3", "条", "don", "t")
     ]
@@ -54,7 +52,7 @@ def test_units_are_words_and_single_characters() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "民"]), max_size=30), st.integers(1, 12))
-def test_windows_are_equal_where_their_units_are(parts: list[str], size: int) -> None:
+def test_windows_are_equal_where_their_units_are(parts, size):
     found = windows(keys(parts), size).tolist()
     runs = [tuple(parts[at : at + size]) for at in range(len(parts) - size + 1)]
     assert len(found) == len(runs)
@@ -64,7 +62,7 @@ def test_windows_are_equal_where_their_units_are(parts: list[str], size: int) ->
 
 @settings(max_examples=80)
 @given(st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=25), st.integers(1, 5))
-def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int) -> None:
+def test_shares_of_runs_are_those_of_a_literal_count(parts, size):
     import numpy as np
 
     found, sizes = keys(parts), np.array([len(part) for part in parts], np.int64)
@@ -83,7 +81,7 @@ def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int
     assert top(found, sizes, size) == pytest.approx(share)
 
 
-def test_a_long_text_is_not_blamed_for_its_length() -> None:
+def test_a_long_text_is_not_blamed_for_its_length():
     import numpy as np
 
     parts = [prose(seed, 1) + str(seed) for seed in range(950)]
@@ -98,7 +96,7 @@ def test_a_long_text_is_not_blamed_for_its_length() -> None:
     assert repeated_share(twice, same, 5) > 0.3 > 0.01 > nearby(twice, same, 5)
 
 
-def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
+def test_repeated_lines_are_counted_by_number_and_by_size():
     assert again([]) == (0.0, 0.0) and again(["a"] * 4) == (0.75, 0.75)
     assert MaxShares().find_exceeded(prose(1)) is None
     lines = "\n".join([prose(2, 9)] * 4 + [prose(seed, 9) for seed in range(3, 7)])
@@ -115,7 +113,7 @@ def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
 
 @settings(max_examples=80)
 @given(st.lists(texts, max_size=12))
-def test_everything_read_is_kept_or_has_a_reason(documents: list[str]) -> None:
+def test_everything_read_is_kept_or_has_a_reason(documents):
     kept, cleaner = passed(PLAIN, *documents)
     report = cleaner.report("x")
     assert report.documents == len(documents)
@@ -127,7 +125,7 @@ def test_everything_read_is_kept_or_has_a_reason(documents: list[str]) -> None:
     assert all(len(one.samples) <= 3 for one in report.removed.values())
 
 
-def test_reasons_come_with_samples() -> None:
+def test_reasons_come_with_samples():
     same = prose(1)
     documents = [
         "short",
@@ -149,7 +147,7 @@ def test_reasons_come_with_samples() -> None:
     assert long.samples[0]["why"] == "more than 100 characters"
 
 
-def test_unicode_is_normalised_as_asked() -> None:
+def test_unicode_is_normalised_as_asked():
     given = ["u\u0308ber", "ＡＢＣ"]
     for form, wanted in {"NFC": ["über", "ＡＢＣ"], "NFKC": ["über", "ABC"], "none": given}.items():
         kept, cleaner = passed(
@@ -162,7 +160,7 @@ def test_unicode_is_normalised_as_asked() -> None:
         assert cleaner.changed == sum(a != b for a, b in zip(given, wanted, strict=True))
 
 
-def test_long_documents_come_in_pieces_and_are_not_held() -> None:
+def test_long_documents_come_in_pieces_and_are_not_held():
     pieces = [
         TextChunk("a b", True),
         TextChunk("c d", False),
@@ -177,7 +175,7 @@ def test_long_documents_come_in_pieces_and_are_not_held() -> None:
 
 
 @pytest.mark.parametrize("script", ["words", "chinese"])
-def test_near_copies_go_and_others_stay(script: str) -> None:
+def test_near_copies_go_and_others_stay(script):
     draw = random.Random(5)
     if script == "words":
         parts = [prose(seed, 1) + str(seed) for seed in range(300)]
@@ -199,20 +197,20 @@ def test_near_copies_go_and_others_stay(script: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.97, 1])
-def test_every_similarity_can_be_asked_for(share: float) -> None:
+def test_every_similarity_can_be_asked_for(share):
     near = NearDuplicates(share, 5)
     assert near.place(prose(1), 1) is None
     assert near.place(prose(2), 2) is None
     assert near.place(prose(1), 3) == (1, 1.0)
 
 
-def test_an_exact_copy_is_one_of_words() -> None:
+def test_an_exact_copy_is_one_of_words():
     exact = ExactDuplicates()
     assert exact.place("a  b\n", 1) is None
     assert exact.place("a b", 2) == 1 and exact.place("ab", 3) is None
 
 
-def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
+def test_a_source_becomes_a_folder(tmp_path):
     (tmp_path / "law.jsonl").write_text(
         "".join(json.dumps({"text": text}) + "\n" for text in (prose(1), prose(1), "民法典" * 2))
     )
@@ -229,7 +227,7 @@ def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
     assert found.table().row_count == 4
 
 
-def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
+def test_only_so_much_is_read_as_is_asked_for(tmp_path):
     file = tmp_path / "law.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("ab", "被告", "cd")))
     for limit, wanted in {
@@ -244,7 +242,7 @@ def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) -> None:
+def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path):
     (tmp_path / "a.txt").write_text("a" * (CleanSection().max_chars + 1))
     (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')
     texts = [{"text": str(tmp_path / name)} for name in ("a.txt", "b.jsonl")]
@@ -254,7 +252,7 @@ def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) ->
     assert second["kept"] == 1 and second["removed"].keys() == {"broken"}
 
 
-def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
+def test_what_is_left_of_nothing_is_nothing(tmp_path):
     (tmp_path / "a.txt").write_text("short")
     with pytest.raises(UserError, match=r"nothing is left of .* \(1 too short\) after cleaning"):
         clean(tmp_path / "a.txt", tmp_path / "out")
@@ -276,12 +274,12 @@ def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
         ({"min_chars": 9, "max_chars": 8}, "9 to 8 characters cannot be; expected min_chars <="),
     ],
 )
-def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], said: str) -> None:
+def test_rules_that_cannot_be_are_refused(rules, said):
     with pytest.raises(UserError, match=said):
         validate_table(CleanSection, rules, "a test")
 
 
-def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_datasketch_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="near duplicates are found by datasketch, which is not"):
         Cleaner()
@@ -289,7 +287,7 @@ def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.full
-def test_chinese_wiki_text_mostly_stays(tmp_path: Path) -> None:
+def test_chinese_wiki_text_mostly_stays(tmp_path):
     file = data_folder() / "zh-general" / "cn_wiki_sample.txt"
     if not file.is_file():
         pytest.skip(f"LAYERLAB_DATA names no folder with {file.parent.name}/{file.name}")

@@ -4,7 +4,6 @@ import json
 import random
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +38,7 @@ def literal(text: list[str], question: list[str], size: int) -> float:
 
 @settings(max_examples=100)
 @given(alphabet, st.lists(alphabet, min_size=1, max_size=5, unique_by=tuple), st.integers(8, 13))
-def test_it_finds_what_a_search_finds(text, asked, size) -> None:
+def test_it_finds_what_a_search_finds(text, asked, size):
     given_text = " ".join(text)
     given_asked = [("b", str(number), " ".join(one)) for number, one in enumerate(asked)]
     found = contamination([given_text], given_asked, size=size)
@@ -50,7 +49,7 @@ def test_it_finds_what_a_search_finds(text, asked, size) -> None:
 
 
 @given(st.lists(st.integers(1, 200), max_size=8))
-def test_how_a_document_is_cut_into_pieces_does_not_matter(cuts: list[int]) -> None:
+def test_how_a_document_is_cut_into_pieces_does_not_matter(cuts):
     document = f"Before. {ENGLISH} after.\n{CHINESE}\nThe end of it"
     pieces, first = [], 0
     for cut in [*sorted({one for one in cuts if one < len(document)}), len(document)]:
@@ -65,21 +64,21 @@ def test_how_a_document_is_cut_into_pieces_does_not_matter(cuts: list[int]) -> N
     assert found.documents == 2
 
 
-def test_runs_do_not_cross_documents() -> None:
+def test_runs_do_not_cross_documents():
     half = len(ENGLISH.split()) // 3
     parts = ENGLISH.split()
     texts = [" ".join(parts[:half]), " ".join(parts[half : 2 * half]), " ".join(parts[2 * half :])]
     assert not contamination(texts, [("law", "1", ENGLISH)]).matches
 
 
-def test_case_width_and_punctuation_do_not_hide_a_question() -> None:
+def test_case_width_and_punctuation_do_not_hide_a_question():
     text = "，".join(CHINESE) + " — " + ENGLISH.upper().replace(" ", ", ")
     found = contamination([text], [("a", "1", CHINESE), ("b", "2", ENGLISH)])
     assert [one.covered for one in found.held] == [1.0, 1.0]
     assert found.benchmarks["a"].held == 1 and found.benchmarks["b"].covered == 1.0
 
 
-def test_a_part_is_touched_and_not_held() -> None:
+def test_a_part_is_touched_and_not_held():
     asked = ENGLISH + " " + " ".join(f"other{number}" for number in range(30))
     found = contamination([ENGLISH], [("a", "1", asked), ("a", "2", "too short to tell")])
     count = found.benchmarks["a"]
@@ -90,14 +89,14 @@ def test_a_part_is_touched_and_not_held() -> None:
     assert json.loads(json.dumps(found.to_dict()))["matches"][0]["document"] == 1
 
 
-def test_the_wording_that_questions_share_does_not_count() -> None:
+def test_the_wording_that_questions_share_does_not_count():
     frame = "choose the one right answer to this question and write down its letter alone please"
     asked = [("a", str(number), f"{frame} {number} {'x y z ' * 3}{number}") for number in range(12)]
     assert not contamination([frame], asked).matches
     assert len(contamination([frame], asked[:9]).matches) == 9
 
 
-def test_a_question_that_is_there_whole_is_held_however_much_of_it_others_share() -> None:
+def test_a_question_that_is_there_whole_is_held_however_much_of_it_others_share():
     frame = " ".join(f"instruction{number}" for number in range(60))
     asked = [
         ("a", str(number), f"{frame} " + " ".join(f"own{number}x{one}" for one in range(15)))
@@ -110,7 +109,7 @@ def test_a_question_that_is_there_whole_is_held_however_much_of_it_others_share(
     assert contamination([half], asked).matches[0].covered == pytest.approx(14 / 27)
 
 
-def test_a_question_in_many_files_is_no_wording_that_questions_share() -> None:
+def test_a_question_in_many_files_is_no_wording_that_questions_share():
     for copies in (1, 10, 11, 40):
         asked = [(f"b{number}", "1", ENGLISH) for number in range(copies)]
         found = contamination([ENGLISH], asked)
@@ -119,7 +118,7 @@ def test_a_question_in_many_files_is_no_wording_that_questions_share() -> None:
     assert len(contamination([ENGLISH], case).held) == 20
 
 
-def test_what_is_ignored_as_common_is_counted_and_said() -> None:
+def test_what_is_ignored_as_common_is_counted_and_said():
     frame = "choose the one right answer to this question and write down its letter"
     asked = [("a", str(number), f"{frame} {number}") for number in range(11)]
     short = " ".join(frame.split()[:13])
@@ -134,7 +133,7 @@ def test_what_is_ignored_as_common_is_counted_and_said() -> None:
     assert cells[3] == ["0", "1"]
 
 
-def test_the_same_question_of_a_benchmark_counts_once_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_same_question_of_a_benchmark_counts_once_wherever_it_lies(tmp_path):
     """As LawBench's, which keeps each task with an example and without."""
     asked = [" ".join(f"q{n}w{place}" for place in range(12)) for n in range(3)]
     rows = [{"instruction": "Answer.", "question": one} for one in asked]
@@ -148,20 +147,20 @@ def test_the_same_question_of_a_benchmark_counts_once_wherever_it_lies(tmp_path:
     assert count.covered == pytest.approx(1 / 3)
 
 
-def test_what_jec_qa_feeds_is_always_said() -> None:
+def test_what_jec_qa_feeds_is_always_said():
     for name in ("lawbench/1-2", "3-6", "layerlab_lawbench", "LawBench"):
         found = contamination(["text"], [(name, "1", ENGLISH)])
         assert "LawBench 1-2 and 3-6 are taken from JEC-QA" in found.notes[0]
     assert contamination(["text"], [("financeiq", "1", ENGLISH)]).notes == ()
 
 
-def test_no_question_is_no_search() -> None:
+def test_no_question_is_no_search():
     refuses("there is no question to look for; give benchmarks", contamination, ["text"], [])
     with pytest.raises(UserError, match="size is 5; expected runs of at least 8 units"):
         contamination(["text"], [("a", "1", ENGLISH)], size=5)
 
 
-def test_questions_are_read_from_files_of_all_kinds(tmp_path: Path) -> None:
+def test_questions_are_read_from_files_of_all_kinds(tmp_path):
     row = {"instruction": "Choose.", "question": "Why?", "options": ["(A)one", "(B)two"]}
     (tmp_path / "1-2.json").write_text(json.dumps([row, {"question": None}], ensure_ascii=False))
     (tmp_path / "jec.jsonl").write_text(json.dumps(row) + "\n\n" + json.dumps({"id": "x7", **row}))
@@ -185,7 +184,7 @@ def test_questions_are_read_from_files_of_all_kinds(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_options_belong_to_a_question_however_they_are_held(tmp_path: Path) -> None:
+def test_options_belong_to_a_question_however_they_are_held(tmp_path):
     for number, options in enumerate(
         [
             {"options": "A. one B. two"},
@@ -202,7 +201,7 @@ def test_options_belong_to_a_question_however_they_are_held(tmp_path: Path) -> N
     assert found == [("0", "Why?\nA. one B. two"), *((id, "Why?\none\ntwo") for id in "12345")]
 
 
-def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:
+def test_every_general_benchmark_has_questions(tmp_path):
     """Summaries and keywords too, whose questions stand in columns and files of their own."""
     (tmp_path / "csl.json").write_text('{"id": 1, "abst": "In this paper", "keyword": ["a"]}\n')
     (tmp_path / "xsum.jsonl").write_text('{"dialogue": "Rain fell.", "summary": "Rain."}\n')
@@ -216,7 +215,7 @@ def test_every_general_benchmark_has_questions(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_break_on_the_way_are_one_line(tmp_path: Path) -> None:
+def test_files_that_break_on_the_way_are_one_line(tmp_path):
     (tmp_path / "a.csv").write_text("question,A\n" + "x" * 200_000 + ",y\n")
     refuses(r"a.csv is no table: field larger than .*; mend that file", list, questions(tmp_path))
     text = "".join(random.Random(0).choices("abcdefghij klmno", k=200_000))
@@ -230,7 +229,7 @@ def test_files_that_break_on_the_way_are_one_line(tmp_path: Path) -> None:
         refuses(r"^cannot read .*a.tar.gz: .*; copy it anew, ", list, questions(packed))
 
 
-def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
+def test_what_holds_no_questions_is_named(tmp_path):
     with pytest.raises(UserError, match=r"there is no benchmark .*; give a folder or a file"):
         list(questions(tmp_path / "none"))
     refuses(r"holds no questions; expected \.json, \.jsonl, \.csv", list, questions(tmp_path))
@@ -243,7 +242,7 @@ def test_what_holds_no_questions_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
+def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path):
     held = data_folder() / "agieval" / "agieval-v1.tar.gz"
     bench = data_folder() / "lawbench" / "zero_shot.tar.gz"
     if not (held.is_file() and bench.is_file()):
@@ -259,9 +258,7 @@ def test_jec_qa_holds_two_tasks_of_lawbench(tmp_path: Path) -> None:
     assert found["2-1"].held == found["3-8"].held == 0
 
 
-def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark_questions, "LARGEST", 40)
     rows = [{"question": f"number {one}"} for one in range(5)]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)))
@@ -293,20 +290,18 @@ def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
         ("large.json", '[{"question": "one", "Question": "two"}]', "row 1 has 'question' twice"),
     ],
 )
-def test_a_file_whose_questions_are_not_seen_is_refused(
-    name: str, text: str, said: str, tmp_path: Path
-) -> None:
+def test_a_file_whose_questions_are_not_seen_is_refused(name, text, said, tmp_path):
     (tmp_path / name).write_text(text)
     (tmp_path / "whole.jsonl").write_text('{"question": "one"}\n')
     refuses(said, list, questions(tmp_path))
 
 
-def test_endings_may_be_written_large(tmp_path: Path) -> None:
+def test_endings_may_be_written_large(tmp_path):
     (tmp_path / "A.SRC.TXT").write_text("one\n\ntwo\n")
     assert [one.text for one in questions(tmp_path)] == ["one", "two"]
 
 
-def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_passed_over_is_named(tmp_path, caplog):
     (tmp_path / "A.JSONL").write_text('{"question": "one"}\n' * 40 + '{"problem": "two"}\n')
     (tmp_path / "names.json").write_text('{"law": ["Law"]}')
     (tmp_path / "README.md").write_text("of others")
@@ -320,9 +315,7 @@ def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "README" not in said
 
 
-def test_files_of_one_name_are_told_where_they_count_together(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_one_name_are_told_where_they_count_together(tmp_path, caplog):
     for name in ("a/val.jsonl", "b/val.jsonl", "other.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"question": "one"}\n')

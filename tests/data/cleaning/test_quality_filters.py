@@ -45,7 +45,7 @@ CHINESE = (
         ("呵呵！" * 300, "repetition"),
     ],
 )
-def test_what_is_no_text_has_a_reason(text: str, reason: str) -> None:
+def test_what_is_no_text_has_a_reason(text, reason):
     found = low_quality(text)
     assert found is not None and found[0] == reason
     cleaner = Cleaner(CleanSection(min_chars=1, repetition=False, near_duplicate_threshold=0))
@@ -65,11 +65,11 @@ def test_what_is_no_text_has_a_reason(text: str, reason: str) -> None:
         "# Heading\n\n" + ENGLISH + "\n\n----------------------------------------\n\n" + CHINESE,
     ],
 )
-def test_what_is_text_stays(text: str) -> None:
+def test_what_is_text_stays(text):
     assert low_quality(text) is None
 
 
-def test_shares_are_counted() -> None:
+def test_shares_are_counted():
     assert low_quality("a 1 2 3 4 5 6 7", CleanSection(min_word_ratio=0)) is None
     found = low_quality("abc def ghi 4 5 6")
     assert found == ("symbols", "words with a letter 0.50 < 0.80")
@@ -90,13 +90,13 @@ def test_shares_are_counted() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_judged_and_no_limit_keeps_it(text: str) -> None:
+def test_any_text_is_judged_and_no_limit_keeps_it(text):
     found = low_quality(text)
     assert found is None or found[0] in {"broken", "symbols", "repetition"}
     assert low_quality(text, OFF) is None
 
 
-def test_a_share_that_is_none_is_refused() -> None:
+def test_a_share_that_is_none_is_refused():
     with pytest.raises(UserError, match="min_word_ratio is 80; expected a number from 0 to 1"):
         validate_table(CleanSection, {"min_word_ratio": 80}, "a test")
 
@@ -105,7 +105,7 @@ def test_a_share_that_is_none_is_refused() -> None:
 @pytest.mark.skipif(
     not (data_folder() / "zh-law-statutes").is_dir(), reason="LAYERLAB_DATA holds no statutes"
 )
-def test_statutes_and_articles_lose_nothing() -> None:
+def test_statutes_and_articles_lose_nothing():
     draw = random.Random(0)
     for name in ("law-zh", "wiki-zh"):
         documents: list[str] = []

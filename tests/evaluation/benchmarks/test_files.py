@@ -24,13 +24,13 @@ def put(folder: Path, name: str, text: str = "x") -> Path:
 
 
 @pytest.mark.parametrize("name", ["val/law_val.csv", "formal/ceval-exam/val/law_val.csv"])
-def test_a_file_is_found_at_any_depth(tmp_path: Path, name: str) -> None:
+def test_a_file_is_found_at_any_depth(tmp_path, name):
     path = put(tmp_path, f"ceval/{name}")
     assert read_files(CEVAL, PART, "val", tmp_path) == [(str(path), b"x")]
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.gz", ".tar", ".tgz"])
-def test_a_file_is_found_in_an_archive(tmp_path: Path, ending: str) -> None:
+def test_a_file_is_found_in_an_archive(tmp_path, ending):
     (tmp_path / "ceval").mkdir()
     archive = tmp_path / "ceval" / f"all{ending}"
     inside = put(tmp_path, "law_val.csv", "in the archive")
@@ -51,7 +51,7 @@ def test_a_file_is_found_in_an_archive(tmp_path: Path, ending: str) -> None:
     assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"where it is expected"
 
 
-def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
+def test_an_archive_that_changed_is_read_anew(tmp_path):
     (tmp_path / "ceval").mkdir()
     for text in ("one", "another"):
         with zipfile.ZipFile(tmp_path / "ceval" / "all.zip", "w") as packed:
@@ -59,7 +59,7 @@ def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
         assert read_files(CEVAL, PART, "val", tmp_path)[0].content == text.encode()
 
 
-def test_of_two_archives_that_differ_none_is_taken(tmp_path: Path) -> None:
+def test_of_two_archives_that_differ_none_is_taken(tmp_path):
     """As cmmlu_v1_0.zip and cmmlu_v1_0_1.zip, of which the older was taken for its name."""
     (tmp_path / "ceval").mkdir()
     places = [tmp_path / "ceval" / name for name in ("ceval_v1_0.zip", "ceval_v1_0_1.zip")]
@@ -75,7 +75,7 @@ def test_of_two_archives_that_differ_none_is_taken(tmp_path: Path) -> None:
     refuses(r"ceval_v1_0\.zip.* differ, and nothing says", read_files, CEVAL, PART, "val", tmp_path)
 
 
-def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
+def test_of_two_files_that_differ_none_is_taken(tmp_path):
     first, other = (put(tmp_path, f"ceval/{name}/val/law_val.csv") for name in ("new", "old"))
     assert read_files(CEVAL, PART, "val", tmp_path) == [(str(first), b"x")]
     other.write_text("y")
@@ -87,13 +87,13 @@ def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
     assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"z"
 
 
-def test_another_file_with_the_same_ending_is_not_taken(tmp_path: Path) -> None:
+def test_another_file_with_the_same_ending_is_not_taken(tmp_path):
     put(tmp_path, "ceval/interval/law_val.csv")
     put(tmp_path, "ceval/val/criminal_law_val.csv")
     refuses("C-Eval is not here", read_files, CEVAL, PART, "val", tmp_path)
 
 
-def test_missing_data_say_where_to_get_them(tmp_path: Path) -> None:
+def test_missing_data_say_where_to_get_them(tmp_path):
     assert not is_here(CEVAL, tmp_path)
     assert refusal(read_files, CEVAL, PART, "val", tmp_path) == (
         f"C-Eval is not here: expected {tmp_path}/ceval/val/law_val.csv, or an archive in "
@@ -106,9 +106,7 @@ def test_missing_data_say_where_to_get_them(tmp_path: Path) -> None:
         read_files(boolq, boolq.subjects[0], "val", tmp_path)
 
 
-def test_what_is_not_in_the_folder_comes_from_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_in_the_folder_comes_from_the_hub(tmp_path, monkeypatch):
     """A copy that the Hub's own library keeps, as it lays it out, read without a network."""
     home = tmp_path / "hub" / "datasets--ceval--ceval-exam"
     put(home, "refs/main", "0" * 40)
@@ -129,21 +127,19 @@ def test_what_is_not_in_the_folder_comes_from_the_hub(
         files._download.cache_clear()
 
 
-def test_an_unknown_split_names_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_split_names_the_known_ones(tmp_path):
     with pytest.raises(UserError, match="C-Eval has no split 'train'; expected dev or val or test"):
         read_files(CEVAL, PART, "train", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["all.zip", "all.tar.gz"])
-def test_half_an_archive_is_one_line(tmp_path: Path, name: str) -> None:
+def test_half_an_archive_is_one_line(tmp_path, name):
     put(tmp_path, f"ceval/{name}", "PK half")
     with pytest.raises(UserError, match=f"cannot read the archive .*{name}: .*; copy it anew"):
         read_files(CEVAL, PART, "val", tmp_path)
 
 
-def test_a_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
     def refused(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 

@@ -31,13 +31,13 @@ def exam(folder: Path, *rows: str, split: str = "val", head: str = EXAM) -> list
     ("answer", "right"),
     [*(("B", 1), ("Ｂ", 1), ("b", 1), (" C ", 2), ("（D）", 3), ("A.", 0))],
 )
-def test_an_answer_is_a_letter_of_any_width(tmp_path: Path, answer: str, right: int) -> None:
+def test_an_answer_is_a_letter_of_any_width(tmp_path, answer, right):
     (found,) = exam(tmp_path, f"0,问,{','.join(TRAPS)},{answer}")
     assert (found.options, found.right, found.letters) == (TRAPS, (right,), "ABCD"[right])
 
 
 @given(st.sets(st.sampled_from("ABCD"), min_size=1), st.sampled_from(["", " ", "、", "。"]))
-def test_letters_are_found_whatever_stands_between_them(letters: set[str], between: str) -> None:
+def test_letters_are_found_whatever_stands_between_them(letters, between):
     expected = tuple(sorted("ABCD".index(one) for one in letters))
     assert letters_of(between.join(letters), 4) == expected
     wide = between.join(chr(ord(one) + 0xFEE0) for one in letters)
@@ -45,20 +45,20 @@ def test_letters_are_found_whatever_stands_between_them(letters: set[str], betwe
 
 
 @pytest.mark.parametrize("answer", ["E", "AB", "1", "对"])
-def test_another_answer_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
+def test_another_answer_is_refused_with_its_line(tmp_path, answer):
     assert refusal(exam, tmp_path, f"0,问,甲,乙,丙,丁,{answer}") == (
         f"{tmp_path}/ceval/val/accountant_val.csv, line 2: the answer is '{answer}'; "
         "expected one of A, B, C and D"
     )
 
 
-def test_an_empty_question_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_an_empty_question_is_refused_with_its_line(tmp_path):
     with pytest.raises(UserError, match=r"_val.csv, line 2 has an empty question; mend that line"):
         exam(tmp_path, "0, ,甲,乙,丙,丁,A")
 
 
 @pytest.mark.parametrize("head", [EXAM, EXAM.removesuffix(",answer")])
-def test_a_split_without_answers_names_the_one_that_has_them(tmp_path: Path, head: str) -> None:
+def test_a_split_without_answers_names_the_one_that_has_them(tmp_path, head):
     row = "0,问,甲,乙,丙,丁" + ("," if head == EXAM else "")
     assert refusal(exam, tmp_path, row, split="test", head=head) == (
         f"{tmp_path}/ceval/test/accountant_test.csv has no answers: C-Eval publishes its split "
@@ -66,31 +66,31 @@ def test_a_split_without_answers_names_the_one_that_has_them(tmp_path: Path, hea
     )
 
 
-def test_a_renamed_column_of_answers_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+def test_a_renamed_column_of_answers_is_named_with_those_that_are_there(tmp_path):
     assert refusal(exam, tmp_path, "0,问,甲,乙,丙,丁,A", head=EXAM.replace("answer", "Ans")) == (
         f"{tmp_path}/ceval/val/accountant_val.csv has no 'answer'; "
         "it has id, question, a, b, c, d, ans: rename what holds the answers to 'answer'"
     )
 
 
-def test_examples_without_answers_are_of_another_file_too(tmp_path: Path) -> None:
+def test_examples_without_answers_are_of_another_file_too(tmp_path):
     with pytest.raises(UserError, match=r"accountant_dev.csv has no 'answer'; it has id, question"):
         exam(tmp_path, "0,问,甲,乙,丙,丁", split="dev", head=EXAM.removesuffix(",answer"))
 
 
-def test_a_renamed_label_is_named(tmp_path: Path) -> None:
+def test_a_renamed_label_is_named(tmp_path):
     lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "labels": True})
     refuses(r"has no 'label'; it has question, passage, labels: ren", only, "boolq", tmp_path)
 
 
-def test_a_scored_split_whose_answers_are_all_empty(tmp_path: Path) -> None:
+def test_a_scored_split_whose_answers_are_all_empty(tmp_path):
     assert refusal(exam, tmp_path, "0,问,甲,乙,丙,丁,", "1,问,甲,乙,丙,丁, ") == (
         f"{tmp_path}/ceval/val/accountant_val.csv has no answers: every answer is empty; "
         "copy the split val anew"
     )
 
 
-def test_an_empty_option_is_said_and_scored_as_published(tmp_path: Path) -> None:
+def test_an_empty_option_is_said_and_scored_as_published(tmp_path):
     rows = ["0,问,甲,,丙,丁,A", "1,问, ,乙,,丁,D", "2,问,甲,乙,丙,丁,B"]
     assert [one.letters for one in exam(tmp_path, *rows)] == ["A", "D", "B"]
     ceval = find_benchmark("ceval")
@@ -100,7 +100,7 @@ def test_an_empty_option_is_said_and_scored_as_published(tmp_path: Path) -> None
     ]
 
 
-def test_what_is_odd_is_said_and_scored_as_published(tmp_path: Path) -> None:
+def test_what_is_odd_is_said_and_scored_as_published(tmp_path):
     rows = ["0,问,甲,乙,甲,丁,A", "1,问,甲,乙,丙,丁,", "2,问,甲,乙,丙,丁,B"]
     found = exam(tmp_path, *rows)
     assert [one.letters for one in found] == ["A", "B"]
@@ -112,18 +112,18 @@ def test_what_is_odd_is_said_and_scored_as_published(tmp_path: Path) -> None:
     ]
 
 
-def test_examples_carry_their_explanations(tmp_path: Path) -> None:
+def test_examples_carry_their_explanations(tmp_path):
     (found,) = exam(tmp_path, '0,问,甲,乙,丙,丁,A,"因为\n如此"', split="dev", head=HEAD)
     assert found.explanation == "因为\n如此"
 
 
-def test_mmlu_has_no_line_of_names(tmp_path: Path) -> None:
+def test_mmlu_has_no_line_of_names(tmp_path):
     table(tmp_path / "mmlu/test/abstract_algebra_test.csv", "Find c,0,1,2,3,B", head="")
     (found,) = only("mmlu", tmp_path)
     assert (found.text, found.options, found.letters) == ("Find c", ("0", "1", "2", "3"), "B")
 
 
-def test_agieval_has_several_answers_or_none_to_choose_from(tmp_path: Path) -> None:
+def test_agieval_has_several_answers_or_none_to_choose_from(tmp_path):
     folder = tmp_path / "agieval" / "v1"
     options = [f"({letter}){letter.lower()}" for letter in "ABCD"]
     asked = {"passage": None, "question": "q", "options": options, "answer": None}
@@ -137,7 +137,7 @@ def test_agieval_has_several_answers_or_none_to_choose_from(tmp_path: Path) -> N
     assert (cloze.options, cloze.reply, cloze.passage) == ((), "1.50", "")
 
 
-def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path: Path) -> None:
+def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path):
     agieval = find_benchmark("agieval")
     row = {"passage": "", "question": "q", "options": ["(A)1", "(B) 1"], "label": "A", "answer": ""}
     lines(tmp_path / "agieval/v1/sat-math.jsonl", row)
@@ -146,33 +146,33 @@ def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [True, "true"])
-def test_boolq_says_true_or_false(tmp_path: Path, label: object) -> None:
+def test_boolq_says_true_or_false(tmp_path, label):
     row = {"question": "is it", "passage": "It is.", "idx": 0, "label": label}
     lines(tmp_path / "superglue/BoolQ/val.jsonl", row)
     (found,) = only("boolq", tmp_path)
     assert (found.options, found.right) == (("No", "Yes"), (1,))
 
 
-def test_an_unknown_label_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_an_unknown_label_is_refused_with_its_line(tmp_path):
     lines(tmp_path / "superglue/BoolQ/val.jsonl", {"question": "q", "passage": "p", "label": 3})
     refuses(r"line 1: the label is '3'; expected 'false' or 'true'", only, "boolq", tmp_path)
 
 
-def test_ax_b_asks_whether_the_second_sentence_follows(tmp_path: Path) -> None:
+def test_ax_b_asks_whether_the_second_sentence_follows(tmp_path):
     row = {"idx": "0", "label": "not_entailment", "sentence1": "A cat.", "sentence2": "A dog."}
     lines(tmp_path / "superglue/AX-b/AX-b.jsonl", row)
     (found,) = only("ax-b", tmp_path)
     assert (found.passage, found.text, found.right) == ("A cat.", "A dog.", (1,))
 
 
-def test_piqa_has_its_labels_beside(tmp_path: Path) -> None:
+def test_piqa_has_its_labels_beside(tmp_path):
     lines(tmp_path / "piqa/valid.jsonl", {"goal": "g", "sol1": "a", "sol2": "b"})
     (tmp_path / "piqa/valid-labels.lst").write_text("1\n")
     (found,) = only("piqa", tmp_path)
     assert (found.options, found.right) == (("a", "b"), (1,))
 
 
-def test_fewclue_has_keywords_and_sentiments(tmp_path: Path) -> None:
+def test_fewclue_has_keywords_and_sentiments(tmp_path):
     row = {"id": 1, "abst": "摘要。", "keyword": ["甲", "乙"], "label": "1"}
     lines(tmp_path / "csl/dev_few_all.json", row)
     (found,) = only("csl", tmp_path)
@@ -182,7 +182,7 @@ def test_fewclue_has_keywords_and_sentiments(tmp_path: Path) -> None:
     assert (found.text, found.options[found.right[0]]) == ("好", "积极")
 
 
-def test_summaries_are_replies(tmp_path: Path) -> None:
+def test_summaries_are_replies(tmp_path):
     lines(tmp_path / "xsum/dev.jsonl", {"dialogue": "long", "summary": "short"})
     (found,) = only("xsum", tmp_path)
     assert (found.text, found.reply, found.options) == ("long", "short", ())
@@ -193,7 +193,7 @@ def test_summaries_are_replies(tmp_path: Path) -> None:
     assert (found.text, found.reply) == ("长文", "短")
 
 
-def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_path: Path) -> None:
+def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_path):
     rows = [{"dialogue": f"long {place}", "summary": "short"} for place in range(1001)]
     lines(tmp_path / "xsum/dev.jsonl", *rows[:3], {"dialogue": "\n", "summary": "s"}, *rows[3:])
     found = only("xsum", tmp_path)
@@ -207,7 +207,7 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
 @pytest.mark.parametrize(
     "name", ["ceval", "cmmlu", "mmlu", "agieval", "boolq", "ax-b", "piqa", "financeiq", "fineval"]
 )
-def test_published_questions_have_answers_among_their_options(data: Path, name: str) -> None:
+def test_published_questions_have_answers_among_their_options(data, name):
     benchmark = BENCHMARKS[name]
     if not is_here(benchmark, data):
         pytest.skip(f"no shared data: {benchmark.title} is not among them")
@@ -222,7 +222,7 @@ def test_published_questions_have_answers_among_their_options(data: Path, name: 
     assert bare == (name == "agieval")  # one question of JEC-QA is published without an answer
 
 
-def test_fineval_has_the_weights_of_the_source(data: Path) -> None:
+def test_fineval_has_the_weights_of_the_source(data):
     benchmark = find_benchmark("fineval")
     if not is_here(benchmark, data):
         pytest.skip("no shared data: FinEval is not among them")

@@ -3,8 +3,6 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.files import BenchmarkFile, is_here
 from layerlab.evaluation.benchmarks.readers import (
-    FileRow,
     of_headless_table,
     of_labelled_lines,
     of_lines,
@@ -43,7 +40,7 @@ cell = st.text(st.characters(codec="utf-8", exclude_characters="\r\x00"), max_si
 
 
 @given(st.lists(st.lists(cell, min_size=7, max_size=7), min_size=1, max_size=4), st.booleans())
-def test_every_cell_comes_back_as_it_was_written(records: list[list[str]], bom: bool) -> None:
+def test_every_cell_comes_back_as_it_was_written(records, bom):
     text = written(HEAD, *records)
     found = list(of_table(file(("\ufeff" if bom else "") + text)))
     assert [list(row.cells.values()) for row in found] == records
@@ -53,14 +50,14 @@ def test_every_cell_comes_back_as_it_was_written(records: list[list[str]], bom: 
 @pytest.mark.parametrize(
     "value", ["01", "1.50", "NA", "None", "null", "", "1e5", "真", '"', "a\nb"]
 )
-def test_nothing_is_guessed(value: str) -> None:
+def test_nothing_is_guessed(value):
     (row,) = of_table(file(written(HEAD, ["0", "q", value, "b", "c", "d", "A"])))
     assert row.cells["a"] == value
     (row,) = of_headless_table(file(written(["q", value, "b", "c", "d", "A"])))
     assert row.cells["a"] == value
 
 
-def test_numbers_of_json_stay_as_they_are_written() -> None:
+def test_numbers_of_json_stay_as_they_are_written():
     text = '{"a": 1.50, "b": 10, "c": true, "d": null, "e": ["x", 2.0], "f": {"g": 1}, "H": "01"}'
     (row,) = of_lines(file(text))
     assert row.cells == {
@@ -69,7 +66,7 @@ def test_numbers_of_json_stay_as_they_are_written() -> None:
     }
 
 
-def test_a_place_is_the_line_where_a_row_begins() -> None:
+def test_a_place_is_the_line_where_a_row_begins():
     table = written(HEAD, ["0", "two\nlines", *"abcdA"], ["1", "q", *"abcdB"], ending="\n")
     assert [row.location for row in of_table(file(table))] == ["x.csv, line 2", "x.csv, line 4"]
     assert [row.location for row in of_lines(file('{"a": 1}\n\n{"a": 2}\n'))] == [
@@ -78,7 +75,7 @@ def test_a_place_is_the_line_where_a_row_begins() -> None:
     assert [row.location for row in of_list(file('[{"a": 1}]'))] == ["x.csv, item 1"]
 
 
-def test_labels_and_summaries_stand_in_a_second_file() -> None:
+def test_labels_and_summaries_stand_in_a_second_file():
     found = list(of_labelled_lines(file('{"goal": "g"}\n'), file("1\n", "y.lst")))
     assert found[0].cells == {"goal": "g", "label": "1"}
     found = list(of_parallel_lines(file("长文\n又一\n"), file("短\n二\n", "y.txt")))
@@ -128,20 +125,18 @@ def test_labels_and_summaries_stand_in_a_second_file() -> None:
         (of_list, "[{]", "x.csv is not JSON: Expecting property name enclosed in double quotes"),
     ],
 )
-def test_a_fault_is_one_line_with_its_place(
-    read: Callable[[BenchmarkFile], Iterator[FileRow]], text: str | bytes, said: str
-) -> None:
+def test_a_fault_is_one_line_with_its_place(read, text, said):
     assert refusal(list, read(file(text))).startswith(said)
 
 
-def test_two_files_must_have_as_many_rows() -> None:
+def test_two_files_must_have_as_many_rows():
     with pytest.raises(
         UserError, match=r"x.csv has 1 rows and y.lst has 2; expected as many: copy"
     ):
         list(of_labelled_lines(file('{"a": 1}\n'), file("0\n1\n", "y.lst")))
 
 
-def test_a_row_says_what_it_lacks() -> None:
+def test_a_row_says_what_it_lacks():
     (row,) = of_lines(file('{"a": "x", "b": ["y"]}'))
     assert row.text("z", "a") == "x"
     assert row.texts("a") == ["x"]
@@ -149,7 +144,7 @@ def test_a_row_says_what_it_lacks() -> None:
     refuses(r"x.csv, line 1: 'b' is \['y'\]; expected a text", row.text, "b")
 
 
-def test_a_file_without_rows_is_told(tmp_path: Path) -> None:
+def test_a_file_without_rows_is_told(tmp_path):
     path = tmp_path / "superglue" / "BoolQ" / "val.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("\n")
@@ -171,9 +166,7 @@ COUNTS = {
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize(("name", "split"), COUNTS)
-def test_published_files_have_the_published_number_of_rows(
-    data: Path, name: str, split: str
-) -> None:
+def test_published_files_have_the_published_number_of_rows(data, name, split):
     benchmark = BENCHMARKS[name]
     if not is_here(benchmark, data):
         pytest.skip(f"no shared data: {benchmark.title} is not among them")
@@ -183,7 +176,7 @@ def test_published_files_have_the_published_number_of_rows(
     assert all(isinstance(one, str | list | dict) for one in every)
 
 
-def test_a_published_option_that_looks_like_a_number_stays_text(data: Path) -> None:
+def test_a_published_option_that_looks_like_a_number_stays_text(data):
     benchmark = find_benchmark("financeiq")
     if not is_here(benchmark, data):
         pytest.skip("no shared data: FinanceIQ is not among them")

@@ -50,7 +50,7 @@ def responses(subject: LoadedModel, folder: Path, batch: int) -> tuple[TaskResul
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["rwkv", "bart", "pegasus", "trocr", "llama"])
-def test_a_written_answer_is_that_of_the_prompt_alone(tmp_path: Path, name: str) -> None:
+def test_a_written_answer_is_that_of_the_prompt_alone(tmp_path, name):
     folder = task_folder(tmp_path, ROWS, shots=0, kind=WRITTEN)
     subject = family(name)
     alone, together = (responses(subject, folder, batch) for batch in (1, 8))
@@ -59,7 +59,7 @@ def test_a_written_answer_is_that_of_the_prompt_alone(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["longrope", "prophetnet", "reformer", "xlnet"])
-def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> None:
+def test_a_likelihood_is_that_of_the_text_alone(tmp_path, name):
     folder = task_folder(tmp_path, ROWS, shots=1, kind=CHOICE)
     subject = candidate(rope_parameters=LONGROPE) if name == "longrope" else family(name)
     alone, together = (responses(subject, folder, batch) for batch in (1, 8))
@@ -69,13 +69,13 @@ def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.full
-def test_likelihoods_of_a_model_that_has_seen_the_answer_are_remarked_on(shelf: Path) -> None:
+def test_likelihoods_of_a_model_that_has_seen_the_answer_are_remarked_on(shelf):
     said = remarks(shelf, "later tokens", {name: family(name).model for name in ("xlnet", "llama")})
     assert len(said["xlnet"]) == 1 and not said["llama"]
 
 
 @pytest.mark.full
-def test_a_model_without_the_policy_that_it_was_saved_with_is_remarked_on(shelf: Path) -> None:
+def test_a_model_without_the_policy_that_it_was_saved_with_is_remarked_on(shelf):
     low = apply_precision(family("llama").model, Policy(format="bf16", keep=("lm_head",)))
     without = family("llama").model
     without.config.precision_policy = low.config.precision_policy
@@ -94,9 +94,7 @@ def remarks(shelf: Path, part: str, models: dict[str, Any]) -> dict[str, list[st
 
 @pytest.mark.full
 @pytest.mark.parametrize("format", ["int4", "nvfp4"])
-def test_an_emulated_scale_is_that_of_one_question(
-    shelf: Path, tmp_path: Path, format: str
-) -> None:
+def test_an_emulated_scale_is_that_of_one_question(shelf, tmp_path, format):
     found = {}
     for batch in (1, 8):
         out = tmp_path / str(batch)

@@ -27,7 +27,7 @@ from tests.refused import refusal
 __all__ = ["shelf"]
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_what_is_kept_comes_back(tmp_path):
     keeper = ResultCache(tmp_path / "out")
     assert keeper.load("a") is None
     keeper.save("a", {"score": 0.5}, [{"doc": "问"}, {"doc": "x\ny"}])
@@ -35,19 +35,19 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / "out" / SAMPLES / "a.jsonl").read_text("utf-8").count("\n") == 2
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_without_a_folder_nothing_is_kept():
     ResultCache(None).save("a", {}, [])
     assert ResultCache(None).load("a") is None
 
 
-def test_a_task_without_its_samples_is_asked_again(tmp_path: Path) -> None:
+def test_a_task_without_its_samples_is_asked_again(tmp_path):
     keeper = ResultCache(tmp_path)
     keeper.save("a", {}, [])
     (tmp_path / SAMPLES / "a.jsonl").unlink()
     assert keeper.load("a") is None
 
 
-def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read(tmp_path):
     ResultCache(tmp_path).save("a", {}, [])
     path = tmp_path / LEAVES / "a.json"
     path.write_text("{half", encoding="utf-8")
@@ -56,7 +56,7 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
     assert caught.endswith("; delete it and type it again")
 
 
-def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
+def test_a_change_of_what_scores_is_another_scorer(tmp_path):
     """Each pattern names files, each file counts, and nothing else does."""
     package = Path(layerlab.evaluation.__file__).parent
     for pattern in SCORERS:
@@ -74,7 +74,7 @@ def test_a_change_of_what_scores_is_another_scorer(tmp_path: Path) -> None:
         assert scorer.__wrapped__(copy) != before, name
 
 
-def test_what_builds_and_what_rounds_is_known_by_its_code(tmp_path: Path) -> None:
+def test_what_builds_and_what_rounds_is_known_by_its_code(tmp_path):
     package = Path(layerlab.evaluation.__file__).parent
     for given, patterns, name in (
         (builder, BUILDERS, "blocks/operations/convolution.py"),
@@ -94,7 +94,7 @@ def test_what_builds_and_what_rounds_is_known_by_its_code(tmp_path: Path) -> Non
         assert given.__wrapped__(copy) != given()
 
 
-def test_what_marks_answers_is_among_what_scores() -> None:
+def test_what_marks_answers_is_among_what_scores():
     """All that they import; what a task asks is known elsewhere."""
     package = Path(layerlab.evaluation.__file__).parent
     scored = {one.resolve() for pattern in SCORERS for one in package.glob(pattern)}
@@ -107,19 +107,19 @@ def test_what_marks_answers_is_among_what_scores() -> None:
     assert left - known == set()
 
 
-def test_another_segmenter_is_another_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_segmenter_is_another_scorer(monkeypatch):
     before = scorer.__wrapped__()
     monkeypatch.setattr("layerlab.evaluation.harness.cache.version", lambda name: "0.1.2")
     assert scorer.__wrapped__() != before
     assert scorer.__wrapped__().endswith("jieba 0.1.2")
 
 
-def test_another_part_is_another_key() -> None:
+def test_another_part_is_another_key():
     assert key(model="a", task="b") != key(model="b", task="a") != key(model="ab", task="")
 
 
 @pytest.mark.parametrize("name", [f"{LEAVES}/a.json", f"{SAMPLES}/a.jsonl"])
-def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_is_not_what_was_kept_is_refused(name, tmp_path):
     """A score cannot be raised, nor an answer exchanged, beside the program."""
     ResultCache(tmp_path).save("a", {"score": 0.25}, [{"answer": 1}])
     path = tmp_path / name
@@ -130,7 +130,7 @@ def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("setting", ["split_special_tokens", "clean_up_tokenization_spaces"])
-def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
+def test_what_a_tokenizer_does_beside_its_rules_counts(setting):
     words = copy.deepcopy(tokenizer())
     before = describe_tokenizer(words)
     setattr(words, setting, not getattr(words, setting))
@@ -138,7 +138,7 @@ def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
 
 
 @pytest.mark.full
-def test_what_a_kill_left_of_answers_goes(shelf: Path, tmp_path: Path) -> None:
+def test_what_a_kill_left_of_answers_goes(shelf, tmp_path):
     run(shelf, "boolq", limit=1, out=tmp_path)
     for kept in [*(tmp_path / "leaves").iterdir(), *(tmp_path / "samples").iterdir()]:
         (kept.parent / f".{kept.name}.0a1b2c3d.partial").write_bytes(b"half")

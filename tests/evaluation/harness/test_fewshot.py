@@ -32,8 +32,8 @@ class Task:
 
 @given(LENGTHS, st.integers(0, 40), st.integers(10, 150))
 def test_a_prompt_keeps_head_and_question_and_loses_as_few_examples_as_possible(
-    lengths: list[int], asked: int, room: int
-) -> None:
+    lengths, asked, room
+):
     task, doc = Task(lengths), "q" * asked
 
     def fits(kind: str, arguments: tuple[Any, ...]) -> bool:
@@ -56,7 +56,7 @@ def pieces(text: str) -> list[str]:
     return [f"<{part}" for part in text.split("<") if part]
 
 
-def test_a_prompt_that_was_tried_again_draws_no_more_random_numbers() -> None:
+def test_a_prompt_that_was_tried_again_draws_no_more_random_numbers():
     tried, plain = Task([20] * 6), Task([20] * 6)
     with fit_examples(tried, lambda kind, arguments: len(arguments[0]) < 90):
         tried.fewshot_context("q", num_fewshot=5)
@@ -64,19 +64,19 @@ def test_a_prompt_that_was_tried_again_draws_no_more_random_numbers() -> None:
     assert tried.sampler.rnd.getstate() == plain.sampler.rnd.getstate()
 
 
-def test_a_task_is_as_it_was_afterwards() -> None:
+def test_a_task_is_as_it_was_afterwards():
     task = Task([])
     with pytest.raises(ZeroDivisionError), fit_examples(task, lambda kind, arguments: True):
         raise ZeroDivisionError
     assert "fewshot_context" not in vars(task)
 
 
-def test_what_never_fits_is_the_bare_question() -> None:
+def test_what_never_fits_is_the_bare_question():
     assert without_examples(3, lambda number: "s" * number, lambda text: False) == ("", 0)
 
 
 @given(st.lists(st.integers(0, 5), max_size=9), st.integers(0, 3))
-def test_counts_of_examples(used: list[int], unfit: int) -> None:
+def test_counts_of_examples(used, unfit):
     found = sum_up(5, used, unfit)
     assert found.shortened == sum(number < 5 for number in used)
     assert found.least <= found.mean <= max(used, default=0)
@@ -94,5 +94,5 @@ def test_counts_of_examples(used: list[int], unfit: int) -> None:
         ),
     ],
 )
-def test_counts_in_words(shots: Shots, words: str) -> None:
+def test_counts_in_words(shots, words):
     assert shots.summary() == words

@@ -84,9 +84,7 @@ def plain(folder: Path) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("kind", "shots"), [("choice", 3), pytest.param("written", 0, marks=pytest.mark.full)]
 )
-def test_scores_are_those_of_plain_lm_eval(
-    tmp_path: Path, rows: list[Any], plain: Any, folder: Path, shots: int, kind: str
-) -> None:
+def test_scores_are_those_of_plain_lm_eval(tmp_path, rows, plain, folder, shots, kind):
     if kind == "written":
         task_folder(folder, rows, kind=WRITTEN)
     subject = candidate(2048)
@@ -104,18 +102,18 @@ def test_scores_are_those_of_plain_lm_eval(
                 assert own[0] == pytest.approx(other[0], abs=1e-3)
 
 
-def test_the_same_twice(folder: Path) -> None:
+def test_the_same_twice(folder):
     first, second = asked(candidate(), folder), asked(candidate(), folder)
     assert first == second and first.samples == second.samples
 
 
 @pytest.mark.full
-def test_batches_change_no_score(folder: Path) -> None:
+def test_batches_change_no_score(folder):
     alone = run_task(HarnessModel(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
     assert alone.scores == asked(candidate(), folder).scores
 
 
-def test_examples_are_dropped_whole_and_counted(folder: Path, rows: list[Any]) -> None:
+def test_examples_are_dropped_whole_and_counted(folder, rows):
     subject = candidate(80)
     found = asked(subject, folder, shots=5)
     assert found.shots.shortened == 20 and found.shots.unfit == 0
@@ -137,9 +135,7 @@ def test_examples_are_dropped_whole_and_counted(folder: Path, rows: list[Any]) -
 
 
 @pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll"])
-def test_a_question_that_never_fits_is_not_asked_and_counts_as_not_answered(
-    tmp_path: Path, scoring: str
-) -> None:
+def test_a_question_that_never_fits_is_not_asked_and_counts_as_not_answered(tmp_path, scoring):
     rows = [question(place) for place in range(9)]
     rows[5] = question(3, words=200)  # the right option is the first
     folder = task_folder(tmp_path, rows, shots=0)
@@ -151,7 +147,7 @@ def test_a_question_that_never_fits_is_not_asked_and_counts_as_not_answered(
 
 
 @pytest.mark.full
-def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Path) -> None:
+def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path):
     folder = task_folder(tmp_path, [question(place, words=1) for place in range(6)], kind=WRITTEN)
     text = (folder / "own.yaml").read_text("utf-8").replace("max_gen_toks: 8", "max_gen_toks: 512")
     (folder / "own.yaml").write_text(text, encoding="utf-8")
@@ -167,7 +163,7 @@ def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Pat
     )
 
 
-def test_the_mean_is_over_all_tokens_of_prompt_and_choice(folder: Path, rows: list[Any]) -> None:
+def test_the_mean_is_over_all_tokens_of_prompt_and_choice(folder, rows):
     subject = candidate(2048)
     found = asked(subject, folder, "mean_nll", shots=0, limit=3)
     words = subject.tokenizer
@@ -184,7 +180,7 @@ def test_the_mean_is_over_all_tokens_of_prompt_and_choice(folder: Path, rows: li
         assert sample["score"] == float(means.index(max(means)) == row["gold"])
 
 
-def test_options_of_different_length_are_scored_apart(tmp_path: Path) -> None:
+def test_options_of_different_length_are_scored_apart(tmp_path):
     rows = [question(place, options=(" two", " a great many numbers", " B")) for place in range(8)]
     folder = task_folder(tmp_path, rows, shots=0)
     subject = candidate(512)
@@ -203,7 +199,7 @@ CUT = (
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_no_question_is_scored_with_the_tokens_of_another(tmp_path: Path, batch: int) -> None:
+def test_no_question_is_scored_with_the_tokens_of_another(tmp_path, batch):
     """Prompts that go on alike and are cut at different places."""
     found = {}
     asked = {"all": CUT, "back": CUT[::-1], **{one["prompt"]: (one,) for one in CUT}}
@@ -219,7 +215,7 @@ def test_no_question_is_scored_with_the_tokens_of_another(tmp_path: Path, batch:
 
 
 @pytest.mark.full
-def test_no_prompt_is_read_as_another_begins(tmp_path: Path) -> None:
+def test_no_prompt_is_read_as_another_begins(tmp_path):
     """One that names the begin token is given none, and those beside it are."""
     subject = candidate(512)
     subject.tokenizer = with_begin()
@@ -239,7 +235,7 @@ def test_no_prompt_is_read_as_another_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begins", [False, True])
-def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path: Path, begins: bool) -> None:
+def test_a_whole_text_is_scored_by_its_own_tokens(tmp_path, begins):
     """After one token before it, also in windows; lm-eval would count P(BOS | BOS) too."""
     subject = candidate(16)
     subject.tokenizer = words = with_begin() if begins else subject.tokenizer
@@ -270,7 +266,7 @@ class Writing(NamedTuple):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams: int) -> None:
+def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams):
     subject = candidate(64)
     words = subject.tokenizer
     assert words is not None
@@ -296,7 +292,7 @@ def test_an_empty_answer_is_one_beside_a_row_that_breaks(beams: int) -> None:
     assert engine.unsound == {0}
 
 
-def test_an_answer_that_is_written_again_alone_is_watched_too() -> None:
+def test_an_answer_that_is_written_again_alone_is_watched_too():
     """Beside another its best tokens are alike; by itself a logit is no number."""
     subject, sizes = candidate(64), set[int]()
     assert subject.tokenizer is not None
@@ -321,7 +317,7 @@ def test_an_answer_that_is_written_again_alone_is_watched_too() -> None:
     assert sizes == {1, 2} and engine.unsound == {0} and answers[0] == ""
 
 
-def test_four_labels_take_one_pass(folder: Path) -> None:
+def test_four_labels_take_one_pass(folder):
     engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []
     engine.step = passes.append
@@ -329,22 +325,22 @@ def test_four_labels_take_one_pass(folder: Path) -> None:
     assert len(passes) == 7
 
 
-def test_nothing_is_said(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_said(folder, capfd):
     asked(candidate(), folder)
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_task_marks_by_its_own_python_has_no_chance(folder: Path) -> None:
+def test_what_a_task_marks_by_its_own_python_has_no_chance(folder):
     found = asked(candidate(), folder, limit=4)
     assert found.chance is None and not found.guesses and not found.ties
 
 
-def test_a_limit_takes_the_first_questions(folder: Path) -> None:
+def test_a_limit_takes_the_first_questions(folder):
     whole, few = asked(candidate(), folder), asked(candidate(), folder, limit=4)
     assert list(few.scores.items()) == list(whole.scores.items())[:4]
 
 
-def test_a_description_changes_with_what_is_asked(folder: Path, rows: list[Any]) -> None:
+def test_a_description_changes_with_what_is_asked(folder, rows):
     before = describe_task(loaded(folder))
     assert describe_task(loaded(folder)) == before
     assert describe_task(loaded(folder), limit=2) != before
@@ -354,14 +350,14 @@ def test_a_description_changes_with_what_is_asked(folder: Path, rows: list[Any])
     assert describe_task(loaded(folder)) != before
 
 
-def test_more_examples_than_there_are(folder: Path) -> None:
+def test_more_examples_than_there_are(folder):
     assert refusal(asked, candidate(), folder, shots=6) == (
         "layerlab_own_a has 5 examples, and 6 were asked for; type --shots 5 or fewer"
     )
 
 
 @pytest.mark.parametrize("kind", [CHOICE, WRITTEN], ids=["choice", "written"])
-def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, rows: list[Any], kind: str) -> None:
+def test_a_tokenizer_of_another_model_is_named(tmp_path, rows, kind):
     """As `inspect` does, since the words are the same."""
     folder = task_folder(tmp_path / "tasks", rows, kind=kind)
     said = r"^a question holds token \d+, the vocabulary of tiny has 270 entries from 0; is it the"
@@ -369,7 +365,7 @@ def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, rows: list[Any], 
 
 
 @pytest.mark.full
-def test_a_token_for_padding_needs_no_entry(tmp_path: Path, rows: list[Any]) -> None:
+def test_a_token_for_padding_needs_no_entry(tmp_path, rows):
     folder = task_folder(tmp_path / "tasks", rows, kind=WRITTEN)
     expected = asked(candidate(vocab_size=297), folder)
     subject = candidate(vocab_size=297)

@@ -15,7 +15,7 @@ from layerlab.loading.model import load_model
 from layerlab.loading.text_input import sample
 
 
-def test_as_loaded_comes_first_and_each_once() -> None:
+def test_as_loaded_comes_first_and_each_once():
     policy = Policy(format="bf16", keep=("lm_head",))
     found = arithmetics("bf16, int4,bf16", policy)
     assert [one.name for one in found] == ["", "bf16", "int4", "bf16, 1 kept"]
@@ -23,12 +23,12 @@ def test_as_loaded_comes_first_and_each_once() -> None:
     assert arithmetics(None, None) == (PrecisionSetting(),)
 
 
-def test_an_unknown_format() -> None:
+def test_an_unknown_format():
     with pytest.raises(UserError, match=r"^--format: "):
         arithmetics("bf17", None)
 
 
-def test_perplexity_is_that_of_the_loss() -> None:
+def test_perplexity_is_that_of_the_loss():
     loaded = load_model("llama")
     found = perplexity(loaded)
     total = 0.0
@@ -40,7 +40,7 @@ def test_perplexity_is_that_of_the_loss() -> None:
     assert found["perplexity"] == pytest.approx(math.exp(found["nats_per_token"]))
 
 
-def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
+def test_a_model_that_computes_no_number_has_no_perplexity():
     broken = load_model("llama")
     with torch.no_grad():
         next(broken.model.parameters()).fill_(math.nan)
@@ -53,7 +53,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
 
 
 @pytest.mark.full
-def test_a_coarse_format_costs_and_the_model_is_as_before() -> None:
+def test_a_coarse_format_costs_and_the_model_is_as_before():
     loaded = load_model("llama")
     exact = perplexity(loaded)
     with PrecisionSetting("int4").running(loaded):

@@ -29,24 +29,24 @@ def subject_with(**changes: str | None) -> LoadedModel:
 @pytest.mark.parametrize(
     ("template", "count"), [("{name} $A", 0), ("$A {name}", 1), ("{name} $A {name} {name}", 2)]
 )
-def test_what_a_tokenizer_puts_behind_a_text_is_found(template: str, count: int) -> None:
+def test_what_a_tokenizer_puts_behind_a_text_is_found(template, count):
     words = with_begin(template)
     assert list_appended(words) == [words.eos_token_id] * count
     assert list_appended(tokenizer()) == list_appended(None) == []
 
 
-def test_what_is_missing_is_taken_from_what_is_there() -> None:
+def test_what_is_missing_is_taken_from_what_is_there():
     found = prepare_tokenizer(subject_with(eos_token=None, pad_token=None))
     assert found.eos_token == found.pad_token == tokenizer().bos_token
 
 
-def test_the_callers_tokenizer_stays_as_it_was() -> None:
+def test_the_callers_tokenizer_stays_as_it_was():
     subject = subject_with(pad_token=None)
     prepare_tokenizer(subject)
     assert subject.tokenizer is not None and subject.tokenizer.pad_token is None
 
 
-def test_no_tokenizer() -> None:
+def test_no_tokenizer():
     subject = candidate()
     subject.tokenizer = None
     assert refusal(prepare_tokenizer, subject) == (
@@ -55,7 +55,7 @@ def test_no_tokenizer() -> None:
     )
 
 
-def test_no_end_of_text() -> None:
+def test_no_end_of_text():
     assert refusal(
         prepare_tokenizer, subject_with(eos_token=None, bos_token=None, pad_token=None)
     ) == (
@@ -64,7 +64,7 @@ def test_no_end_of_text() -> None:
     )
 
 
-def test_an_end_of_text_has_an_entry_in_the_model() -> None:
+def test_an_end_of_text_has_an_entry_in_the_model():
     subject = candidate(vocab_size=297)
     subject.tokenizer = copy.deepcopy(tokenizer())
     subject.tokenizer.add_special_tokens({"eos_token": "[END]"})
@@ -74,7 +74,7 @@ def test_an_end_of_text_has_an_entry_in_the_model() -> None:
     )
 
 
-def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch):
     subject = candidate(77)
     assert max_length(subject) == 77
     endless = subject_with()
@@ -88,7 +88,7 @@ def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("value", "noted"), [(float("nan"), True), (float("inf"), True), (-float("inf"), False)]
 )
-def test_a_row_is_noted_once_one_of_its_next_logits_is_no_number(value: float, noted: bool) -> None:
+def test_a_row_is_noted_once_one_of_its_next_logits_is_no_number(value, noted):
     model = candidate().model
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
 

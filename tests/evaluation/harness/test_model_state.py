@@ -5,7 +5,6 @@ import importlib
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -28,7 +27,7 @@ class Own(nn.Linear):
 """
 
 
-def test_a_module_beside_the_class_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_beside_the_class_counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_model.py").write_text(OWN)
     helper = tmp_path / "beside_own_model.py"
@@ -67,7 +66,7 @@ def _holding(kind: str, scale: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", HELD)
-def test_what_a_module_holds_counts(kind: str) -> None:
+def test_what_a_module_holds_counts(kind):
     assert describe_state(_holding(kind, 1.0))[1:] == describe_state(_holding(kind, 1.0))[1:]
     assert describe_state(_holding(kind, 1.0)) != describe_state(_holding(kind, 2.0))
 
@@ -76,27 +75,27 @@ CANNOT_BE_TOLD = (lambda x: x, iter([1]), functools.partial(lambda x: x), object
 
 
 @pytest.mark.parametrize("held", CANNOT_BE_TOLD)
-def test_what_cannot_be_told_is_never_the_same(held: Any) -> None:
+def test_what_cannot_be_told_is_never_the_same(held):
     model = nn.Sequential(nn.Identity())
     model[0].held = held
     assert describe_state(model) != describe_state(model)
 
 
 @pytest.mark.parametrize("held", [torch.tanh, nn.functional.gelu, nn.functional.elu, nn.ReLU])
-def test_functions_of_torch_are_told(held: Any) -> None:
+def test_functions_of_torch_are_told(held):
     model = nn.Sequential(nn.Identity())
     model[0].held = held
     assert describe_state(model) == describe_state(model)
 
 
-def test_values_that_hold_each_other_come_to_an_end() -> None:
+def test_values_that_hold_each_other_come_to_an_end():
     model = nn.Sequential(nn.Identity())
     model[0].held = [model, (1,), (1,)]
     model[0].held.append(model[0].held)
     assert describe_state(model) == describe_state(model)
 
 
-def test_only_what_accelerate_itself_hangs_in_is_known() -> None:
+def test_only_what_accelerate_itself_hangs_in_is_known():
     class Doubling(accelerate.hooks.ModelHook):
         def post_forward(self, module: nn.Module, output: Any) -> Any:
             return 2 * output
@@ -107,7 +106,7 @@ def test_only_what_accelerate_itself_hangs_in_is_known() -> None:
     assert describe_state(moved) != describe_state(moved)
 
 
-def test_attention_of_the_users_own_is_never_known(tiny: Callable[..., Any]) -> None:
+def test_attention_of_the_users_own_is_never_known(tiny):
     """Its name says nothing of what it computes."""
     model = tiny("llama")
     assert describe_state(model) == describe_state(model)

@@ -8,7 +8,6 @@ from transformers import (
     AutoModelForCausalLM,
     JambaConfig,
     MambaConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     RecurrentGemmaConfig,
     RwkvConfig,
@@ -53,15 +52,13 @@ def model() -> PreTrainedModel:
 @pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(40, 60), min_size=2, max_size=5), st.integers(0, 40), st.integers(1, 5))
-def test_logits_are_those_of_a_plain_pass(
-    model: PreTrainedModel, lengths: list[int], alike: int, need: int
-) -> None:
+def test_logits_are_those_of_a_plain_pass(model, lengths, alike, need):
     forward = Forward(model)
     for _ in range(2):  # the first batch proves the cache, the second uses it
         agree(forward, batch(lengths, alike), lengths, need)
 
 
-def test_a_shared_beginning_is_run_once(model: PreTrainedModel) -> None:
+def test_a_shared_beginning_is_run_once(model):
     forward = Forward(model)
     ids = batch([60] * 8, 50)
     forward(ids, 1)
@@ -71,16 +68,14 @@ def test_a_shared_beginning_is_run_once(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("variant", ["pangu-pi", "gpt2", "value-residual", "canon"])
-def test_no_logit_of_a_variant_is_another(variant: str) -> None:
+def test_no_logit_of_a_variant_is_another(variant):
     model = layerlab.build(variant, width=32, layers=2, heads=4, vocab=300, context=64).eval()
     forward = Forward(model)
     for _ in range(2):
         agree(forward, batch([50, 48, 44], 30), [50, 48, 44], 2)
 
 
-def test_a_cache_that_gives_other_logits_is_not_used(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_gives_other_logits_is_not_used(model, monkeypatch):
     forward = Forward(model)
     run = forward._run
 
@@ -121,7 +116,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("config", STATES, ids=lambda config: config.model_type)
-def test_a_model_with_a_recurrent_state_is_run_plainly(config: PreTrainedConfig) -> None:
+def test_a_model_with_a_recurrent_state_is_run_plainly(config):
     with quiet_libraries():
         torch.manual_seed(0)
         forward = Forward(AutoModelForCausalLM.from_config(config).eval())
@@ -131,9 +126,7 @@ def test_a_model_with_a_recurrent_state_is_run_plainly(config: PreTrainedConfig)
 
 
 @pytest.mark.parametrize("fault", [AttributeError, NotImplementedError, IndexError, RuntimeError])
-def test_a_cache_that_cannot_be_repeated_is_not_used(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, fault: type[Exception]
-) -> None:
+def test_a_cache_that_cannot_be_repeated_is_not_used(model, monkeypatch, fault):
     def refuse(*given: object) -> None:
         raise fault("not for this cache")
 
@@ -143,9 +136,7 @@ def test_a_cache_that_cannot_be_repeated_is_not_used(
     assert not forward.share
 
 
-def test_a_lack_of_memory_is_no_fault_of_the_cache(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_memory_is_no_fault_of_the_cache(model, monkeypatch):
     def full(*given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -154,7 +145,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_cache(
         Forward(model)(batch([40, 40], 30), 1)
 
 
-def test_a_short_beginning_is_not_worth_it(model: PreTrainedModel) -> None:
+def test_a_short_beginning_is_not_worth_it(model):
     forward = Forward(model)
     ids = batch([40, 40], WORTH - 1)
     ids[1, WORTH - 1] = (ids[0, WORTH - 1] + 1) % 300
@@ -162,7 +153,7 @@ def test_a_short_beginning_is_not_worth_it(model: PreTrainedModel) -> None:
     assert forward.passed == ids.numel() and not forward._proven
 
 
-def test_tokens_that_are_zero_at_an_end_are_not_cut(model: PreTrainedModel) -> None:
+def test_tokens_that_are_zero_at_an_end_are_not_cut(model):
     ids = batch([40, 40], 35)
     ids[:, 36:] = 0  # tokens, not padding
     agree(Forward(model), ids, [40, 40], 2)

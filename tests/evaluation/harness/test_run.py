@@ -1,6 +1,5 @@
 """What the result of a task is kept under."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ SIZES = {"width": 16, "layers": 1, "heads": 2, "context": 512}
     [("builder", "ours", 1), ("builder", "theirs", 0), ("rounder", "theirs", 1)],
 )
 def test_other_code_of_a_model_of_ours_or_of_a_format_is_another_model(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, whose: str, kept: int
-) -> None:
+    shelf, tmp_path, monkeypatch, part, whose, kept
+):
     """What is rounded hangs on the code that rounds, and what is not does not."""
     ours = layerlab.build("llama", **SIZES, vocab=len(tokenizer()))
     model = candidate(512).model if whose == "theirs" else ours
@@ -40,8 +39,8 @@ def test_other_code_of_a_model_of_ours_or_of_a_format_is_another_model(
 
 
 def test_a_class_or_a_tokenizer_that_was_changed_in_between_is_asked_anew(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shelf, tmp_path, monkeypatch
+):
     """What is kept is of the code that computed it, and code in memory has no version."""
     words = tokenizer()
     model = layerlab.build("llama", **SIZES, vocab=len(words))

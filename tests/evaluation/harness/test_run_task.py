@@ -2,7 +2,6 @@
 
 import copy
 import json
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -30,7 +29,7 @@ def few_words() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")
 
 
-def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_path: Path) -> None:
+def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder, tmp_path):
     task = folder / "own_read.yaml"
     whole = run(task).content
     assert all(row["value"] > 0 for row in whole["tasks"][0]["measured"])
@@ -51,9 +50,7 @@ def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_p
 
 @pytest.mark.parametrize("name", ["own_choice", "own_written", "own_last"])
 @pytest.mark.parametrize("template", ["$A {name}", "{name} $A {name}"])
-def test_what_a_tokenizer_puts_behind_a_text_does_not_end_a_question(
-    folder: Path, name: str, template: str
-) -> None:
+def test_what_a_tokenizer_puts_behind_a_text_does_not_end_a_question(folder, name, template):
     before = None if template.startswith("$A") else with_begin()
     plain, ended = (
         run(folder / f"{name}.yaml", words=words).content
@@ -66,7 +63,7 @@ def test_what_a_tokenizer_puts_behind_a_text_does_not_end_a_question(
     assert [said in " ".join(found["remarks"]) for found in (plain, ended)] == [False, True]
 
 
-def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
+def test_bits_per_byte_are_of_the_text_alone(folder):
     """Not of the token that a tokenizer puts before it, which lm-eval counts too."""
     plain, begun = (
         run(folder / "own_read.yaml", words=words).content for words in (None, with_begin())
@@ -84,9 +81,7 @@ def test_bits_per_byte_are_of_the_text_alone(folder: Path) -> None:
     assert [said in " ".join(found["remarks"]) for found in (plain, begun)] == [False, True]
 
 
-def test_an_answer_that_is_a_turn_of_its_own_begins_with_no_blank(
-    shelf: Path, tmp_path: Path
-) -> None:
+def test_an_answer_that_is_a_turn_of_its_own_begins_with_no_blank(shelf, tmp_path):
     """As lm-eval leaves its delimiter out, and as templates trim the answers of examples."""
     words = copy.deepcopy(tokenizer())
     words.chat_template = "{% for one in messages %}{{ one.content }} A:{% endfor %}"
@@ -104,8 +99,8 @@ def test_an_answer_that_is_a_turn_of_its_own_begins_with_no_blank(
 
 @pytest.mark.parametrize(("text", "given"), [("A" * 60, True), ("A" * 900, False)])
 def test_perplexities_of_any_size_are_kept_and_those_beyond_all_numbers_are_said(
-    text: str, given: bool, tmp_path: Path
-) -> None:
+    text, given, tmp_path
+):
     body = READ.replace("Which number comes after {{number}}? Answer: {{options[0]}}", text)
     task, out = write(tmp_path, "own_read", body), tmp_path / "out"
     first = run(task, out=out).content

@@ -1,6 +1,5 @@
 """No score depends on the batch: near ties are settled alone, memory halves what is too much."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,13 +27,11 @@ __all__ = ["folder"]
         ([-2.0], [" a"], False),
     ],
 )
-def test_options_are_close_by_any_measure_of_their_length(
-    sums: list[float], texts: list[str], close: bool
-) -> None:
+def test_options_are_close_by_any_measure_of_their_length(sums, texts, close):
     assert is_close(sums, texts, 1e-4) == close
 
 
-def test_a_row_is_close_where_two_tokens_are() -> None:
+def test_a_row_is_close_where_two_tokens_are():
     logits = torch.tensor([[[1.0, 2.0, 0.0], [5.0, 5.0001, 0.0]], [[1.0, 2.0, 0.0], [5.0, 6, 0.0]]])
     assert close_rows(logits, 1e-4).tolist() == [True, False]
     assert close_rows(logits[:, 1], 1e-4).tolist() == [True, False]
@@ -42,7 +39,7 @@ def test_a_row_is_close_where_two_tokens_are() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_score_depends_on_the_batch(folder: Path, dtype: torch.dtype) -> None:
+def test_no_score_depends_on_the_batch(folder, dtype):
     model = candidate(512).model.to(dtype)
     tasks = [folder / f"{name}.yaml" for name in KINDS]
     found = [run(tasks, model=model, batch_size=size).content["tasks"] for size in (1, 3, "auto")]
@@ -58,9 +55,7 @@ def test_no_score_depends_on_the_batch(folder: Path, dtype: torch.dtype) -> None
 
 
 @pytest.mark.full
-def test_what_rounding_turns_is_asked_again_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_rounding_turns_is_asked_again_alone(folder, monkeypatch):
     """Every batch but one of a single row gets noise as large as may be, and no score moves."""
     plain = run(folder / "own_choice.yaml", batch_size=1).content["tasks"]
     call = HarnessModel._model_call
@@ -86,9 +81,7 @@ def test_what_rounding_turns_is_asked_again_alone(
 
 
 @pytest.mark.full
-def test_memory_halves_the_batch_with_one_line_and_no_other_score(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_halves_the_batch_with_one_line_and_no_other_score(folder, monkeypatch):
     tasks = [folder / "own_choice.yaml", folder / "own_written.yaml"]
     plain = run(tasks)
     call, write = HarnessModel._model_call, HarnessModel._model_generate

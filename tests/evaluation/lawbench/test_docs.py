@@ -1,7 +1,6 @@
 """LawBench through lm-eval itself, from the files of the package."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ def run(
 
 
 @pytest.mark.full
-def test_the_group_scores_as_the_tasks_do(home: Path) -> None:
+def test_the_group_scores_as_the_tasks_do(home):
     output = "准予离婚 B 利息 赔偿 8500元 4个月 第264条"
     model, found = run(output)
     parts = {}
@@ -85,7 +84,7 @@ def edits(doc: dict[str, str], output: str) -> EditCount:
 
 
 @pytest.mark.full
-def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
+def test_layerlab_and_plain_lm_eval_agree_on_corrections(home):
     """Where one sentence is right and the other wrong, the mean of both is another number."""
     output, name = "指控事实清楚。0", "layerlab_lawbench_2_1"
     with hush():
@@ -106,13 +105,13 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
 
 
 @pytest.mark.full
-def test_one_shot_by_metadata(home: Path) -> None:
+def test_one_shot_by_metadata(home):
     model, _ = run("", "layerlab_lawbench_1_1", {"shots": 1})
     assert {prompt.split("\n")[0] for prompt, _ in model.asked} == {"请回答。例子：甲。"}
 
 
 @pytest.mark.full
-def test_every_leaf_says_what_it_is(home: Path) -> None:
+def test_every_leaf_says_what_it_is(home):
     manager = managed()
     with hush():
         tasks = manager.load(["layerlab_lawbench"])["tasks"]

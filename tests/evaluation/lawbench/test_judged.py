@@ -1,7 +1,5 @@
 """Two models that were put to LawBench are compared, its corrections sentence by sentence."""
 
-from pathlib import Path
-
 import pytest
 
 import layerlab
@@ -15,7 +13,7 @@ SAID = (
 
 
 @pytest.mark.full
-def test_two_evaluations_are_judged_and_differences_say_what_they_are_of(home: Path) -> None:
+def test_two_evaluations_are_judged_and_differences_say_what_they_are_of(home):
     found = {}
     for name, width in (("one", 32), ("two", 64)):
         found[name] = layerlab.evaluate(

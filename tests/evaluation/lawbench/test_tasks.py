@@ -1,5 +1,4 @@
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ def row(answer: str, question: str = "指控实施清楚。") -> dict[str, str]:
     return {"instruction": "请回答。", "question": question, "answer": answer}
 
 
-def test_twenty_tasks_as_the_benchmark_declares_them() -> None:
+def test_twenty_tasks_as_the_benchmark_declares_them():
     assert list(TASKS) == [subject.name for subject in LAWBENCH.subjects]
     assert Counter(subject.category for subject in LAWBENCH.subjects) == {
         "memorization": 2,
@@ -41,14 +40,14 @@ def test_twenty_tasks_as_the_benchmark_declares_them() -> None:
 
 
 @pytest.mark.full
-def test_every_gold_answer_of_our_rows_earns_full_marks(home: Path) -> None:
+def test_every_gold_answer_of_our_rows_earns_full_marks(home):
     for number, task in TASKS.items():
         for one in read_scored_rows(number).kept:
             mark = task.score(said(number, one["answer"]), one)
             assert mark == (1.0, False), (number, one["answer"], mark)
 
 
-def test_an_empty_output_abstains_and_earns_nothing(home: Path) -> None:
+def test_an_empty_output_abstains_and_earns_nothing(home):
     for number, task in TASKS.items():
         for one in read_scored_rows(number).kept:
             blank = number == "2-6" and not one["answer"]
@@ -59,7 +58,7 @@ def test_an_empty_output_abstains_and_earns_nothing(home: Path) -> None:
 @given(
     st.sampled_from(sorted(TASKS)), st.text(alphabet="AB甲赔偿盗窃1二月条第:：; \n", max_size=30)
 )
-def test_no_output_earns_more_than_full_marks(number: str, output: str) -> None:
+def test_no_output_earns_more_than_full_marks(number, output):
     answer = {
         **{"1-1": "答案:甲", "1-2": "正确答案：A。", "2-1": "甲", "2-2": "争议焦点类别：利息。"},
         **{
@@ -101,14 +100,14 @@ def test_no_output_earns_more_than_full_marks(number: str, output: str) -> None:
         ("3-7", "上文涉及到的犯罪金额:8500.0元。", "8500元", Mark(1.0)),
     ],
 )
-def test_one_answer(number: str, answer: str, output: str, mark: Mark) -> None:
+def test_one_answer(number, answer, output, mark):
     found = TASKS[number].score(output, row(answer))
     assert found.score == pytest.approx(mark.score)
     assert found.abstained == mark.abstained
 
 
 @pytest.mark.parametrize("number", sorted(TASKS))
-def test_gold_answers_of_the_real_rows(data: Path, number: str) -> None:
+def test_gold_answers_of_the_real_rows(data, number):
     task, found = TASKS[number], read_scored_rows(number, folder=data)
     assert len(found.kept) + len(found.left_out) == 500
     assert len(found.left_out) == (4 if number in {"3-4", "3-5"} else 0)

@@ -1,14 +1,12 @@
 """Rows that LawBench's own code leaves out are counted, and its corrections have one score."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH
 from layerlab.evaluation.results.data_issues import remarks
 
 
-def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
+def test_rows_that_are_left_out_are_counted_with_the_reason(home):
     assert remarks([LAWBENCH], complete=False) == [
         "LawBench 2-2: 1 row is left out: its label is not among the sixteen",
         "LawBench 3-4: 1 row is left out: a life sentence has no months",
@@ -16,7 +14,7 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
     ]
 
 
-def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
+def test_a_task_of_corrections_is_scored_by_all_edits_together():
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     from layerlab.evaluation.harness.fewshot import Shots
     from layerlab.evaluation.harness.leaf import score_task

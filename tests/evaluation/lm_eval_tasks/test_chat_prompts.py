@@ -2,7 +2,6 @@
 
 import copy
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def render(text: str, turns: Any = TURNS) -> str:
     return render_chat(lambda: text, turns, first=True)
 
 
-def test_a_prompt_holds_its_question_and_examples() -> None:
+def test_a_prompt_holds_its_question_and_examples():
     text = "Choose one. one or two? two three or four?"  # other blanks
     assert render(text) == text
     assert render("one or two? two three or four?")  # what tasks say of themselves may lack
@@ -53,15 +52,13 @@ def test_a_prompt_holds_its_question_and_examples() -> None:
 @pytest.mark.parametrize(
     ("template", "kept"), [(PLAIN, True), (NO_SYSTEM, False), (REFUSING, False), (LAST, False)]
 )
-def test_a_template_without_a_system_turn_is_known(template: str, kept: bool) -> None:
+def test_a_template_without_a_system_turn_is_known(template, kept):
     words = copy.deepcopy(tokenizer())
     words.chat_template = template
     assert keeps_instruction(words) is kept
 
 
-def test_a_template_that_writes_the_date_is_another_each_day(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_template_that_writes_the_date_is_another_each_day(monkeypatch):
     class Clock(date):
         @classmethod
         def today(cls) -> date:
@@ -77,9 +74,7 @@ def test_a_template_that_writes_the_date_is_another_each_day(
 
 
 @pytest.mark.full
-def test_what_a_template_leaves_out_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_template_leaves_out_is_told(tmp_path, monkeypatch):
     task = write(tmp_path, "own_choice", CHOICE + 'description: "Count."\n', 12)
 
     def ask(template: str, **options: Any) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from tests.refused import refuses
         ({"generation_kwargs": {"num_beams": float("nan")}}, "num_beams = nan; expected at most"),
     ],
 )
-def test_what_no_task_asks_for_is_refused(config: dict[str, object], said: str) -> None:
+def test_what_no_task_asks_for_is_refused(config, said):
     refuses(said, check_counts, config, "the task file a.yaml")
 
 
-def test_a_task_that_repeats_itself_is_refused_before_it_is_loaded(tmp_path) -> None:
+def test_a_task_that_repeats_itself_is_refused_before_it_is_loaded(tmp_path):
     from layerlab.evaluation.lm_eval_tasks.load import load_named
 
     file = tmp_path / "a.yaml"

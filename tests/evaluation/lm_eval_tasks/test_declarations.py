@@ -10,19 +10,19 @@ from layerlab.evaluation.lm_eval_tasks.declarations import check_name, refuse_na
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["hellaswag", "blimp", "ai2_arc", "mmlu_stem_tasks"])
-def test_a_task_a_group_and_a_tag_are_known(name: str) -> None:
+def test_a_task_a_group_and_a_tag_are_known(name):
     check_name(name)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["hella_swag", "=", "arc easy", "hellaswag.yaml.bak"])
-def test_a_name_in_no_file_is_refused(name: str) -> None:
+def test_a_name_in_no_file_is_refused(name):
     with pytest.raises(UserError, match="lm-eval has no task, group or tag"):
         check_name(name)
 
 
 @pytest.mark.full
-def test_a_name_that_there_is_not_is_named_with_the_nearest() -> None:
+def test_a_name_that_there_is_not_is_named_with_the_nearest():
     assert str(refuse_name("hella_swag")) == (
         "lm-eval has no task, group or tag 'hella_swag'; did you mean hellaswag, or a task file "
         "such as my_task.yaml"

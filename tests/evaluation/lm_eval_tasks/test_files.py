@@ -2,7 +2,6 @@
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.refused import refusal, refuses
 pytest.importorskip("lm_eval")
 
 
-def test_a_file_is_read_as_lm_eval_reads_it(tmp_path: Path) -> None:
+def test_a_file_is_read_as_lm_eval_reads_it(tmp_path):
     from lm_eval.tasks._yaml_loader import load_yaml
 
     (tmp_path / "inner").mkdir()
@@ -21,7 +20,7 @@ def test_a_file_is_read_as_lm_eval_reads_it(tmp_path: Path) -> None:
     assert read_task_file(tmp_path / "own.yaml") == load_yaml(tmp_path / "own.yaml")
 
 
-def test_a_function_is_a_name_and_runs_nothing(tmp_path: Path) -> None:
+def test_a_function_is_a_name_and_runs_nothing(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(x): return x\n")
     (tmp_path / "own.yaml").write_text("task: own\nprocess_docs: !function evil.f\n")
     found = read_task_file(tmp_path / "own.yaml")["process_docs"]
@@ -51,12 +50,12 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
         ("task: own\n# " + "x" * (1 << 20), "has more than 1 MiB; expected a task file of lm-eval"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, text, said):
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     assert said in refusal(read_task_file, tmp_path / "own.yaml")
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_a_pipe_is_no_file(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "own.yaml")
@@ -83,9 +82,7 @@ def merges(depth: int) -> str:
         ('v: "\\uD800"', "half of a surrogate pair"),
     ],
 )
-def test_what_yaml_makes_more_of_than_stands_there_is_one_line(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_what_yaml_makes_more_of_than_stands_there_is_one_line(tmp_path, text, said):
     file = tmp_path / "t.yaml"
     file.write_text(f"task: t\n{text}\n")
     start = time.process_time()
@@ -93,7 +90,7 @@ def test_what_yaml_makes_more_of_than_stands_there_is_one_line(
     assert time.process_time() - start < 5
 
 
-def test_tables_are_merged_and_numbers_are_read(tmp_path: Path) -> None:
+def test_tables_are_merged_and_numbers_are_read(tmp_path):
     file = tmp_path / "t.yaml"
     first = "task: t\na: &a {k: 1, l: 0x1f}\nb: {<<: *a, k: 2.5}\n"
     file.write_text(first + "c: {<<: [*a, {m: 1:30}]}\n")

@@ -43,7 +43,7 @@ def of_lm_eval(home: Path, names: list[str]) -> Any:
 
 
 @pytest.mark.full
-def test_scores_and_standard_errors_are_those_of_lm_eval(folder: Path) -> None:
+def test_scores_and_standard_errors_are_those_of_lm_eval(folder):
     choice = folder / "own_choice.yaml"
     choice.write_text(choice.read_text() + "  - {metric: acc_norm}\n", encoding="utf-8")
     found = run([folder / f"{name}.yaml" for name in KINDS])
@@ -65,7 +65,7 @@ def test_scores_and_standard_errors_are_those_of_lm_eval(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_both_accuracies_are_given_where_a_task_lists_one(folder: Path) -> None:
+def test_both_accuracies_are_given_where_a_task_lists_one(folder):
     found = run(folder / "own_choice.yaml")
     (task,) = found.content["tasks"]
     assert [row["metric"] for row in task["measured"]] == ["acc", "acc_norm"]
@@ -76,7 +76,7 @@ def test_both_accuracies_are_given_where_a_task_lists_one(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_questions_and_examples_are_as_declared_or_as_typed(folder: Path) -> None:
+def test_questions_and_examples_are_as_declared_or_as_typed(folder):
     found = run(folder / "own_choice.yaml", shots=2, limit=3)
     (task,) = found.content["tasks"]
     assert task["n"] == 3 and task["shots"]["asked"] == 2
@@ -86,7 +86,7 @@ def test_questions_and_examples_are_as_declared_or_as_typed(folder: Path) -> Non
 
 @pytest.mark.full
 @pytest.mark.parametrize("weighted", [True, False])
-def test_a_group_is_averaged_as_its_file_says(folder: Path, weighted: bool) -> None:
+def test_a_group_is_averaged_as_its_file_says(folder, weighted):
     (folder / "own_group.yaml").write_text(GROUP % str(weighted).lower(), encoding="utf-8")
     found = run(folder / "own_group.yaml")
     (row,) = found.content["task_groups"]
@@ -99,7 +99,7 @@ def test_a_group_is_averaged_as_its_file_says(folder: Path, weighted: bool) -> N
 
 
 @pytest.mark.full
-def test_what_was_asked_is_kept_and_compared(folder: Path, tmp_path: Path) -> None:
+def test_what_was_asked_is_kept_and_compared(folder, tmp_path):
     from layerlab.evaluation.results.result import load_result
 
     out = tmp_path / "out"
@@ -121,7 +121,7 @@ def test_what_was_asked_is_kept_and_compared(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder: Path) -> None:
+def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder):
     found = run(folder / "own_choice.yaml", model=candidate(18).model)
     (task,) = found.content["tasks"]
     assert task["shots"]["unfit"] > 0 and task["abstained"] > 0
@@ -131,7 +131,7 @@ def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder: 
 
 
 @pytest.mark.full
-def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_path: Path) -> None:
+def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder, tmp_path):
     mark = tmp_path / "ran"
     (folder / "evil.py").write_text(
         f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef same(docs): return docs\n"
@@ -155,7 +155,7 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_p
 
 
 @pytest.mark.full
-def test_a_task_is_another_one_once_what_its_function_calls_changes(folder: Path) -> None:
+def test_a_task_is_another_one_once_what_its_function_calls_changes(folder):
     source = "def keep(docs): return docs\ndef same(docs): return keep(docs)\n"
     (folder / "called.py").write_text(source)
     path = write(folder, "own_called", CHOICE, more="process_docs: !function called.same\n")
@@ -184,14 +184,14 @@ def test_a_task_is_another_one_once_what_its_function_calls_changes(folder: Path
         ("doc_to_image: number\n", "it shows images or sounds, which no text model takes"),
     ],
 )
-def test_a_task_that_cannot_be_asked_is_one_line(folder: Path, more: str, said: str) -> None:
+def test_a_task_that_cannot_be_asked_is_one_line(folder, more, said):
     name = more.partition(":")[0]
     lines = (line for line in CHOICE.splitlines() if not line.startswith(f"{name}:"))
     path = write(folder, "own_broken", "\n".join(lines), more="\n" + more)
     assert said in refusal(run, path)
 
 
-def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
+def test_a_broken_question_further_down_is_one_line_too(folder):
     path = write(folder, "own_late", CHOICE, 40)
     text = path.read_text("utf-8").replace("{{number}}?", "{{1 // (right + 1 - 1)}}?")
     path.write_text(text, encoding="utf-8")
@@ -199,7 +199,7 @@ def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> None:
+def test_options_that_are_none_further_down_are_one_line_too(folder):
     path = write(folder, "own_late", CHOICE)
     choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
     text = path.read_text("utf-8").replace("doc_to_choice: options", choices)
@@ -207,7 +207,7 @@ def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> No
     refuses(r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name", run, path)
 
 
-def test_other_questions_of_the_same_time_are_asked(folder: Path) -> None:
+def test_other_questions_of_the_same_time_are_asked(folder):
     data = folder / "own_choice.jsonl"
 
     def asked() -> list[str]:
@@ -223,7 +223,7 @@ def test_other_questions_of_the_same_time_are_asked(folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["own_choice", "own_group"])
-def test_two_files_of_one_name_are_not_taken_for_one(folder: Path, name: str) -> None:
+def test_two_files_of_one_name_are_not_taken_for_one(folder, name):
     other = folder / "other"
     for one in ("own_choice", "own_more"):
         write(other, one, CHOICE, 7 if one == "own_choice" else 5)
@@ -237,7 +237,7 @@ def test_two_files_of_one_name_are_not_taken_for_one(folder: Path, name: str) ->
     assert len(again.content["tasks"]) == (1 if name == "own_choice" else 2)
 
 
-def test_two_groups_of_one_name_are_not_taken_for_one(folder: Path) -> None:
+def test_two_groups_of_one_name_are_not_taken_for_one(folder):
     other = folder / "other.yaml"
     other.write_text(GROUP % "false", encoding="utf-8")
     with pytest.raises(UserError, match="'own_group' is the name of another task before it"):
@@ -253,7 +253,7 @@ def test_two_groups_of_one_name_are_not_taken_for_one(folder: Path) -> None:
         ("filter_list: [{name: b, filter: []}, {name: b, filter: [c]}]", "filters called 'b'"),
     ],
 )
-def test_of_two_of_one_name_none_is_left_out_in_silence(folder: Path, more: str, said: str) -> None:
+def test_of_two_of_one_name_none_is_left_out_in_silence(folder, more, said):
     path = folder / "twice.yaml"
     path.write_text(f"group: twice\n{more}\n", "utf-8")
     assert refusal(run, path) == (
@@ -263,11 +263,11 @@ def test_of_two_of_one_name_none_is_left_out_in_silence(folder: Path, more: str,
 
 
 @pytest.mark.parametrize("words", ["", " , "])
-def test_no_task_is_named(words: str) -> None:
+def test_no_task_is_named(words):
     refuses(r"no task is named in .*; type for example --tasks arc_easy", run, words or " ")
 
 
-def test_a_task_of_lm_eval_by_name_whose_questions_are_on_the_hub() -> None:
+def test_a_task_of_lm_eval_by_name_whose_questions_are_on_the_hub():
     assert refusal(run, "arc_easy") == (
         "--tasks arc_easy: its questions are not here: cannot get allenai/ai2_arc from the Hub: "
         "HF_HUB_OFFLINE is set, and no copy that is kept here can be read; fetch it once where "
@@ -275,7 +275,7 @@ def test_a_task_of_lm_eval_by_name_whose_questions_are_on_the_hub() -> None:
     )
 
 
-def test_tasks_stand_beside_suites_and_are_asked_as_declared(folder: Path) -> None:
+def test_tasks_stand_beside_suites_and_are_asked_as_declared(folder):
     found = run(folder / "own_choice.yaml", scoring="gen")
     assert "own_choice: asked as lm-eval declares them" in found.content["remarks"]
     assert found.content["benchmarks"] == [] and found.content["suite"].endswith("own_choice.yaml")

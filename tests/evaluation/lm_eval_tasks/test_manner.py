@@ -44,7 +44,7 @@ def told(found: EvaluationResult, start: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_column_of_a_strangers_row_decides_nothing(folder: Path) -> None:
+def test_a_column_of_a_strangers_row_decides_nothing(folder):
     named = {"gold": [0, 1], "abstained": 1, "score": 3, "alone": 2, "target": "B", "reply": "C"}
     plain = tasks(run(letters(folder)))
     found = tasks(run(letters(folder, **named)))
@@ -54,7 +54,7 @@ def test_a_column_of_a_strangers_row_decides_nothing(folder: Path) -> None:
     assert list(found["scores"].values()) == list(plain["scores"].values())
 
 
-def test_a_metric_of_a_strangers_marks_is_no_answer_withheld(folder: Path) -> None:
+def test_a_metric_of_a_strangers_marks_is_no_answer_withheld(folder):
     (folder / "marks.py").write_text(
         "def mark(doc, results):\n    return {'abstained': 1.0, 'alone': 1.0, 'found': 0.0}\n"
     )
@@ -67,7 +67,7 @@ def test_a_metric_of_a_strangers_marks_is_no_answer_withheld(folder: Path) -> No
 
 
 @pytest.mark.full
-def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder: Path) -> None:
+def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder):
     """As truthfulqa_mc2, whose accuracy is the share of probability of several right options."""
     (folder / "mass.py").write_text(
         "import math\n\ndef mark(doc, results):\n"
@@ -85,9 +85,7 @@ def test_what_python_of_a_tasks_own_marks_has_no_chance_that_is_known(folder: Pa
 
 
 @pytest.mark.full
-def test_options_that_no_number_tells_apart_are_not_above_chance(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_options_that_no_number_tells_apart_are_not_above_chance(folder, tmp_path):
     path = letters(folder)
     found = run(path, model=flat(), out=tmp_path / "flat")
     rows = {row["metric"]: row for row in tasks(found)["measured"]}
@@ -115,7 +113,7 @@ def test_options_that_no_number_tells_apart_are_not_above_chance(
 
 
 @pytest.mark.full
-def test_several_right_options_of_a_tie_share_it(folder: Path) -> None:
+def test_several_right_options_of_a_tie_share_it(folder):
     path = letters(folder, right=[1, 2])
     row = tasks(run(path, model=flat()))["measured"][0]
     assert row["value"] == 0.0 and row["shared"] == pytest.approx(2 / 3)
@@ -138,9 +136,7 @@ DRAWN = "fewshot_config: {sampler: default}\n"
         (PROMPT, {"shots": 1}, "1 example here, 2 there; another prompt"),
     ],
 )
-def test_what_was_asked_differently_is_told(
-    folder: Path, more: str, options: dict[str, Any], said: str
-) -> None:
+def test_what_was_asked_differently_is_told(folder, more, options, said):
     shots = 2 if "shots" in options else 0
     drawn = DRAWN if more == DRAWN else ""
     before = run(write(folder, "own_told", CHOICE, more=drawn), shots=shots, seed=0)
@@ -151,7 +147,7 @@ def test_what_was_asked_differently_is_told(
 
 
 @pytest.mark.full
-def test_another_way_to_write_or_to_read_answers_is_told(folder: Path) -> None:
+def test_another_way_to_write_or_to_read_answers_is_told(folder):
     before = run(write(folder, "own_told", WRITTEN), limit=3)
     changed = WRITTEN.replace('until: ["?"]', 'until: ["!"]').replace("([a-z])", "([a-y])")
     found = run(write(folder, "own_told", changed), limit=3, against=before)
@@ -167,7 +163,7 @@ def test_another_way_to_write_or_to_read_answers_is_told(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_examples_that_the_context_leaves_out_are_told(folder: Path) -> None:
+def test_examples_that_the_context_leaves_out_are_told(folder):
     path = folder / "own_choice.yaml"
     before = run(path, shots=3, model=candidate(40).model)
     count = len(tasks(before)["cut"])
@@ -178,7 +174,7 @@ def test_examples_that_the_context_leaves_out_are_told(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_another_chat_template_is_told(folder: Path) -> None:
+def test_another_chat_template_is_told(folder):
     path = folder / "own_choice.yaml"
     found: list[EvaluationResult] = []
     for mark in "<[":
@@ -190,7 +186,7 @@ def test_another_chat_template_is_told(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_an_earlier_version_did_not_keep_is_unknown(folder: Path) -> None:
+def test_what_an_earlier_version_did_not_keep_is_unknown(folder):
     path = folder / "own_choice.yaml"
     content = copy.deepcopy(dict(run(path).content))
     for one in content["tasks"]:
@@ -205,9 +201,7 @@ def test_what_an_earlier_version_did_not_keep_is_unknown(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_only_the_beginning_of_an_answer_without_end_is_marked(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_only_the_beginning_of_an_answer_without_end_is_marked(folder, tmp_path):
     words = copy.deepcopy(tokenizer())
     words.add_tokens(["1" * 5000])
     endless = words.convert_tokens_to_ids("1" * 5000)

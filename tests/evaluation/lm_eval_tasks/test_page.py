@@ -14,9 +14,7 @@ pytest.importorskip("lm_eval")
 
 
 @pytest.mark.full
-def test_the_task_of_the_page_gives_the_table_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_task_of_the_page_gives_the_table_of_the_page(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -34,9 +32,7 @@ def test_the_task_of_the_page_gives_the_table_of_the_page(
 
 
 @pytest.mark.full
-def test_the_command_of_the_page_asks_the_same_tasks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_of_the_page_asks_the_same_tasks_again(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

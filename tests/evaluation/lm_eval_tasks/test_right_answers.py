@@ -127,9 +127,7 @@ def remarks(path: Path) -> list[str]:
         (one(choices=None), "{{answer}}", "the template '{{choices}}' prints null, which would"),
     ],
 )
-def test_one_such_question_is_left_out_and_named(
-    folder: Path, change: Change, target: str, why: str
-) -> None:
+def test_one_such_question_is_left_out_and_named(folder, change, target, why):
     found = run(task(folder, change, target=target))
     (row,) = found.content["tasks"]
     assert row["n"] == 11 and row["chance"] == pytest.approx(1 / 3)
@@ -151,14 +149,12 @@ def test_one_such_question_is_left_out_and_named(
         {"question": None},
     ],
 )
-def test_the_first_question_may_be_the_one(folder: Path, values: dict[str, Any]) -> None:
+def test_the_first_question_may_be_the_one(folder, values):
     (said,) = remarks(task(folder, lambda asked: asked[0].update(values)))
     assert said.startswith("mine: question 1 of 12: ") and said.endswith("; it is left out")
 
 
-def test_the_others_are_counted_and_the_page_and_the_file_say_it(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_others_are_counted_and_the_page_and_the_file_say_it(folder, tmp_path):
     change = all_of(every("answer", lambda row: row["answer"] or 9))
     run(task(folder, change), out=tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
@@ -174,14 +170,14 @@ def test_the_others_are_counted_and_the_page_and_the_file_say_it(
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", ["{{answer}}", "answer"])
-def test_whole_numbers_with_a_point_are_places(folder: Path, target: str) -> None:
+def test_whole_numbers_with_a_point_are_places(folder, target):
     plain = run(task(folder, lambda asked: None, target=target))
     found = run(task(folder, every("answer", lambda row: float(row["answer"])), target=target))
     assert found.score("mine") == plain.score("mine") and plain.score("mine") > 0
     assert not [line for line in found.content["remarks"] if line.startswith("mine: ")]
 
 
-def test_an_example_shows_the_option_of_such_a_place(folder: Path, tmp_path: Path) -> None:
+def test_an_example_shows_the_option_of_such_a_place(folder, tmp_path):
     more = "fewshot_split: test\nnum_fewshot: 1\nfewshot_config: {sampler: first_n}\n"
     path = task(folder, every("answer", lambda row: float(row["answer"])), more=more)
     run(path, out=tmp_path / "out", limit=2)
@@ -190,7 +186,7 @@ def test_an_example_shows_the_option_of_such_a_place(folder: Path, tmp_path: Pat
     assert second["prompt"] == "Number 0: one\n\nNumber 1:"
 
 
-def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> None:
+def test_where_no_question_names_an_option_nothing_is_asked(folder):
     path = task(folder, every("answer", lambda row: "ABC"[row["answer"]]))
     assert refusal(run, path) == (
         "--tasks mine: none of its 12 questions can be marked, the first because its answer 'A' "
@@ -201,7 +197,7 @@ def test_where_no_question_names_an_option_nothing_is_asked(folder: Path) -> Non
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", ["{{answer}}", "answer"])
-def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) -> None:
+def test_answers_that_are_counted_from_1_are_refused(folder, target):
     path = task(folder, every("answer", lambda row: row["answer"] + 1), target=target)
     refuses(r"counted from 1 \(3 of 3 options, and never 0\)", run, path)
     mended = task(
@@ -211,7 +207,7 @@ def test_answers_that_are_counted_from_1_are_refused(folder: Path, target: str) 
 
 
 @pytest.mark.full
-def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path) -> None:
+def test_numbers_that_are_options_and_not_their_places_are_refused(folder):
     options = every("choices", lambda row: ["2", "0", "5", "1"])
     refuses("its answers are texts of options, as 0 is, and lm-eval", run, task(folder, options))
     mended = task(folder, options, target="{{choices.index(answer|string)}}")
@@ -222,7 +218,7 @@ def test_numbers_that_are_options_and_not_their_places_are_refused(folder: Path)
 
 
 @pytest.mark.full
-def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder: Path) -> None:
+def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder):
     """Those beyond the options were left out, and each of the others had another right option."""
     sums = every("choices", lambda row: [str(int(row["question"][7:-1]) + one) for one in range(3)])
     change = all_of(sums, every("answer", lambda row: int(row["choices"][row["answer"]])))
@@ -236,7 +232,7 @@ def test_answers_to_sums_are_texts_even_where_some_are_places_by_chance(folder: 
 
 
 @pytest.mark.full
-def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder: Path) -> None:
+def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(folder):
     for change in (one(answer=None), one(question=None)):
         (said,) = remarks(task(folder, change, kind="generate_until"))
         assert said.startswith("mine: question 4 of 12: the template ")
@@ -246,7 +242,7 @@ def test_a_null_reply_and_a_null_question_are_left_out_of_a_task_that_writes(fol
     assert said == "mine: question 4 of 12: its answer is null; it is left out"
 
 
-def test_an_example_that_names_no_option_is_never_shown(folder: Path) -> None:
+def test_an_example_that_names_no_option_is_never_shown(folder):
     shown = folder / "shown.jsonl"
     asked = rows()
     asked[0]["answer"] = -1
@@ -261,21 +257,21 @@ def test_an_example_that_names_no_option_is_never_shown(folder: Path) -> None:
     assert [row["answer"] for row in loaded.task.sampler.fewshot_docs()][:2] == [1, 2]
 
 
-def test_questions_that_stand_there_twice_are_counted(folder: Path) -> None:
+def test_questions_that_stand_there_twice_are_counted(folder):
     assert remarks(task(folder, lambda asked: asked.extend(rows()[:2]))) == [
         "mine: 4 of 14 questions stand there more than once; its interval takes them for different "
         "ones, and is too narrow"
     ]
 
 
-def test_several_right_options_count_where_they_are_options(folder: Path) -> None:
+def test_several_right_options_count_where_they_are_options(folder):
     change = all_of(every("answer", lambda row: [row["answer"], 7]), one(answer=[7, 8]))
     found = run(task(folder, change, target="answer"))
     (row,) = found.content["tasks"]
     assert row["n"] == 11 and row["chance"] == pytest.approx(1 / 3)
 
 
-def test_numbers_among_numbers_are_no_places() -> None:
+def test_numbers_among_numbers_are_no_places():
     assert find_place("1.0", ["0.5", "1.5"]) is None
     assert find_place("1.5", ["0.5", "1.5"]) == 1
     assert find_place(True, ["no", "yes"]) == 1

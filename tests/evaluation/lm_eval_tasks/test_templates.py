@@ -25,7 +25,7 @@ DOCUMENT = {"question": "Why is it so?", "choices": ["a", "b"]}
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_a_template_is_filled_in_as_by_lm_eval(text: str) -> None:
+def test_a_template_is_filled_in_as_by_lm_eval(text):
     plain = lm_eval.utils.apply_template(text, DOCUMENT)
     with sandbox_templates():
         assert lm_eval.utils.apply_template(text, DOCUMENT) == plain
@@ -34,7 +34,7 @@ def test_a_template_is_filled_in_as_by_lm_eval(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*EVIL, "{{ missing }}", "{% if %}", "{{ 1 / 0 }}"])
-def test_what_reaches_further_is_one_line(text: str) -> None:
+def test_what_reaches_further_is_one_line(text):
     with sandbox_templates(), pytest.raises(UserError) as caught:
         lm_eval.utils.apply_template(text, DOCUMENT)
     assert "of a task cannot be filled in: " in str(caught.value)
@@ -44,7 +44,7 @@ def test_what_reaches_further_is_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["{{ 'x'|center(3000000000) }}", "{{ 'ab' * 3000000000 }}"], ids=["center", "times"]
 )
-def test_a_template_that_takes_too_much_ends_in_a_process_of_its_own(text: str) -> None:
+def test_a_template_that_takes_too_much_ends_in_a_process_of_its_own(text):
     with sandbox_templates(), pytest.raises(UserError) as caught:
         lm_eval.utils.apply_template(text, DOCUMENT)
     assert str(caught.value).endswith("takes over 1 GiB for one question; use another")

@@ -1,7 +1,5 @@
 """Whatever in a task would run code is refused unasked."""
 
-from typing import Any
-
 import pytest
 
 from layerlab import UserError
@@ -39,13 +37,13 @@ RUNS = [
 ]
 
 
-def test_a_plain_task_runs_nothing() -> None:
+def test_a_plain_task_runs_nothing():
     check_trusted(PLAIN, "it")
     check_trusted({**PLAIN, "dataset_path": "allenai/ai2_arc"}, "it")
 
 
 @pytest.mark.parametrize(("changes", "why"), RUNS, ids=lambda one: str(one)[:40])
-def test_code_is_refused_until_it_is_asked_for(changes: dict[str, Any], why: str) -> None:
+def test_code_is_refused_until_it_is_asked_for(changes, why):
     said = refusal(check_trusted, {**PLAIN, **changes}, "the task file own.yaml")
     assert said.startswith("the task file own.yaml runs code (") and why in said
     assert "nothing runs unasked; read it, and where you trust it type --trust-tasks" in said
@@ -55,13 +53,13 @@ def test_code_is_refused_until_it_is_asked_for(changes: dict[str, Any], why: str
         check_trusted({**PLAIN, **changes}, "it")
 
 
-def test_functions_of_lm_eval_itself_were_installed_with_it() -> None:
+def test_functions_of_lm_eval_itself_were_installed_with_it():
     check_trusted({**PLAIN, "process_docs": Code("utils.f"), "class": "X"}, "it", installed=True)
     refuses("unsafe_code", check_trusted, {**PLAIN, "unsafe_code": True}, "it", installed=True)
 
 
 @pytest.mark.parametrize("value", ["zip://x::https://a/b.zip", "ssh://host/file", "/dev/zero"])
-def test_data_is_files_or_addresses(value: str) -> None:
+def test_data_is_files_or_addresses(value):
     for kwargs in ({"data_files": {"test": [value]}}, {"data_dir": value}):
         with trust(False, trust_tasks=True), pytest.raises(UserError) as caught:
             check_trusted({"task": [{"dataset_kwargs": kwargs}]}, "it")
@@ -73,5 +71,5 @@ def test_data_is_files_or_addresses(value: str) -> None:
         assert said in str(caught.value)
 
 
-def test_what_is_read_here_asks_no_hub() -> None:
+def test_what_is_read_here_asks_no_hub():
     assert is_local(PLAIN) and not is_local({"dataset_path": "allenai/ai2_arc"})

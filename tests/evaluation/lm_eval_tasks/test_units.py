@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -33,7 +32,7 @@ aggregate_metric_list: [{metric: perplexity, weight_by_size: true}]
 
 
 @pytest.mark.full
-def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
+def test_a_difference_in_nats_is_no_percentage(folder):
     task = write(folder, "own_one", NATS)
     there = run(task, model=candidate(512, initializer_range=0.5).model)
     found = run(task, against=there)
@@ -48,7 +47,7 @@ def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
+def test_a_perplexity_is_not_the_mean_of_its_questions(folder):
     task = write(folder, "own_one", WHOLE)
     there = run(task, model=candidate(512, initializer_range=0.5).model)
     found = run(task, against=there)
@@ -62,7 +61,7 @@ def test_a_perplexity_is_not_the_mean_of_its_questions(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path: Path) -> None:
+def test_a_question_that_was_not_asked_has_no_likelihood(folder, tmp_path):
     """It was minus infinity, which no results.json may hold."""
     task, out = write(folder, "own_one", WHOLE, 3), tmp_path / "out"
     long = {"number": " one" * 600, "options": [], "right": 0}
@@ -81,14 +80,14 @@ def test_a_question_that_was_not_asked_has_no_likelihood(folder: Path, tmp_path:
 
 @pytest.mark.full
 @pytest.mark.parametrize("start", ["", "<|endoftext|>"])
-def test_a_text_with_nothing_before_it_is_read_in_any_batch(folder: Path, start: str) -> None:
+def test_a_text_with_nothing_before_it_is_read_in_any_batch(folder, start):
     body = WHOLE.replace("Which number comes after {{number}}? Answer:", "")
     task = write(folder, "own_one", body.replace('" A"', f'"{start}{{{{number}}}} comes"'))
     one, several = (run(task, batch_size=size).score("own_one") for size in (1, 8))
     assert one == pytest.approx(several) and one > 1
 
 
-def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None:
+def test_few_nats_are_no_percentage_either(folder, tmp_path):
     """A mean near 0 has the interval that one of shares could have."""
     model = candidate(512).model
     head = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
@@ -106,7 +105,7 @@ def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
+def test_a_difference_of_shares_is_in_percentage_points(folder):
     task = folder / "own_choice.yaml"
     there = run(task)
     there.content["tasks"][0]["scores"] |= {
@@ -120,7 +119,7 @@ def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: Path) -> None:
+def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder, tmp_path):
     write(folder, "own_one", NATS)
     write(folder, "own_other", NATS, 5)
     (folder / "own_nats.yaml").write_text(GROUP, encoding="utf-8")
@@ -136,7 +135,7 @@ def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: P
 
 
 @pytest.mark.full
-def test_a_task_that_scores_no_question_has_nothing_to_pair(folder: Path) -> None:
+def test_a_task_that_scores_no_question_has_nothing_to_pair(folder):
     path = folder / "own_read.yaml"
     found = run(path, format="bf16", limit=4)
     rows = found.content["precision"]

@@ -27,7 +27,7 @@ def literal(prediction: str, reference: str) -> float:
 
 @SOME
 @given(TEXTS, TEXTS)
-def test_is_the_literal_one_symmetric_and_bounded(ours: str, theirs: str) -> None:
+def test_is_the_literal_one_symmetric_and_bounded(ours, theirs):
     score = character_f1(ours, theirs)
     assert score == pytest.approx(literal(ours, theirs), abs=1e-12)
     assert score == character_f1(theirs, ours)
@@ -36,13 +36,13 @@ def test_is_the_literal_one_symmetric_and_bounded(ours: str, theirs: str) -> Non
 
 @SOME
 @given(TEXTS)
-def test_equal_texts_and_those_of_other_punctuation(text: str) -> None:
+def test_equal_texts_and_those_of_other_punctuation(text):
     assert character_f1(text, text) == character_f1(f"《{text}》。", text) == 1
 
 
 @SOME
 @given(TEXTS, TEXTS)
-def test_is_the_chrf_of_sacrebleu_where_there_are_characters(ours: str, theirs: str) -> None:
+def test_is_the_chrf_of_sacrebleu_where_there_are_characters(ours, theirs):
     """Of letters and digits alone: order 1, no words, precision and recall weighed alike."""
     kept = ["".join(filter(str.isalnum, text)) for text in (ours, theirs)]
     chrf = CHRF(char_order=1, word_order=0, beta=1, lowercase=True)

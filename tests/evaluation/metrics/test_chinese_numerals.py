@@ -23,7 +23,7 @@ def written(number: int) -> str:
 
 
 @pytest.mark.parametrize("start", range(0, 10_000, 2500))
-def test_every_number_to_9999(start: int) -> None:
+def test_every_number_to_9999(start):
     for number in range(start, start + 2500):
         text = written(number)
         assert numeral(text) == number, text
@@ -38,18 +38,18 @@ def test_every_number_to_9999(start: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "百", "百百", "十百", "二十三十", "三千零", "一百零", "零三百"]
 )
-def test_what_is_no_numeral(text: str) -> None:
+def test_what_is_no_numeral(text):
     assert numeral(text) is None
     assert with_digits(text) == text
 
 
 @SOME
 @given(st.text(alphabet="零一二两三十百千廿条年月陆某判", max_size=12))
-def test_any_text_is_rewritten_once(text: str) -> None:
+def test_any_text_is_rewritten_once(text):
     assert with_digits(with_digits(text)) == with_digits(text)
 
 
-def test_names_and_words_stay() -> None:
+def test_names_and_words_stay():
     assert with_digits("陆某、两人共同") == "陆某、两人共同"
     assert with_digits("两年，陆个月，贰佰元") == "2年，6个月，200元"
     assert with_digits("廿三条") == "23条"

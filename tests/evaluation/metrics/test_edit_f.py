@@ -20,7 +20,7 @@ def literal(count: EditCount) -> float:
 
 @SOME
 @given(TEXTS, TEXTS)
-def test_edits_turn_one_text_into_the_other(source: str, target: str) -> None:
+def test_edits_turn_one_text_into_the_other(source, target):
     made = source
     for start, end, text in sorted(edits(source, target), reverse=True):
         made = made[:start] + text + made[end:]
@@ -30,29 +30,27 @@ def test_edits_turn_one_text_into_the_other(source: str, target: str) -> None:
 
 @SOME
 @given(COUNTS)
-def test_f_is_the_literal_one(count: EditCount) -> None:
+def test_f_is_the_literal_one(count):
     assert edit_f(count) == pytest.approx(literal(count), abs=1e-12)
     assert 0 <= edit_f(count) <= 1
 
 
 @SOME
 @given(COUNTS.filter(lambda count: count.needless > count.missed and count.right > 0))
-def test_a_needless_edit_costs_more_than_a_missed_one(count: EditCount) -> None:
+def test_a_needless_edit_costs_more_than_a_missed_one(count):
     assert edit_f(count) < edit_f(EditCount(count.right, count.missed, count.needless))
 
 
 @SOME
 @given(TEXTS.filter(bool), TEXTS.filter(bool))
-def test_the_reference_is_all_right_and_the_source_is_all_missed(
-    source: str, reference: str
-) -> None:
+def test_the_reference_is_all_right_and_the_source_is_all_missed(source, reference):
     right = edit_count(source, reference, reference)
     assert right == (len(edits(source, reference)), 0, 0)
     untouched = edit_count(source, source[: len(reference) + 5], reference)
     assert untouched.right == 0 or len(source) > len(reference) + 5
 
 
-def test_long_outputs_are_cut_and_empty_ones_are_words() -> None:
+def test_long_outputs_are_cut_and_empty_ones_are_words():
     long = edit_count("指控实施", "指控事实" + "吗" * 100, "指控事实")
     assert long == edit_count("指控实施", "指控事实" + "吗" * 5, "指控事实")
     empty = edit_count("指控实施", " \n", "指控事实")

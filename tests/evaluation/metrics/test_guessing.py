@@ -11,7 +11,7 @@ from layerlab.evaluation.metrics.guessing import STEPS, Guesses, guessing_p
 
 
 @pytest.mark.parametrize(("right", "n", "chance"), [(0, 5, 0.5), (8, 10, 0.5), (400, 1319, 0.25)])
-def test_of_equal_chances_it_is_the_binomial_test(right: int, n: int, chance: float) -> None:
+def test_of_equal_chances_it_is_the_binomial_test(right, n, chance):
     oracle = binomtest(right, n, chance, alternative="greater").pvalue
     assert guessing_p([Guesses(right, [(chance, n)])]) == pytest.approx(oracle, rel=1e-10)
 
@@ -29,12 +29,12 @@ def counted_out(parts: list[Guesses]) -> float:
     return found
 
 
-def test_of_unequal_chances_it_is_every_outcome_counted_out() -> None:
+def test_of_unequal_chances_it_is_every_outcome_counted_out():
     one = Guesses(4, [(0.2, 3), (0.5, 4), (1.0, 1)])
     assert guessing_p([one]) == pytest.approx(counted_out([one]), rel=1e-12)
 
 
-def test_subjects_that_count_alike_are_weighed_as_the_average_weighs_them() -> None:
+def test_subjects_that_count_alike_are_weighed_as_the_average_weighs_them():
     parts = [Guesses(3, [(0.25, 4)]), Guesses(3, [(0.5, 7)]), Guesses(2, [(0.25, 3)])]
     p = guessing_p(parts)
     assert p == pytest.approx(counted_out(parts), abs=1e-9)
@@ -42,7 +42,7 @@ def test_subjects_that_count_alike_are_weighed_as_the_average_weighs_them() -> N
 
 
 @pytest.mark.full
-def test_rounding_up_never_makes_it_smaller() -> None:
+def test_rounding_up_never_makes_it_smaller():
     draw = np.random.default_rng(0)
     for _ in range(20):
         sizes = draw.integers(1, 5, size=3)
@@ -51,13 +51,13 @@ def test_rounding_up_never_makes_it_smaller() -> None:
         assert exact - 1e-12 <= p <= exact + 1e-6
 
 
-def test_questions_that_no_guess_answers_count_for_the_model() -> None:
+def test_questions_that_no_guess_answers_count_for_the_model():
     written = Guesses(1, [(0.0, 10)])
     assert guessing_p([written]) == pytest.approx(0.0, abs=1e-12)
     assert guessing_p([]) == 1.0 and guessing_p([Guesses(0, [(0.5, 3)])]) == 1.0
 
 
-def test_many_subjects_are_quick_and_sharp() -> None:
+def test_many_subjects_are_quick_and_sharp():
     parts = [Guesses(60, [(0.25, 200)]) for _ in range(30)] + [Guesses(30, [(0.25, 120)])] * 37
     normal = guessing_p(parts)
     assert 0 < normal < 1e-4 and STEPS == 1 << 18

@@ -13,9 +13,7 @@ SETS = st.frozensets(st.integers(0, 5))
 
 @SOME
 @given(SETS, SETS)
-def test_set_f1_is_symmetric_bounded_and_one_only_for_equal_sets(
-    found: frozenset[int], gold: frozenset[int]
-) -> None:
+def test_set_f1_is_symmetric_bounded_and_one_only_for_equal_sets(found, gold):
     score = set_f1(found, gold)
     assert score == set_f1(gold, found)
     assert 0 <= score <= 1
@@ -25,7 +23,7 @@ def test_set_f1_is_symmetric_bounded_and_one_only_for_equal_sets(
 
 @SOME
 @given(SETS, SETS.filter(bool))
-def test_set_f1_is_that_of_scikit_learn(found: frozenset[int], gold: frozenset[int]) -> None:
+def test_set_f1_is_that_of_scikit_learn(found, gold):
     rows = [[[int(label in one) for label in range(6)]] for one in (gold, found)]
     assert set_f1(found, gold) == pytest.approx(
         f1_score(*rows, average="samples", zero_division=0), abs=1e-12
@@ -45,9 +43,9 @@ def test_set_f1_is_that_of_scikit_learn(found: frozenset[int], gold: frozenset[i
         ("不知道", Mark(0.0, True)),
     ],
 )
-def test_letters(output: str, mark: Mark) -> None:
+def test_letters(output, mark):
     assert only_label(output, "ABCD", "B") == mark
 
 
-def test_a_label_inside_another_is_found_with_it() -> None:
+def test_a_label_inside_another_is_found_with_it():
     assert labels_in("合同诈骗", ["诈骗", "合同诈骗"]) == {"诈骗", "合同诈骗"}

@@ -14,7 +14,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, ma
 
 @SOME
 @given(PAIRS)
-def test_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+def test_is_that_of_scikit_learn(pairs):
     gold, answered = map(list, zip(*pairs, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is only one class
@@ -24,7 +24,7 @@ def test_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
 
 @SOME
 @given(PAIRS)
-def test_is_symmetric_and_at_most_one(pairs: list[tuple[int, int]]) -> None:
+def test_is_symmetric_and_at_most_one(pairs):
     gold, answered = map(list, zip(*pairs, strict=True))
     score = matthews(gold, answered)
     assert score == pytest.approx(matthews(answered, gold), abs=1e-15)
@@ -32,5 +32,5 @@ def test_is_symmetric_and_at_most_one(pairs: list[tuple[int, int]]) -> None:
     assert matthews(gold, gold) == pytest.approx(float(len(set(gold)) > 1))
 
 
-def test_opposite_answers() -> None:
+def test_opposite_answers():
     assert matthews([0, 1], [1, 0]) == -1

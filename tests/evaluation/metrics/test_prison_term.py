@@ -23,20 +23,20 @@ MONTHS = st.integers(0, 300)
         ("", None),
     ],
 )
-def test_months(output: str, months: int | None) -> None:
+def test_months(output, months):
     assert months_in(output) == months
 
 
 @SOME
 @given(MONTHS, MONTHS)
-def test_distance_is_one(ours: int, gold: int) -> None:
+def test_distance_is_one(ours, gold):
     assert log_distance(ours, gold) == log_distance(gold, ours) >= 0
     assert (log_distance(ours, gold) == 0) == (ours == gold)
 
 
 @SOME
 @given(st.lists(st.tuples(st.none() | MONTHS, MONTHS), min_size=1, max_size=10))
-def test_the_mean_of_the_marks_is_the_sources_score(pairs: list[tuple[int | None, int]]) -> None:
+def test_the_mean_of_the_marks_is_the_sources_score(pairs):
     outputs = ["不构成犯罪" if ours is None else f"{ours}个月" for ours, _ in pairs]
     marks = [term_score(one, gold) for one, (_, gold) in zip(outputs, pairs, strict=True)]
     costs = [
@@ -49,6 +49,6 @@ def test_the_mean_of_the_marks_is_the_sources_score(pairs: list[tuple[int | None
     assert all(mark.score <= 1 for mark in marks)
 
 
-def test_a_term_beyond_all_bounds_is_worse_than_none() -> None:
+def test_a_term_beyond_all_bounds_is_worse_than_none():
     assert term_score("99999个月", 4).score < 0
     assert term_score("9" * 5000 + "月", 4).score < 0

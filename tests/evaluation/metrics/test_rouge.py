@@ -41,13 +41,13 @@ def oracle(prediction: list[str], reference: list[str], kind: str) -> float:
 
 @SOME
 @given(st.lists(st.integers(0, 4), max_size=40), st.lists(st.integers(0, 4), max_size=40))
-def test_common_subsequence_is_the_tables(a: list[int], b: list[int]) -> None:
+def test_common_subsequence_is_the_tables(a, b):
     assert common_subsequence(a, b) == table_length(a, b)
 
 
 @SOME
 @given(FILLED, FILLED, st.sampled_from(KINDS))
-def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: RougeN) -> None:
+def test_rouge_is_that_of_rouge_chinese(ours, theirs, kind):
     # The constant in the oracle's denominator costs at most 1e-8 / (2 F) * F = 5e-9.
     assert rouge(ours, theirs, kind=kind, segment=SPACED) == pytest.approx(
         oracle(ours.split(), theirs.split(), kind), abs=6e-9
@@ -56,7 +56,7 @@ def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: RougeN) ->
 
 @SOME
 @given(SENTENCES, SENTENCES, st.sampled_from(KINDS), st.sampled_from(["distinct", "every"]))
-def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: RougeN, counted: Any) -> None:
+def test_rouge_is_symmetric_and_bounded(ours, theirs, kind, counted):
     score = rouge(ours, theirs, kind=kind, segment=SPACED, counted=counted)
     assert 0 <= score <= 1
     assert score == rouge(theirs, ours, kind=kind, segment=SPACED, counted=counted)
@@ -64,14 +64,14 @@ def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: RougeN, co
 
 @SOME
 @given(SENTENCES.filter(lambda text: len(text.split()) > 1), st.sampled_from(KINDS))
-def test_a_text_is_all_of_itself(text: str, kind: RougeN) -> None:
+def test_a_text_is_all_of_itself(text, kind):
     assert rouge(text, text, kind=kind, segment=SPACED) == 1
     assert rouge("", text, kind=kind, segment=SPACED) == 0
 
 
 @SOME
 @given(SENTENCES, SENTENCES, st.sampled_from([1, 2]))
-def test_every_counts_each_occurrence_once(ours: str, theirs: str, length: int) -> None:
+def test_every_counts_each_occurrence_once(ours, theirs, length):
     a, b = (
         [tuple(words[i : i + length]) for i in range(len(words) - length + 1)]
         for words in (ours.split(), theirs.split())
@@ -85,14 +85,14 @@ def test_every_counts_each_occurrence_once(ours: str, theirs: str, length: int) 
     )
 
 
-def test_distinct_and_every_differ_where_words_come_again() -> None:
+def test_distinct_and_every_differ_where_words_come_again():
     assert rouge("a a a b", "a b", kind="1", segment=SPACED) == 1
     assert rouge("a a a b", "a b", kind="1", segment=SPACED, counted="every") == pytest.approx(
         4 / 6
     )
 
 
-def test_the_segmentation_makes_the_figure() -> None:
+def test_the_segmentation_makes_the_figure():
     pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
     ours, theirs = "被告人应当赔偿原告的损失", "被告应当赔偿损失"
     by_words, by_characters = (rouge(ours, theirs, segment=way) for way in (JIEBA, CHARACTERS))
@@ -105,7 +105,7 @@ LAW = st.text(alphabet="中国人民法院合同 \n。！？?”…a1", max_size
 
 @SOME
 @given(LAW, LAW)
-def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours: str, theirs: str) -> None:
+def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours, theirs):
     """As LawBench's scorer calls it: the output of jieba as it is, with its spaces and lines."""
     pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
     cut = words._tokenizer().cut
@@ -118,7 +118,7 @@ def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours: str, theirs:
 
 @SOME
 @given(*[st.text(alphabet="原告被元12aA ", max_size=20)] * 2)
-def test_words_of_one_character_are_the_chrf_of_sacrebleu(ours: str, theirs: str) -> None:
+def test_words_of_one_character_are_the_chrf_of_sacrebleu(ours, theirs):
     """ROUGE-1 that counts every occurrence is chrF of order 1 with equal weights."""
     chrf = CHRF(char_order=1, word_order=0, beta=1)
     score = rouge(ours, theirs, kind="1", segment=CHARACTERS, counted="every")

@@ -15,28 +15,28 @@ SOME = settings(max_examples=50, deadline=None)
 pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
 
 
-def test_every_way_has_a_name_of_its_own() -> None:
+def test_every_way_has_a_name_of_its_own():
     ways = (JIEBA, JIEBA_LINES, CHARACTERS, SPACED, LATIN)
     assert len({str(way) for way in ways}) == len(ways)
 
 
 @SOME
 @given(st.text(alphabet="中国人民法院合同 \n。a1", max_size=40))
-def test_jieba_only_cuts(text: str) -> None:
+def test_jieba_only_cuts(text):
     assert "".join(JIEBA(text)) == "".join(text.split())
 
 
 @SOME
 @given(st.text(alphabet="中国人民法院 。？\na", max_size=40))
-def test_blank_lines_add_empty_words_and_nothing_else(text: str) -> None:
+def test_blank_lines_add_empty_words_and_nothing_else(text):
     assert [word for word in JIEBA_LINES(text) if word] == JIEBA(text)
 
 
-def test_blank_lines_are_counted_where_they_stand_after_a_sentence() -> None:
+def test_blank_lines_are_counted_where_they_stand_after_a_sentence():
     assert JIEBA_LINES("法院。\n\n合同") == ["法院", "。", "", "", "合同"]
 
 
-def test_other_ways() -> None:
+def test_other_ways():
     assert CHARACTERS("合 同a") == ["合", "同", "a"]
     assert SPACED(" a  b\n") == ["a", "b"]
     assert LATIN("It's 2.5%") == ["it", "s", "2", "5"]
@@ -44,18 +44,18 @@ def test_other_ways() -> None:
 
 @SOME
 @given(st.text(alphabet="中国合同a1。é", max_size=20))
-def test_characters_are_those_of_sacrebleu(text: str) -> None:
+def test_characters_are_those_of_sacrebleu(text):
     assert CHARACTERS(text) == TokenizerChar()(text).split()
 
 
 @pytest.mark.full
-def test_the_library_says_nothing() -> None:
+def test_the_library_says_nothing():
     script = "from layerlab.evaluation.metrics.segmentation import JIEBA; print(JIEBA('法院'))"
     run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True)
     assert run.returncode == 0 and run.stderr == b"", run.stderr
 
 
-def test_jieba_absent_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jieba_absent_is_said_in_one_line(monkeypatch):
     segmentation._tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)
     with pytest.raises(UserError, match=r"words of Chinese are found with jieba.*layerlab\[eval\]"):

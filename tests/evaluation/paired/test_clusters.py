@@ -23,8 +23,8 @@ def write_passages(folder: Path, alone: int) -> list[Path]:
 @pytest.mark.parametrize("cluster", [(), ("passage",)])
 @pytest.mark.parametrize("alone", [1, 7])
 def test_a_question_without_a_passage_makes_no_question_of_a_passage_a_unit(
-    tmp_path: Path, alone: int, cluster: tuple[str, ...]
-) -> None:
+    tmp_path, alone, cluster
+):
     found = layerlab.judge(write_passages(tmp_path, alone), cluster=cluster)
     (row,) = found.rows
     assert (row["units"], row["n"]) == (4 + alone, 20 + alone)
@@ -42,7 +42,7 @@ def write_twice(folder: Path, tasks: tuple[str, ...]) -> list[Path]:
     return [folder / "base", folder / "other"]
 
 
-def test_questions_that_two_tasks_share_count_once(tmp_path: Path) -> None:
+def test_questions_that_two_tasks_share_count_once(tmp_path):
     (one,) = layerlab.judge(write_twice(tmp_path / "one", ("law",))).rows
     found = layerlab.judge(write_twice(tmp_path / "two", ("law", "law_cot")))
     whole = next(row for row in found.rows if row["task"] == "all questions")
@@ -53,7 +53,7 @@ def test_questions_that_two_tasks_share_count_once(tmp_path: Path) -> None:
     assert next(row for row in plain.rows if row["task"] == "all questions")["units"] == 48
 
 
-def test_rows_that_tell_no_question_apart_are_no_cluster(tmp_path: Path) -> None:
+def test_rows_that_tell_no_question_apart_are_no_cluster(tmp_path):
     for name, right in MODELS.items():
         write(tmp_path / name, [{**sample(at, right[at]), "doc": None} for at in range(4)])
     (row,) = layerlab.judge([tmp_path / name for name in MODELS]).rows

@@ -46,7 +46,7 @@ def rows_of(found: Any, arm: str) -> dict[str, Any]:
     return {row["task"]: row for row in found.rows if row["arm"] == arm}
 
 
-def test_all_tests_are_one_family(three: list[Path]) -> None:
+def test_all_tests_are_one_family(three):
     found = layerlab.judge(three)
     assert found.content["tests"] == len(found.rows) == 8
     raw = [row["p"] for row in found.rows]
@@ -55,7 +55,7 @@ def test_all_tests_are_one_family(three: list[Path]) -> None:
     assert found.content["baseline"] == "base"
 
 
-def test_a_suite_has_two_scales_and_says_which(three: list[Path]) -> None:
+def test_a_suite_has_two_scales_and_says_which(three):
     rows = rows_of(layerlab.judge(three), "better")
     whole, tasks = rows["all questions"], rows["mean of tasks"]
     parts = [rows["law"], rows["trade"]]
@@ -70,14 +70,14 @@ def test_a_suite_has_two_scales_and_says_which(three: list[Path]) -> None:
     )
 
 
-def test_the_baseline_is_the_first_or_as_named(three: list[Path]) -> None:
+def test_the_baseline_is_the_first_or_as_named(three):
     assert {row["against"] for row in layerlab.judge(three, baseline="like").rows} == {"like"}
     given = layerlab.judge(three, baseline=str(three[1]))
     (row,) = (one for one in given.rows if one["task"] == "law" and one["arm"] == "base")
     assert row["verdict"] == "worse" and "base is worse than better by" in row["said"]
 
 
-def test_every_question_that_flipped_is_kept(three: list[Path]) -> None:
+def test_every_question_that_flipped_is_kept(three):
     found = layerlab.judge(three[:2])
     rows = rows_of(found, "better")
     for task in ("law", "trade"):
@@ -100,7 +100,7 @@ def shared(tmp_path: Path, field: str = "passage") -> list[Path]:
     return [tmp_path / "base", tmp_path / "other"]
 
 
-def test_questions_about_one_document_are_one_unit(tmp_path: Path) -> None:
+def test_questions_about_one_document_are_one_unit(tmp_path):
     places = shared(tmp_path)
     (row,) = layerlab.judge(places).rows
     assert (row["units"], row["n"], row["documents"]) == (4, 20, ["passage"])
@@ -110,7 +110,7 @@ def test_questions_about_one_document_are_one_unit(tmp_path: Path) -> None:
     assert alone["p"] == pytest.approx(stats.binomtest(15, 20).pvalue) and alone["documents"] == []
 
 
-def test_a_field_that_is_named_makes_clusters(tmp_path: Path) -> None:
+def test_a_field_that_is_named_makes_clusters(tmp_path):
     places = shared(tmp_path, "chapter")
     assert layerlab.judge(places).rows[0]["units"] == 20
     found = layerlab.judge(places, cluster=["chapter"])
@@ -123,7 +123,7 @@ def test_a_field_that_is_named_makes_clusters(tmp_path: Path) -> None:
     assert row["units"] == 20
 
 
-def test_one_document_tells_nothing_of_chance(tmp_path: Path) -> None:
+def test_one_document_tells_nothing_of_chance(tmp_path):
     for name, score in (("a", 0), ("b", 1)):
         write(tmp_path / name, [sample(at, score, doc={"book": "one"}) for at in range(9)])
     found = layerlab.judge([tmp_path / "a", tmp_path / "b"], cluster=["book"])
@@ -132,7 +132,7 @@ def test_one_document_tells_nothing_of_chance(tmp_path: Path) -> None:
     assert "one book tells nothing of chance" in row["said"]
 
 
-def test_models_that_score_alike_are_identical(tmp_path: Path) -> None:
+def test_models_that_score_alike_are_identical(tmp_path):
     for name in ("a", "b"):
         write_scores(tmp_path / name, [1, 0, 1])
     (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
@@ -142,7 +142,7 @@ def test_models_that_score_alike_are_identical(tmp_path: Path) -> None:
     )
 
 
-def test_differences_that_cancel_are_not_the_same_scores(tmp_path: Path) -> None:
+def test_differences_that_cancel_are_not_the_same_scores(tmp_path):
     for name, odd in (("a", 0), ("b", 1)):
         for task in ("one", "two", "three"):
             write_scores(tmp_path / name, [(at + odd) % 2 for at in range(6)], task)
@@ -155,7 +155,7 @@ def test_differences_that_cancel_are_not_the_same_scores(tmp_path: Path) -> None
         assert found[name]["difference"] == 0 and found[name]["p"] == 1
 
 
-def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path: Path) -> None:
+def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path):
     for name, score in (("a", 0.25), ("b", 0.5)):
         write_scores(tmp_path / name, [score] * 7)
     (row,) = layerlab.judge([tmp_path / "a", tmp_path / "b"]).rows
@@ -166,14 +166,14 @@ def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path: Path
     )
 
 
-def test_what_can_be_detected_is_at_the_level_of_the_family(three: list[Path]) -> None:
+def test_what_can_be_detected_is_at_the_level_of_the_family(three):
     one = rows_of(layerlab.judge(three[::2]), "like")["all questions"]
     two = rows_of(layerlab.judge(three), "like")["all questions"]
     assert max(one["detectable"]) < max(two["detectable"]) < 0.2
     assert "would be found with a probability of 80 %" in two["said"]
 
 
-def test_the_terminal_shows_counts_and_the_first_flips(three: list[Path]) -> None:
+def test_the_terminal_shows_counts_and_the_first_flips(three):
     console = Console(width=120, color_system=None)
     with console.capture() as caught:
         console.print(layerlab.judge(three).table(120))
@@ -183,9 +183,7 @@ def test_the_terminal_shows_counts_and_the_first_flips(three: list[Path]) -> Non
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_page_has_every_flip_and_its_numbers_beside(
-    lang: str, three: list[Path], tmp_path: Path
-) -> None:
+def test_the_page_has_every_flip_and_its_numbers_beside(lang, three, tmp_path):
     out = tmp_path / "judged"
     found = layerlab.judge(three, out=out, lang=lang)
     page = (out / "report.html").read_text("utf-8")
@@ -201,7 +199,7 @@ def test_the_page_has_every_flip_and_its_numbers_beside(
         layerlab.judge(three, out=out)
 
 
-def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
+def test_no_sentence_of_the_chinese_page_is_left_in_english():
     content = judged_sample()
     known = language("zh")
     told = [*content["remarks"], *(row["said"] for row in content["rows"])]
@@ -211,7 +209,7 @@ def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
         assert set(words) <= NAMES, (one, known.translate(one))
 
 
-def test_what_answers_hold_is_no_markup(tmp_path: Path) -> None:
+def test_what_answers_hold_is_no_markup(tmp_path):
     bad = "<script>alert(1)</script>\x1b[31m[bold]x"
     for name, score in (("a", 0), ("b", 1)):
         write(tmp_path / name, [sample(at, score, prompt=bad) for at in range(9)])
@@ -241,7 +239,7 @@ def grouped(folder: Path, shift: int = 0) -> Path:
     return folder
 
 
-def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path: Path) -> None:
+def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path):
     found = layerlab.judge([grouped(tmp_path / "a"), grouped(tmp_path / "b", 2)])
     rows = {row["task"]: row for row in found.rows}
     names = {"all questions", "mean of tasks", "mmlu", "stem", "other"}
@@ -258,7 +256,7 @@ def test_groups_of_lm_eval_are_judged_over_all_their_questions(tmp_path: Path) -
     assert "over all questions of the 2 tasks of stem; " in stem["said"]
 
 
-def test_a_margin_tests_whether_two_models_are_alike(tmp_path: Path) -> None:
+def test_a_margin_tests_whether_two_models_are_alike(tmp_path):
     """Against two one-sided tests at each end, here by scipy on the same scores."""
     draw = np.random.default_rng(1)
     theirs = draw.random(200)
@@ -289,7 +287,7 @@ def test_a_margin_tests_whether_two_models_are_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_margin_of_shares_is_a_share(tmp_path: Path) -> None:
+def test_a_margin_of_shares_is_a_share(tmp_path):
     for name, shift in (("a", 0), ("b", 1)):
         scores = [int(n % 10 > 4) for n in range(4000)]
         scores[0] += shift

@@ -61,7 +61,7 @@ def misses(design: str) -> dict[str, float]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("design", DESIGNS)
-def test_intervals_over_questions_and_documents_miss_as_often_as_they_say(design: str) -> None:
+def test_intervals_over_questions_and_documents_miss_as_often_as_they_say(design):
     """Ours in 5 % within four errors of 2,000 rounds; the bootstrap more often where units are few.
 
     Beside one document with half of all questions, with as many degrees as there are documents but

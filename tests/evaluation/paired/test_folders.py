@@ -27,7 +27,7 @@ def two(tmp_path: Path) -> list[Path]:
     return [tmp_path / "base", tmp_path / "tuned"]
 
 
-def test_a_folder_a_model_and_a_file_are_found(two: list[Path]) -> None:
+def test_a_folder_a_model_and_a_file_are_found(two):
     (row,) = judged(*two).rows
     assert (row["arm"], row["against"], row["task"]) == ("tuned", "base", "own")
     assert (row["gained"], row["lost"], row["n"]) == (3, 1, 6)
@@ -36,12 +36,12 @@ def test_a_folder_a_model_and_a_file_are_found(two: list[Path]) -> None:
     assert again["against"] == "model" and again["p"] == row["p"]
 
 
-def test_a_folder_of_several_models_is_all_of_them(two: list[Path]) -> None:
+def test_a_folder_of_several_models_is_all_of_them(two):
     found = judged(two[0].parent)
     assert found.content["baseline"] == "base/model" and len(found.rows) == 1
 
 
-def test_runs_that_were_evaluated_too_are_judged_by_their_logs(two: list[Path]) -> None:
+def test_runs_that_were_evaluated_too_are_judged_by_their_logs(two):
     for at, place in enumerate(two):
         history = [{"step": 1, "eval_loss": 2.0 - at}]
         (place / "trainer_state.json").write_text(json.dumps({"log_history": history}))
@@ -50,7 +50,7 @@ def test_runs_that_were_evaluated_too_are_judged_by_their_logs(two: list[Path]) 
     assert len(judged(*(one / "model" for one in two)).rows) == 1
 
 
-def test_models_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_models_of_one_name_are_told_apart_by_their_paths(tmp_path):
     for name in ("a", "b"):
         write_scores(tmp_path / name / "model", [1, 0])
     places = [tmp_path / name / "model" for name in ("a", "b")]
@@ -58,7 +58,7 @@ def test_models_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> Non
     assert found == [str(one) for one in places]
 
 
-def test_the_latest_of_two_dates_counts_and_that_is_said(two: list[Path]) -> None:
+def test_the_latest_of_two_dates_counts_and_that_is_said(two):
     later = "2026-01-03T00-00-00.000001"
     write(two[1] / "model", [sample(at, 1) for at in range(6)], date=later)
     found = judged(*two)
@@ -67,7 +67,7 @@ def test_the_latest_of_two_dates_counts_and_that_is_said(two: list[Path]) -> Non
     assert said in found.content["remarks"]
 
 
-def test_filters_are_metrics_of_their_own(tmp_path: Path) -> None:
+def test_filters_are_metrics_of_their_own(tmp_path):
     for name in ("a", "b"):
         rows = [
             sample(at, float(at % 2 == (way == "strict")), "exact_match", filter=way)
@@ -81,9 +81,7 @@ def test_filters_are_metrics_of_their_own(tmp_path: Path) -> None:
         judged(tmp_path / "a", tmp_path / "b", metric="f1")
 
 
-def test_of_several_filters_one_is_compared_whatever_their_order_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_of_several_filters_one_is_compared_whatever_their_order_and_that_is_said(tmp_path):
     said = "compared by exact_match,loose, and not by exact_match,strict (--metric): own"
     for number, order in enumerate((("strict", "loose"), ("loose", "strict"))):
         for name in ("a", "b"):
@@ -101,7 +99,7 @@ def test_of_several_filters_one_is_compared_whatever_their_order_and_that_is_sai
     assert not any("compared by" in one for one in named.content["remarks"])
 
 
-def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
+def test_less_is_better_where_the_results_say_so(tmp_path):
     for name, score in (("a", 0.5), ("b", 0.25)):
         rows = [sample(at, score + at / 100 + (at % 3) / 1000, "off") for at in range(9)]
         rows = [{**one, "off": one["off"] * (1 + (name == "b") / 7)} for one in rows]
@@ -113,7 +111,7 @@ def test_less_is_better_where_the_results_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
+def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path):
     from tests.evaluation.candidate import candidate, tokenizer
     from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE
     from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
@@ -162,7 +160,7 @@ def test_what_an_evaluation_of_ours_keeps_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_task_of_ours_that_scores_no_question_is_named(tmp_path: Path) -> None:
+def test_a_task_of_ours_that_scores_no_question_is_named(tmp_path):
     from tests.evaluation.candidate import candidate, tokenizer
     from tests.evaluation.lm_eval_tasks.own_tasks import CHOICE, READ
     from tests.evaluation.lm_eval_tasks.own_tasks import write as write_task
@@ -186,7 +184,7 @@ def test_a_task_of_ours_that_scores_no_question_is_named(tmp_path: Path) -> None
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_what_lm_eval_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lm_eval_writes_is_read(tmp_path, monkeypatch):
     """Two tiny models, through lm-eval itself, its --log_samples and its --output_path."""
     from lm_eval.loggers import EvaluationTracker
     from lm_eval.models.huggingface import HFLM
@@ -289,7 +287,7 @@ BAD: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 @pytest.mark.parametrize("said", BAD)
-def test_what_does_not_compare_is_one_line(said: str, two: list[Path]) -> None:
+def test_what_does_not_compare_is_one_line(said, two):
     (path,) = two[1].rglob("*.jsonl")
     change(path, BAD[said])
     assert said.format(path=path) in refusal(judged, *two)
@@ -301,7 +299,7 @@ PLACES = ("doc", "arguments", "filtered_resps", "resps", "target", "metrics", "f
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_odd_values_are_read_or_are_one_line(place: str, odd: Any, two: list[Path]) -> None:
+def test_odd_values_are_read_or_are_one_line(place, odd, two):
     (path,) = two[1].rglob("*.jsonl")
     change(path, in_row(**{place: odd}))
     try:
@@ -310,7 +308,7 @@ def test_odd_values_are_read_or_are_one_line(place: str, odd: Any, two: list[Pat
         assert "\n" not in str(told)
 
 
-def test_what_was_allowed_is_counted(two: list[Path]) -> None:
+def test_what_was_allowed_is_counted(two):
     (path,) = two[1].rglob("*.jsonl")
     change(path, in_row(arguments=other_arguments("arg_0", "Say it again.")))
     change(path, lambda lines: lines[:-1])
@@ -325,7 +323,7 @@ def test_what_was_allowed_is_counted(two: list[Path]) -> None:
     refuses("its right answer is another", judged, *two, allow=["prompts", "questions", "tasks"])
 
 
-def test_samples_of_different_tasks_are_one_line(two: list[Path], tmp_path: Path) -> None:
+def test_samples_of_different_tasks_are_one_line(two, tmp_path):
     write_scores(tmp_path / "other", [1, 0], "another")
     with pytest.raises(UserError, match="no task was asked of all: base has own; other has anot"):
         judged(two[0], tmp_path / "other")
@@ -346,11 +344,11 @@ def test_samples_of_different_tasks_are_one_line(two: list[Path], tmp_path: Path
         ({"confidence": 2.0}, "--confidence is 2; expected one between 0.5 and 1"),
     ],
 )
-def test_an_option_that_means_nothing_is_one_line(given: Any, said: str, two: list[Path]) -> None:
+def test_an_option_that_means_nothing_is_one_line(given, said, two):
     assert said in refusal(judged, *two, **given)
 
 
-def test_paths_that_do_not_belong_together_are_one_line(two: list[Path], tmp_path: Path) -> None:
+def test_paths_that_do_not_belong_together_are_one_line(two, tmp_path):
     (tmp_path / "empty").mkdir()
     refuses("holds no answers of an evaluation, and others do", judged, two[0], tmp_path / "empty")
     refuses("holds the answers of one model; name two or more", judged, two[0])

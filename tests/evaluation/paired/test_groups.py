@@ -42,16 +42,14 @@ def remarks(found: PairedEvaluations) -> str:
     return "\n".join(found.content["remarks"])
 
 
-def test_groups_are_judged_over_all_their_tasks(places: list[Path]) -> None:
+def test_groups_are_judged_over_all_their_tasks(places):
     found = layerlab.judge(places)
     assert groups_of(found) == {"g": 41, "top": 63}
     assert "groups left out" not in remarks(found)
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_groups_with_other_tasks_in_one_model_are_left_out(
-    places: list[Path], turned: bool
-) -> None:
+def test_groups_with_other_tasks_in_one_model_are_left_out(places, turned):
     describe(places[1], {**GROUPS, "top": ["g", "c", "d"]})
     found = layerlab.judge(places[::-1] if turned else places)
     assert groups_of(found) == {"g": 41}
@@ -59,7 +57,7 @@ def test_groups_with_other_tasks_in_one_model_are_left_out(
     assert said in found.content["remarks"]
 
 
-def test_groups_with_a_task_that_nobody_answered_are_left_out(places: list[Path]) -> None:
+def test_groups_with_a_task_that_nobody_answered_are_left_out(places):
     for place in places:
         describe(place, {**GROUPS, "g": ["a", "nosuch"]})
     found = layerlab.judge(places)
@@ -68,7 +66,7 @@ def test_groups_with_a_task_that_nobody_answered_are_left_out(places: list[Path]
     assert f"groups left out, {said}" in found.content["remarks"]
 
 
-def test_answers_that_are_gone_in_all_folders_are_missed(places: list[Path]) -> None:
+def test_answers_that_are_gone_in_all_folders_are_missed(places):
     for place in places:
         (place / f"samples_b_{DATE}.jsonl").unlink()
     with pytest.raises(UserError, match=r"base holds no answers to b, of which the results there"):
@@ -84,7 +82,7 @@ def test_answers_that_are_gone_in_all_folders_are_missed(places: list[Path]) -> 
     assert [row["task"] for row in layerlab.judge(files).rows] == ["a"]
 
 
-def test_groups_with_scores_that_are_no_shares_are_left_out(places: list[Path]) -> None:
+def test_groups_with_scores_that_are_no_shares_are_left_out(places):
     for at, place in enumerate(places):
         write_scores(place, [n + at / (n + 2) for n in range(21)], "b")
     found = layerlab.judge(places)
@@ -93,7 +91,7 @@ def test_groups_with_scores_that_are_no_shares_are_left_out(places: list[Path]) 
     assert said in found.content["remarks"]
 
 
-def test_groups_with_a_task_that_scores_no_question_are_left_out(places: list[Path]) -> None:
+def test_groups_with_a_task_that_scores_no_question_are_left_out(places):
     for place in places:
         rows = [sample(n, 0, metric="bleu") for n in range(21)]
         write(place, [{**one, "metrics": ["bleu"], "bleu": ["said", "right"]} for one in rows], "b")
@@ -103,6 +101,6 @@ def test_groups_with_a_task_that_scores_no_question_are_left_out(places: list[Pa
     assert said in found.content["remarks"]
 
 
-def test_a_direction_of_no_metric_is_refused(places: list[Path]) -> None:
+def test_a_direction_of_no_metric_is_refused(places):
     with pytest.raises(UserError, match=r"--metric is '=lower', which names nothing; expected NAM"):
         layerlab.judge(places, metric="=lower")

@@ -35,7 +35,7 @@ def beside(folder: Path, **told: Any) -> Path:
         *('{"higher_is_better": {"own": 1}}', '{"results": []}', '{"n-samples": {"own": 4}}'),
     ],
 )
-def test_results_that_cannot_be_read_turn_no_direction_round(tmp_path: Path, content: str) -> None:
+def test_results_that_cannot_be_read_turn_no_direction_round(tmp_path, content):
     for name in ("a", "b"):
         write_scores(tmp_path / name, [0.5, 0.25, 0.125], metric="off")
         path = beside(tmp_path / name, higher_is_better={"off": False})
@@ -47,7 +47,7 @@ def test_results_that_cannot_be_read_turn_no_direction_round(tmp_path: Path, con
         judged(tmp_path / "a", tmp_path / "b")
 
 
-def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> None:
+def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path):
     places = [tmp_path / name for name in ("a", "b")]
     for at, place in enumerate(places):
         write_scores(place, [n % 3 + at + n * at / 100 for n in range(20)], metric="off")
@@ -75,9 +75,7 @@ def test_what_is_better_is_told_or_known_and_never_guessed(tmp_path: Path) -> No
         ("ppl", "perplexity", "better"),
     ],
 )
-def test_a_perplexity_of_each_question_is_better_the_lower_it_is(
-    tmp_path: Path, metric: str, way: str | None, verdict: str
-) -> None:
+def test_a_perplexity_of_each_question_is_better_the_lower_it_is(tmp_path, metric, way, verdict):
     places = [tmp_path / name for name in ("a", "b")]
     for at, place in enumerate(places):
         write_scores(place, [2 + 7 * at + n * (1 + at) / 50 for n in range(20)], metric=metric)
@@ -88,7 +86,7 @@ def test_a_perplexity_of_each_question_is_better_the_lower_it_is(
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_log_likelihood_that_is_called_a_perplexity_is_one(tmp_path: Path, told: bool) -> None:
+def test_a_log_likelihood_that_is_called_a_perplexity_is_one(tmp_path, told):
     """As lm-eval keeps LAMBADA."""
     places = [tmp_path / name for name in ("a", "b")]
     for at, place in enumerate(places):
@@ -99,7 +97,7 @@ def test_a_log_likelihood_that_is_called_a_perplexity_is_one(tmp_path: Path, tol
     assert judged(*places, metric="perplexity=lower").rows[0]["verdict"] == "worse"
 
 
-def test_the_directions_of_lm_eval_are_known() -> None:
+def test_the_directions_of_lm_eval_are_known():
     import lm_eval.api.metrics  # noqa: F401  (it fills the registry)
     from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
 
@@ -134,9 +132,7 @@ AGREED = {
 
 
 @pytest.mark.parametrize("said", CONTRADICTED)
-def test_answers_that_contradict_the_results_beside_them_are_refused(
-    tmp_path: Path, said: str
-) -> None:
+def test_answers_that_contradict_the_results_beside_them_are_refused(tmp_path, said):
     metric, told = CONTRADICTED[said]
     for name in ("a", "b"):
         write_scores(tmp_path / name, [1, 0, 0, 0], metric=metric)
@@ -148,9 +144,7 @@ def test_answers_that_contradict_the_results_beside_them_are_refused(
 
 
 @pytest.mark.parametrize("told", AGREED.values(), ids=[*AGREED])
-def test_answers_that_may_well_be_those_of_the_results_are_judged(
-    tmp_path: Path, told: dict[str, Any]
-) -> None:
+def test_answers_that_may_well_be_those_of_the_results_are_judged(tmp_path, told):
     for name in ("a", "b"):
         write_scores(tmp_path / name, [1, 0, 0, 0])
     beside(tmp_path / "b", **told)
@@ -179,9 +173,7 @@ def dated(folder: Path, settings: list[Any]) -> Path:
         ),
     ],
 )
-def test_answers_of_two_models_in_one_folder_are_refused(
-    other: Any, name: str, tmp_path: Path
-) -> None:
+def test_answers_of_two_models_in_one_folder_are_refused(other, name, tmp_path):
     """lm-eval calls it by `pretrained`, whatever the revision is, and tasks would be mixed."""
     one = {"pretrained": "m", "revision": "step1"}
     base = dated(tmp_path / "base", [one, one])
@@ -189,7 +181,7 @@ def test_answers_of_two_models_in_one_folder_are_refused(
     refuses(rf"mixed holds answers of two models: {name}", judged, base, mixed)
 
 
-def test_where_and_how_it_was_asked_is_no_other_model(tmp_path: Path) -> None:
+def test_where_and_how_it_was_asked_is_no_other_model(tmp_path):
     one = {"pretrained": "m", "device": "cpu"}
     base = dated(tmp_path / "base", [one, "pretrained=m,device=cuda,batch_size=8"])
     again = dated(tmp_path / "again", [one, {**one, "max_length": 99}])
@@ -199,7 +191,7 @@ def test_where_and_how_it_was_asked_is_no_other_model(tmp_path: Path) -> None:
     assert not any(one.startswith("base was asked") for one in told)
 
 
-def test_what_lm_eval_could_not_find_out_is_no_other_model(tmp_path: Path) -> None:
+def test_what_lm_eval_could_not_find_out_is_no_other_model(tmp_path):
     """Without a network it knows no commit; a dtype that is left out may be the same."""
     places = [dated(tmp_path / name, [{"pretrained": "m"}] * 2) for name in ("base", "again")]
     first, second = sorted(places[1].glob("results_*.json"))

@@ -42,16 +42,14 @@ def judged(*folders: Path, **given: Any) -> list[str]:
         ({"configs": {"metric_list": [{"metric": "acc", "ignore_case": True}]}}, "metric_list is "),
     ],
 )
-def test_answers_that_were_marked_otherwise_are_refused(
-    tmp_path: Path, other: dict[str, Any], said: str
-) -> None:
+def test_answers_that_were_marked_otherwise_are_refused(tmp_path, other, said):
     base, tuned = model(tmp_path / "base"), model(tmp_path / "tuned", **other)
     refuses(f"were not marked in the same way: {said}", judged, base, tuned)
     told = judged(base, tuned, allow=["marks"])
     assert any(one.startswith("answers that were marked with other") for one in told)
 
 
-def test_what_is_not_told_and_addresses_in_memory_are_no_other_marks(tmp_path: Path) -> None:
+def test_what_is_not_told_and_addresses_in_memory_are_no_other_marks(tmp_path):
     base, bare = model(tmp_path / "base"), model(tmp_path / "bare", versions=None)
     moved = [{"metric": "acc", "f": "<function f at 0x5a>"}]
     tuned = model(tmp_path / "tuned", configs={"metric_list": moved, "filter_list": None})
@@ -59,7 +57,7 @@ def test_what_is_not_told_and_addresses_in_memory_are_no_other_marks(tmp_path: P
         assert not any("marked" in one for one in judged(base, other))
 
 
-def test_settings_of_models_are_named_but_for_their_own(tmp_path: Path) -> None:
+def test_settings_of_models_are_named_but_for_their_own(tmp_path):
     base = model(tmp_path / "base", max_length=512, model_sha="a")
     tuned = model(tmp_path / "tuned", max_length=24, model_sha="b")
     told = judged(base, tuned)
@@ -72,7 +70,7 @@ def test_settings_of_models_are_named_but_for_their_own(tmp_path: Path) -> None:
     assert not any("settings" in one for one in judged(base, model(tmp_path / "plain")))
 
 
-def test_answers_that_are_older_than_their_results_are_refused(tmp_path: Path) -> None:
+def test_answers_that_are_older_than_their_results_are_refused(tmp_path):
     base, tuned = model(tmp_path / "base"), model(tmp_path / "tuned")
     newer = tuned / "results_2027-02-03T04-05-06.000000.json"
     newer.write_text(json.dumps({"n-samples": {"another": {"effective": 8}}}))

@@ -27,7 +27,7 @@ def answers(both: int, gained: int, lost: int, neither: int) -> tuple[np.ndarray
 @pytest.mark.parametrize(
     "counts", [(3, 8, 0, 7), (50, 27, 10, 133), (5, 4, 4, 0), (9000, 812, 517, 3713), (1, 1, 0, 1)]
 )
-def test_right_or_wrong_is_mcnemars_exact_test(counts: tuple[int, int, int, int]) -> None:
+def test_right_or_wrong_is_mcnemars_exact_test(counts):
     both, gained, lost, neither = counts
     found = compare_questions(*answers(*counts))
     expected = mcnemar([[both, gained], [lost, neither]], exact=True).pvalue
@@ -35,7 +35,7 @@ def test_right_or_wrong_is_mcnemars_exact_test(counts: tuple[int, int, int, int]
     assert (found.gained, found.lost, found.n) == (gained, lost, sum(counts))
 
 
-def test_a_difference_that_an_unpaired_test_misses() -> None:
+def test_a_difference_that_an_unpaired_test_misses():
     """220 questions: p = 0.080 unpaired, 0.008 paired.
 
     The three numbers are those of pull request 3868 of EleutherAI/lm-evaluation-harness, which
@@ -51,12 +51,12 @@ def test_a_difference_that_an_unpaired_test_misses() -> None:
     assert found.p is not None and round(found.p, 3) == 0.008
 
 
-def test_no_question_that_flipped_is_no_evidence() -> None:
+def test_no_question_that_flipped_is_no_evidence():
     found = compare_questions(*answers(5, 0, 0, 5))
     assert found.p == 1 and found.difference == 0 and found.found.interval is not None
 
 
-def test_clusters_change_sides_together() -> None:
+def test_clusters_change_sides_together():
     """Against scipy's test of all 2^n signs."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 9, 60)
@@ -73,7 +73,7 @@ def test_clusters_change_sides_together() -> None:
 
 
 @pytest.mark.parametrize("sums", [[2, 2, -1, 0, 3], [5], [0, 0], [1, -1], [4, 4, 4, -3, -3, 1]])
-def test_signs_are_counted_one_by_one(sums: list[int]) -> None:
+def test_signs_are_counted_one_by_one(sums):
     reach = [
         abs(sum(sign * one for sign, one in zip(signs, sums, strict=True)))
         for signs in product((-1, 1), repeat=len(sums))
@@ -82,11 +82,11 @@ def test_signs_are_counted_one_by_one(sums: list[int]) -> None:
     assert sign_test(sums) == pytest.approx(expected)
 
 
-def test_a_tiny_p_is_told() -> None:
+def test_a_tiny_p_is_told():
     assert sign_test([1] * 400) == pytest.approx(2.0**-399)
 
 
-def test_scores_between_are_a_paired_t_test() -> None:
+def test_scores_between_are_a_paired_t_test():
     rng = np.random.default_rng(1)
     ours, theirs = rng.random((2, 40))
     found = compare_questions(ours, theirs)
@@ -97,7 +97,7 @@ def test_scores_between_are_a_paired_t_test() -> None:
     assert found.gained is None and found.test == "paired t-test"
 
 
-def test_clusters_of_one_size_have_the_errors_of_statsmodels() -> None:
+def test_clusters_of_one_size_have_the_errors_of_statsmodels():
     rng = np.random.default_rng(2)
     groups = np.repeat(np.arange(12), 7)
     ours = rng.random(84) + 0.3 * rng.random(12)[groups]
@@ -112,7 +112,7 @@ def test_clusters_of_one_size_have_the_errors_of_statsmodels() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3, 4, 5], [40, 1, 1, 2, 3, 1], [3, 9]])
-def test_clusters_of_any_size_have_the_errors_of_the_whole_matrices(sizes: list[int]) -> None:
+def test_clusters_of_any_size_have_the_errors_of_the_whole_matrices(sizes):
     """As the source has them for any regression: (I - H)^-1/2 of each cluster, and its traces."""
     rng = np.random.default_rng(3)
     groups = np.repeat(np.arange(len(sizes)), sizes)
@@ -132,7 +132,7 @@ def test_clusters_of_any_size_have_the_errors_of_the_whole_matrices(sizes: list[
     assert found.freedom == pytest.approx(np.trace(products) ** 2 / (products**2).sum())
 
 
-def test_copies_of_questions_tell_no_more() -> None:
+def test_copies_of_questions_tell_no_more():
     """Ten copies of each, as clusters: the same p, and by themselves a far smaller one."""
     ours, theirs = answers(10, 9, 3, 10)
     copies = np.repeat(np.arange(len(ours)), 10)
@@ -143,7 +143,7 @@ def test_copies_of_questions_tell_no_more() -> None:
     assert found.p is not None and alone.p is not None and found.p < alone.p / 100
 
 
-def test_tasks_stand_for_others() -> None:
+def test_tasks_stand_for_others():
     ours, theirs = [0.5, 0.6, 0.7, 0.4], [0.4, 0.55, 0.71, 0.3]
     found = compare_tasks(ours, theirs, 100)
     assert found.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
@@ -152,7 +152,7 @@ def test_tasks_stand_for_others() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("gained", "lost"), [(0.1, 0.1), (0.02, 0.02), (0.2, 0.05)])
-def test_intervals_hold_the_truth(gained: float, lost: float) -> None:
+def test_intervals_hold_the_truth(gained, lost):
     """At least 93.5 % of 95 % intervals over 100 questions, of 4,000: 4 errors below nominal."""
     rng = np.random.default_rng(3)
     table = rng.multinomial(100, [gained, lost, 1 - gained - lost], 4000)
@@ -164,7 +164,7 @@ def test_intervals_hold_the_truth(gained: float, lost: float) -> None:
 
 
 @pytest.mark.full
-def test_models_that_are_alike_are_rarely_told_apart() -> None:
+def test_models_that_are_alike_are_rarely_told_apart():
     """Clusters of five with answers that hang together: 5 % by clusters, far more without."""
     rng = np.random.default_rng(4)
     groups = np.repeat(np.arange(40), 5)
@@ -182,9 +182,7 @@ def test_models_that_are_alike_are_rarely_told_apart() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("n", "flips"), [(50, 0.2), (300, 0.1), (1000, 0.2)])
 @pytest.mark.parametrize("comparisons", [1, 60])
-def test_what_can_be_detected_is_found_as_often_as_is_said(
-    n: int, flips: float, comparisons: int
-) -> None:
+def test_what_can_be_detected_is_found_as_often_as_is_said(n, flips, comparisons):
     """The larger end, which is told, is found by the exact test in 80 % of 2,000 at least."""
     level = Level(comparisons=comparisons)
     half = round(n * flips / 2)

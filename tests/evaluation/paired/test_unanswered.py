@@ -31,7 +31,7 @@ def evaluate(place: Path, text: str, context: int = 512, *, broken: bool = False
 
 
 @pytest.mark.full
-def test_what_does_not_fit_into_a_context_does_not_count(tmp_path: Path) -> None:
+def test_what_does_not_fit_into_a_context_does_not_count(tmp_path):
     text = CHOICE.replace("Which number comes after {{number}}?", LONG)
     wide = evaluate(tmp_path / "wide", text)
     narrow = evaluate(tmp_path / "narrow", text, 64)
@@ -48,7 +48,7 @@ def test_what_does_not_fit_into_a_context_does_not_count(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_task_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+def test_a_task_of_which_nothing_fits_is_refused(tmp_path):
     text = CHOICE.replace("Which", "{{ 'and so on ' * 40 }}Which")
     places = [evaluate(tmp_path / "wide", text), evaluate(tmp_path / "narrow", text, 64)]
     said = "no question of own was asked of both: 12 do not fit into the context of narrow"
@@ -58,7 +58,7 @@ def test_a_task_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("text", [CHOICE, LAST, WRITTEN])
-def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path, text):
     places = [evaluate(tmp_path / "sound", text), evaluate(tmp_path / "lost", text, broken=True)]
     said = "lost has no answer to own: its logits are NaN or infinite at all 12 questions"
     with pytest.raises(UserError, match=said):
@@ -66,7 +66,7 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path, text: st
 
 
 @pytest.mark.full
-def test_shorter_answers_for_want_of_context_are_said(tmp_path: Path) -> None:
+def test_shorter_answers_for_want_of_context_are_said(tmp_path):
     text = WRITTEN.replace("max_gen_toks: 6", "max_gen_toks: 40")
     places = [evaluate(tmp_path / "wide", text), evaluate(tmp_path / "narrow", text, 64)]
     assert (
@@ -76,7 +76,7 @@ def test_shorter_answers_for_want_of_context_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nan", "-inf"])
-def test_questions_of_lm_eval_without_a_number_are_counted(tmp_path: Path, kind: str) -> None:
+def test_questions_of_lm_eval_without_a_number_are_counted(tmp_path, kind):
     for name in ("base", "tuned"):
         rows = [sample(at, at % 2) for at in range(8)]
         for row in rows[1:4] if name == "tuned" else ():

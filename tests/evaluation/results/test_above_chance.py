@@ -30,7 +30,7 @@ def judged(*counts: tuple[str, str, int, int]) -> tuple[list[dict[str, Any]], li
     return rows, subjects
 
 
-def test_tests_of_a_table_are_corrected_together() -> None:
+def test_tests_of_a_table_are_corrected_together():
     counts = [("boolq", "all", 60, 90), ("ax-b", "all", 40, 80), ("piqa", "all", 28, 40)]
     rows, _ = judged(*counts)
     raw = [binomtest(right, n, 0.5, alternative="greater").pvalue for *_, right, n in counts]
@@ -40,14 +40,14 @@ def test_tests_of_a_table_are_corrected_together() -> None:
     assert [row["guessing"]["above"] for row in rows] == list(whole[0]) == [True, False, True]
 
 
-def test_an_accuracy_that_is_above_chance_by_itself_may_not_be_among_many() -> None:
+def test_an_accuracy_that_is_above_chance_by_itself_may_not_be_among_many():
     alone, _ = judged(("boolq", "all", 32, 50))
     assert alone[0]["guessing"]["above"] and 0.025 < alone[0]["guessing"]["p"] < 0.05
     among, _ = judged(("boolq", "all", 32, 50), ("ax-b", "all", 25, 50))
     assert not among[0]["guessing"]["above"]
 
 
-def test_what_has_no_chance_level_or_is_no_share_is_not_tested() -> None:
+def test_what_has_no_chance_level_or_is_no_share_is_not_tested():
     rows = benchmark_rows([record("xsum", "all", [0.3, 0.2], chance=None)])
     judge_guessing(rows, [], [])
     assert "guessing" not in rows[0]
@@ -59,7 +59,7 @@ def test_what_has_no_chance_level_or_is_no_share_is_not_tested() -> None:
     assert "guessing" not in rows[0]
 
 
-def test_both_accuracies_of_a_task_are_tested_and_no_other_metric() -> None:
+def test_both_accuracies_of_a_task_are_tested_and_no_other_metric():
     measured = [
         {"metric": "acc", "value": 0.5},
         {"metric": "acc_norm", "value": 0.9},
@@ -75,7 +75,7 @@ def test_both_accuracies_of_a_task_are_tested_and_no_other_metric() -> None:
     assert list_tested(content, "b", above=False) == []
 
 
-def test_a_tie_of_k_options_counts_as_one_in_k() -> None:
+def test_a_tie_of_k_options_counts_as_one_in_k():
     """With all of ten questions right and eight of them ties of two, guessing does as well."""
     scores = answers(10, 10)
     ties = {"score": {str(place): 0.5 for place in range(8)}}
@@ -97,7 +97,7 @@ def test_a_tie_of_k_options_counts_as_one_in_k() -> None:
     )
 
 
-def test_part_of_a_right_answer_is_none() -> None:
+def test_part_of_a_right_answer_is_none():
     """Thirds add up to a number in between, and p is that of the number below it."""
     thirds = {"score": {str(place): 1 / 3 for place in range(4)}}
     one = record(
@@ -112,7 +112,7 @@ def test_part_of_a_right_answer_is_none() -> None:
     assert rows[0]["guessing"]["p"] == pytest.approx(1 - 0.5**10)  # P(X >= 1)
 
 
-def test_the_terminal_names_them() -> None:
+def test_the_terminal_names_them():
     rows, subjects = judged(("boolq", "all", 5, 10), ("piqa", "all", 40, 40))
     arm = {"arm": "a", "parameters": 1, "context": 8, "precision": "", "dtype": "float32"}
     content = {

@@ -58,7 +58,7 @@ def law() -> list[dict[str, Any]]:
     ]
 
 
-def test_lawbench_by_level_and_kind_and_without_what_is_approximate(law: Any) -> None:
+def test_lawbench_by_level_and_kind_and_without_what_is_approximate(law):
     whole, without = benchmark_rows(law)
     assert whole["score"] == pytest.approx(sum(range(20)) / 400)
     assert whole["formula"].startswith("(2 M + 10 U + 8 A) / 20")
@@ -74,13 +74,13 @@ def test_lawbench_by_level_and_kind_and_without_what_is_approximate(law: Any) ->
     assert joined == pytest.approx(whole["score"])
 
 
-def test_fewer_subjects_are_named_as_missing(law: Any) -> None:
+def test_fewer_subjects_are_named_as_missing(law):
     row, _ = benchmark_rows(law[:3])
     assert row["formula"].startswith("mean of 3 of 20 tasks; not run: 2-2")
     assert len(row["missing"]) == 17
 
 
-def test_a_benchmark_is_lost_where_all_that_could_be_asked_is() -> None:
+def test_a_benchmark_is_lost_where_all_that_could_be_asked_is():
     long = vars(Shots(unfit=1))
     rows = [
         record("financeiq", "actuary_fin_math", [0.0], shots=long),
@@ -100,7 +100,7 @@ def test_a_benchmark_is_lost_where_all_that_could_be_asked_is() -> None:
     assert not part["lost"] and len(unsound_remarks([part])) == 1
 
 
-def test_examples_and_abstentions_are_pooled_over_questions() -> None:
+def test_examples_and_abstentions_are_pooled_over_questions():
     few = vars(Shots(asked=5, mean=1.0, least=0, shortened=1, unfit=2))
     rows = [
         record("financeiq", "actuary_fin_math", [0.0], shots=few, abstained=1.0),
@@ -112,7 +112,7 @@ def test_examples_and_abstentions_are_pooled_over_questions() -> None:
     assert row["score"] == 0.5 and row["chance"] == 0.25
 
 
-def test_the_general_average_is_of_eleven() -> None:
+def test_the_general_average_is_of_eleven():
     rows = []
     for name, one in BENCHMARKS.items():
         rows += [record(name, part.name, [0.25, 0.75]) for part in one.subjects]
@@ -124,7 +124,7 @@ def test_the_general_average_is_of_eleven() -> None:
     }
 
 
-def test_a_full_table_of_the_source_has_our_average_too() -> None:
+def test_a_full_table_of_the_source_has_our_average_too():
     rows = []
     for name, one in BENCHMARKS.items():
         rows += [record(name, part.name, [0.25, 0.75]) for part in one.subjects]
@@ -140,7 +140,7 @@ def test_a_full_table_of_the_source_has_our_average_too() -> None:
     assert yunshan["cells"][AVERAGE] == 31.75
 
 
-def test_without_finite_logits_nothing_stands_beside_what_was_published() -> None:
+def test_without_finite_logits_nothing_stands_beside_what_was_published():
     parts = find_benchmark("lawbench").subjects
     rows = [
         record("lawbench", part.name, [0.0], chance=None, unsound=1, lost=True) for part in parts
@@ -151,7 +151,7 @@ def test_without_finite_logits_nothing_stands_beside_what_was_published() -> Non
     assert not [row for row in found if row["from"] == OURS]
 
 
-def test_forgetting_is_what_the_general_mean_lost() -> None:
+def test_forgetting_is_what_the_general_mean_lost():
     general = [one for one in BENCHMARKS.values() if one.group in GROUPS]
     ours = [
         record(one.name, part.name, [0.0, 1.0, 0.0]) for one in general for part in one.subjects
@@ -165,7 +165,7 @@ def test_forgetting_is_what_the_general_mean_lost() -> None:
     assert rows["BoolQ"]["n"] == 3
 
 
-def test_another_scoring_is_told() -> None:
+def test_another_scoring_is_told():
     ours, theirs = [record("boolq", "all", [1.0])], [record("boolq", "all", [1.0], scoring="gen")]
     assert differing(ours, theirs) == [
         "asked differently: BoolQ: scored by choice_ll here, by gen there"
@@ -183,7 +183,7 @@ def test_another_scoring_is_told() -> None:
         ),
     ],
 )
-def test_other_prompts_are_told(changes: dict[str, Any], said: str) -> None:
+def test_other_prompts_are_told(changes, said):
     ours = [record("boolq", "all", [1.0])]
     theirs = [{**ours[0], **changes}]
     assert differing(ours, theirs) == [said]
@@ -191,7 +191,7 @@ def test_other_prompts_are_told(changes: dict[str, Any], said: str) -> None:
     assert differing(ours, ours) == []
 
 
-def test_an_earlier_run_of_others() -> None:
+def test_an_earlier_run_of_others():
     ours = [record("boolq", "all", [1.0, 0.0])]
     earlier = {"arms": [{"arm": "x"}, {"arm": "y"}], "subjects": []}
     assert refusal(differences, earlier, [{"arm": "a"}], ours) == (

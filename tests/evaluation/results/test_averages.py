@@ -27,7 +27,7 @@ def named(benchmark: str, value: float = 0.5, n: int = 10) -> dict[str, Mean]:
 
 @SOME
 @given(st.lists(MEANS, min_size=1, max_size=8))
-def test_macro_is_the_plain_mean_and_its_error(means: list[Mean]) -> None:
+def test_macro_is_the_plain_mean_and_its_error(means):
     parts = {str(place): mean for place, mean in enumerate(means)}
     found = macro(parts, list(parts))
     k = len(means)
@@ -40,9 +40,7 @@ def test_macro_is_the_plain_mean_and_its_error(means: list[Mean]) -> None:
 
 @SOME
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=34, max_size=34))
-def test_weighted_by_questions_is_the_share_of_all_questions(
-    counts: list[tuple[int, int]],
-) -> None:
+def test_weighted_by_questions_is_the_share_of_all_questions(counts):
     counts = [(min(right, n), n) for right, n in counts]
     names = [one.name for one in find_benchmark("fineval").subjects]
     parts = {name: Mean(right / n, None, n) for name, (right, n) in zip(names, counts, strict=True)}
@@ -57,7 +55,7 @@ def test_weighted_by_questions_is_the_share_of_all_questions(
 @pytest.mark.full
 @SOME
 @given(st.lists(MEANS, min_size=20, max_size=20))
-def test_lawbench_is_the_mean_of_twenty_by_levels_too(means: list[Mean]) -> None:
+def test_lawbench_is_the_mean_of_twenty_by_levels_too(means):
     subjects = find_benchmark("lawbench").subjects
     parts = {one.name: mean for one, mean in zip(subjects, means, strict=True)}
     found = official("lawbench", parts)
@@ -71,7 +69,7 @@ def test_lawbench_is_the_mean_of_twenty_by_levels_too(means: list[Mean]) -> None
     assert found.formula == "(2 M + 10 U + 8 A) / 20 = mean of 20 tasks"
 
 
-def test_lawbench_without_the_approximate_task() -> None:
+def test_lawbench_without_the_approximate_task():
     parts = named("lawbench", 0.4) | {"2-1": Mean(1.0, 0.0, 10)}
     found = official("lawbench", parts, without=("2-1",))
     assert found.mean.value == pytest.approx(0.4)
@@ -80,7 +78,7 @@ def test_lawbench_without_the_approximate_task() -> None:
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_what_was_not_run_is_named(name: str) -> None:
+def test_what_was_not_run_is_named(name):
     parts = named(name)
     whole = official(name, parts)
     assert whole.official and whole.parts == len(parts) and "not run" not in whole.formula
@@ -93,7 +91,7 @@ def test_what_was_not_run_is_named(name: str) -> None:
     assert math.isnan(nothing.mean.value) and nothing.parts == 0
 
 
-def test_the_questions_of_fineval_are_those_that_the_source_weighs(data: object) -> None:
+def test_the_questions_of_fineval_are_those_that_the_source_weighs(data):
     from layerlab.evaluation.benchmarks.readers import read_rows
 
     fineval = find_benchmark("fineval")
@@ -103,7 +101,7 @@ def test_the_questions_of_fineval_are_those_that_the_source_weighs(data: object)
     assert counts == FINEVAL
 
 
-def test_groups_of_the_general_benchmarks() -> None:
+def test_groups_of_the_general_benchmarks():
     parts = {name: Mean(0.1 * place, 0.1, 10) for place, name in enumerate(BENCHMARKS)}
     found = group_means(parts)
     assert list(found) == [*GROUPS, "general"]

@@ -24,13 +24,13 @@ def piqa(tmp_path, monkeypatch):
     return written
 
 
-def test_files_without_anything_odd_have_no_remark(piqa) -> None:
+def test_files_without_anything_odd_have_no_remark(piqa):
     piqa(("So", "Not so"), ("So", "not so"))
     assert remarks([find_benchmark("piqa")], complete=False) == []
 
 
 @pytest.mark.full
-def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> None:
+def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa):
     folder = piqa(*[("So", "Not so")] * 40)
     line = (
         "PIQA: its split valid has 40 questions here, and 1,838 as published; the score is of "
@@ -52,7 +52,7 @@ def test_a_file_that_lacks_rows_is_told_unless_a_limit_asks_for_fewer(piqa) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if one.rows])
-def test_the_published_files_have_as_many_rows_as_are_declared(name: str) -> None:
+def test_the_published_files_have_as_many_rows_as_are_declared(name):
     one = BENCHMARKS[name]
     if not is_here(one):
         pytest.skip(f"{one.title} is not here")
@@ -62,7 +62,7 @@ def test_the_published_files_have_as_many_rows_as_are_declared(name: str) -> Non
 @pytest.mark.parametrize(
     ("count", "more"), [(1, ""), (2, "; so is 1 more"), (3, "; so are 2 more")]
 )
-def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) -> None:
+def test_the_first_is_named_and_the_others_counted(piqa, count, more):
     piqa(("So", "Not so"), *[("So", "So")] * count)
     (said,) = remarks([find_benchmark("piqa")], complete=False)
     assert said == (
@@ -71,7 +71,7 @@ def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) 
     )
 
 
-def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
+def test_an_empty_option_has_a_line_of_its_own(piqa):
     piqa(("So", ""), ("So", "So"), (" ", "So"))
     assert remarks([find_benchmark("piqa")], complete=False) == [
         "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
@@ -80,7 +80,7 @@ def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
     ]
 
 
-def test_an_evaluation_repeats_it_below_its_scores(piqa) -> None:
+def test_an_evaluation_repeats_it_below_its_scores(piqa):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     folder = piqa(("So", "Not so"), ("So", "So"))
     found = layerlab.evaluate(

@@ -39,9 +39,7 @@ FOREIGN: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_is_no_evaluation_is_left_alone(
-    name: str, content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_is_no_evaluation_is_left_alone(name, content, tmp_path):
     names, said = FOREIGN[name]
     write(tmp_path, *names)
     for refused in (list_earlier_tables, EvaluationResult(content).save):
@@ -52,9 +50,7 @@ def test_what_is_no_evaluation_is_left_alone(
     assert {(tmp_path / one).read_text() for one in names} == {"mine"}
 
 
-def test_what_an_evaluation_leaves_may_be_written_into(
-    content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_an_evaluation_leaves_may_be_written_into(content, tmp_path):
     assert list_earlier_tables(tmp_path / "new") == list_earlier_tables(tmp_path) == []
     write(tmp_path, f"leaves/{TASK}.json", f"samples/{TASK}.jsonl", "leaves/.x.0a1b2c3d.partial")
     write(tmp_path, ".results.json.0a1b2c3d.partial")
@@ -66,7 +62,7 @@ def test_what_an_evaluation_leaves_may_be_written_into(
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / "tables/mine.csv").read_text()
 
 
-def test_a_table_that_was_added_is_not_replaced(content: dict[str, Any], tmp_path: Path) -> None:
+def test_a_table_that_was_added_is_not_replaced(content, tmp_path):
     EvaluationResult(content).save(tmp_path)
     write(tmp_path, "tables/compared.csv")
     with pytest.raises(UserError, match=r"other than an evaluation: tables/compared.csv"):
@@ -83,18 +79,14 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_results_are_those_of_an_evaluation(
-    change: str, content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_results_are_those_of_an_evaluation(change, content, tmp_path):
     EvaluationResult(content).save(tmp_path)
     file = tmp_path / "results.json"
     file.write_text(json.dumps(CHANGES[change](json.loads(file.read_text()))))
     refuses(r"other than an evaluation: results.json; name a new", list_earlier_tables, tmp_path)
 
 
-def test_tables_are_known_wherever_writing_is_cut_off(
-    content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_are_known_wherever_writing_is_cut_off(content, tmp_path, monkeypatch):
     """An evaluation that was stopped while it wrote may be written again, to the same end."""
     from layerlab.evaluation.results import result
 

@@ -1,7 +1,6 @@
 """What can be asked, whether it is here, and what is wrong with it."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,7 +10,7 @@ from layerlab.evaluation.results.listing import list_benchmarks, render_listing
 from tests.evaluation.written import boolq
 
 
-def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path):
     boolq(tmp_path, "true")
     (tmp_path / "piqa").mkdir()
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK half")
@@ -31,7 +30,7 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 120])
-def test_no_benchmark_and_no_heading_is_broken(width: int, tmp_path: Path) -> None:
+def test_no_benchmark_and_no_heading_is_broken(width, tmp_path):
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(render_listing(list_benchmarks(tmp_path), width))
     said = console.export_text()
@@ -41,9 +40,7 @@ def test_no_benchmark_and_no_heading_is_broken(width: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])
-def test_the_address_of_every_benchmark_is_whole_on_a_line_of_its_own(
-    width: int, tmp_path: Path
-) -> None:
+def test_the_address_of_every_benchmark_is_whole_on_a_line_of_its_own(width, tmp_path):
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(render_listing(list_benchmarks(tmp_path), width))
     lines = [line.rstrip() for line in console.export_text().splitlines()]

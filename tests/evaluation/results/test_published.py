@@ -8,7 +8,7 @@ CELLS = [(number, model) for number, table in tables().items() for model in tabl
 SLIPS = {(slip.table, slip.model): slip for slip in slips()}
 
 
-def test_thirty_six_averages_and_five_slips() -> None:
+def test_thirty_six_averages_and_five_slips():
     assert len(CELLS) == 36
     assert set(SLIPS) == {
         (5, "Baichuan2-7B"),
@@ -20,7 +20,7 @@ def test_thirty_six_averages_and_five_slips() -> None:
 
 
 @pytest.mark.parametrize(("number", "model"), CELLS)
-def test_the_average_follows_from_the_cells(number: int, model: str) -> None:
+def test_the_average_follows_from_the_cells(number, model):
     table = tables()[number]
     value = table.recompute_average(model).mean.value
     slip = SLIPS.get((number, model))
@@ -34,7 +34,7 @@ def test_the_average_follows_from_the_cells(number: int, model: str) -> None:
     assert slip.kind == ("rounding" if explained else "beyond rounding")
 
 
-def test_columns_are_what_is_run_here() -> None:
+def test_columns_are_what_is_run_here():
     for number, table in tables().items():
         assert len(table.columns) == len(table.parts) == len(set(table.parts))
         assert all(len(row) == len(table.parts) + 1 for row in table.rows.values())
@@ -51,7 +51,7 @@ def test_columns_are_what_is_run_here() -> None:
     assert tuple(LAWBENCH) == tables()[10].parts
 
 
-def test_tables_of_a_benchmark() -> None:
+def test_tables_of_a_benchmark():
     assert [table.number for table in find_tables("lawbench")] == [10]
     assert [table.number for table in find_tables("ax-b")] == [5, 6]
     assert find_tables("actuary_fin_math") == ()

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from layerlab.errors import UserError
-from layerlab.evaluation.results.result import EvaluationResult
 
 pytest.importorskip("lm_eval")
 
@@ -19,7 +18,7 @@ __all__ = ["folder", "shelf", "whole"]
 
 
 @pytest.mark.full
-def test_the_score_is_the_mean_of_the_official_averages(whole: EvaluationResult) -> None:
+def test_the_score_is_the_mean_of_the_official_averages(whole):
     content = {
         **whole.content,
         "subjects": [{**one, "ties": {}} for one in whole.content["subjects"]],
@@ -32,7 +31,7 @@ def test_the_score_is_the_mean_of_the_official_averages(whole: EvaluationResult)
 
 
 @pytest.mark.full
-def test_a_tie_of_two_options_counts_a_half(whole: EvaluationResult) -> None:
+def test_a_tie_of_two_options_counts_a_half(whole):
     subjects = [one for one in whole.content["subjects"] if one["benchmark"] == "boolq"]
     (one,) = subjects
     ties = {"score": dict.fromkeys(one["scores"], 0.5)}
@@ -40,7 +39,7 @@ def test_a_tie_of_two_options_counts_a_half(whole: EvaluationResult) -> None:
     assert score_whole(content, "x", 1.0).score == 0.5
 
 
-def test_a_model_of_nan_has_no_score(whole: EvaluationResult) -> None:
+def test_a_model_of_nan_has_no_score(whole):
     lost = [{**one, "lost": True} for one in whole.content["subjects"]]
     with pytest.raises(UserError, match=r"has no score: logits of .* are NaN or infinite"):
         score_whole({**whole.content, "subjects": lost}, "x", 1.0)
@@ -69,13 +68,11 @@ def test_tasks_of_lm_eval_are_asked_in_what_more_is_better_of(folder: object, tm
         (",", "no task is named in"),
     ],
 )
-def test_what_there_is_not_is_told_with_what_is_near(name: str, said: str) -> None:
+def test_what_there_is_not_is_told_with_what_is_near(name, said):
     refuses(said, check_whole, name)
 
 
-def test_a_suite_of_which_a_part_is_not_here_is_refused(
-    shelf: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suite_of_which_a_part_is_not_here_is_refused(shelf, monkeypatch):
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert check_whole("boolq, financeiq") == ("boolq, financeiq", None)

@@ -2,7 +2,6 @@
 
 import json
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def content() -> dict[str, Any]:
     }
 
 
-def test_what_is_shown(content: dict[str, Any]) -> None:
+def test_what_is_shown(content):
     said = EvaluationResult(content).summary(90, subjects=True)
     assert "a: 12,345 parameters, context endless, float32; percent +- standard error" in said
     assert "66.67 +- 33.33" in said and "25.00" in said
@@ -43,7 +42,7 @@ def test_what_is_shown(content: dict[str, Any]) -> None:
     assert EvaluationResult(content).summary(200) == str(EvaluationResult(content).summary(200))
 
 
-def test_a_model_without_a_finite_logit_has_no_score(content: dict[str, Any]) -> None:
+def test_a_model_without_a_finite_logit_has_no_score(content):
     rows = [{**one, "lost": True, "unsound": one["n"]} for one in content["subjects"]]
     benchmarks = benchmark_rows(rows)
     lost = {**content, "subjects": rows, "benchmarks": benchmarks, "groups": group_rows(benchmarks)}
@@ -60,12 +59,12 @@ def test_a_model_without_a_finite_logit_has_no_score(content: dict[str, Any]) ->
     assert EvaluationResult(content).score("boolq") == pytest.approx(2 / 3)
 
 
-def test_hostile_names_are_text(content: dict[str, Any]) -> None:
+def test_hostile_names_are_text(content):
     said = EvaluationResult(content).summary(120, subjects=True)
     assert "[b]All[/b]" in said and "\x1b" not in said
 
 
-def test_tables(content: dict[str, Any]) -> None:
+def test_tables(content):
     found = EvaluationResult(content)
     assert found.frame("subjects").score.tolist() == [pytest.approx(2 / 3)]
     assert "scores" not in found.frame("subjects") and "shots_asked" in found.frame("subjects")
@@ -76,12 +75,12 @@ def test_tables(content: dict[str, Any]) -> None:
     assert refusal(found.score, "mmlu") == "'mmlu' was not asked; asked were boolq"
 
 
-def test_numbers_survive_the_file(content: dict[str, Any], tmp_path: Path) -> None:
+def test_numbers_survive_the_file(content, tmp_path):
     assert EvaluationResult(content).save(tmp_path / "new").folder == tmp_path / "new"
     assert load_result(tmp_path / "new").content == content
 
 
-def test_no_table_of_an_earlier_run_is_left(content: dict[str, Any], tmp_path: Path) -> None:
+def test_no_table_of_an_earlier_run_is_left(content, tmp_path):
     compared = [{"arm": "a", "against": "b", "title": "BoolQ", "difference": 0.5}]
     EvaluationResult({**content, "compared": compared}).save(tmp_path)
     assert (tmp_path / "tables" / "compared.csv").is_file()
@@ -99,7 +98,7 @@ def test_no_table_of_an_earlier_run_is_left(content: dict[str, Any], tmp_path: P
         (json.dumps({"runs": []}), " holds no scores of layerlab evaluate; give"),
     ],
 )
-def test_a_file_of_something_else(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_of_something_else(tmp_path, text, said):
     path = tmp_path / "results.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -107,7 +106,7 @@ def test_a_file_of_something_else(tmp_path: Path, text: str | None, said: str) -
     assert said in caught and str(path) in caught
 
 
-def test_a_bar_counts_questions() -> None:
+def test_a_bar_counts_questions():
     drawn = StringIO()
     with EvaluationBar(10, Console(file=drawn, force_terminal=True, width=120)) as bar:
         bar.begin("a", 4)
@@ -124,7 +123,7 @@ def test_a_bar_counts_questions() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_published_tables_keep_their_columns(content: dict[str, Any], width: int) -> None:
+def test_published_tables_keep_their_columns(content, width):
     rows = [record("financeiq", "CPA", [1.0, 0.0])]
     beside = published_rows(["a" * 40], [{**rows[0], "arm": "a" * 40}], [], [])
     lines = EvaluationResult({**content, "published": beside}).summary(width).splitlines()
@@ -138,7 +137,7 @@ def test_published_tables_keep_their_columns(content: dict[str, Any], width: int
     assert max(map(len, lines[start:])) <= width
 
 
-def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> None:
+def test_a_forged_result_is_refused(content, tmp_path):
     EvaluationResult(content).save(tmp_path)
     file = tmp_path / RESULTS
     whole = json.loads(file.read_text("utf-8"))
@@ -161,9 +160,7 @@ def test_a_forged_result_is_refused(content: dict[str, Any], tmp_path: Path) -> 
         ({"benchmarks": [{"arm": "a", "benchmark": "b", "score": float("nan")}]}, "score is nan"),
     ],
 )
-def test_a_result_is_read_by_what_it_holds(
-    change: dict[str, Any], said: str, content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_result_is_read_by_what_it_holds(change, said, content, tmp_path):
     file = tmp_path / RESULTS
     file.write_text(json.dumps(seal(content)), "utf-8")
     assert load_result(file).score("boolq", "a") == pytest.approx(2 / 3)

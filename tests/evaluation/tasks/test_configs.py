@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
-from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.metrics.matthews import matthews
 from layerlab.evaluation.tasks.configs import export_tasks, group_config, task_configs, ways
 from layerlab.evaluation.tasks.docs import COLUMNS, splits
@@ -29,7 +28,7 @@ WAYS = [(one, way) for one in BENCHMARKS.values() for way in ("", *ways(one))]
 
 
 @pytest.mark.parametrize(("benchmark", "way"), WAYS, ids=lambda one: getattr(one, "name", one))
-def test_the_files_say_what_layerlab_asks(benchmark: Benchmark, way: str) -> None:
+def test_the_files_say_what_layerlab_asks(benchmark, way):
     """A group of files changes its tasks as the dicts are changed."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -42,7 +41,7 @@ def test_the_files_say_what_layerlab_asks(benchmark: Benchmark, way: str) -> Non
         assert {**leaf, **changes} == config
 
 
-def test_every_benchmark_is_a_group_of_its_leaves() -> None:
+def test_every_benchmark_is_a_group_of_its_leaves():
     manager = managed()
     for benchmark, way in WAYS:
         assert group_config(benchmark, way)["group"] in manager.all_groups
@@ -53,7 +52,7 @@ def test_every_benchmark_is_a_group_of_its_leaves() -> None:
 
 
 @pytest.mark.full
-def test_tasks_are_written_over_tasks_only(tmp_path: Path) -> None:
+def test_tasks_are_written_over_tasks_only(tmp_path):
     export_tasks(tmp_path / "tasks")
     assert export_tasks(tmp_path / "tasks") == tmp_path / "tasks"
     (tmp_path / "own").mkdir()
@@ -115,7 +114,7 @@ def every_financeiq(folder: Path, answers: str = "ABC") -> None:
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_financeiq_runs_through_plain_lm_eval(engine: Any, folder: Path) -> None:
+def test_financeiq_runs_through_plain_lm_eval(engine, folder):
     every_financeiq(folder)
     found = run(engine, "layerlab_financeiq")
     leaves = [find_benchmark("financeiq").leaf(one) for one in find_benchmark("financeiq").subjects]
@@ -135,7 +134,7 @@ def test_financeiq_runs_through_plain_lm_eval(engine: Any, folder: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_boolq_runs_through_plain_lm_eval_twice_alike(engine: Any, folder: Path) -> None:
+def test_boolq_runs_through_plain_lm_eval_twice_alike(engine, folder):
     boolq(folder, *["true", "false"] * 3)
     once, again = run(engine, "layerlab_boolq"), run(engine, "layerlab_boolq")
     assert once["results"] == again["results"]
@@ -149,7 +148,7 @@ def test_boolq_runs_through_plain_lm_eval_twice_alike(engine: Any, folder: Path)
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_whole_texts_are_asked_for_by_the_metadata(engine: Any, folder: Path) -> None:
+def test_whole_texts_are_asked_for_by_the_metadata(engine, folder):
     boolq(folder, "true", "false")
     found = run(engine, "layerlab_boolq_all", {"scoring": "mean_nll"})
     (sample, _) = found["samples"]["layerlab_boolq_all"]
@@ -158,7 +157,7 @@ def test_whole_texts_are_asked_for_by_the_metadata(engine: Any, folder: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_benchmark_without_examples_shows_none_whoever_asks(engine: Any, folder: Path) -> None:
+def test_a_benchmark_without_examples_shows_none_whoever_asks(engine, folder):
     boolq(folder, "true", "false")
     found = run(engine, "layerlab_boolq_all", num_fewshot=1)
     assert found["n-shot"] == {"layerlab_boolq_all": 0}
@@ -167,7 +166,7 @@ def test_a_benchmark_without_examples_shows_none_whoever_asks(engine: Any, folde
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ax_b_gives_a_correlation_beside_its_accuracy(engine: Any, folder: Path) -> None:
+def test_ax_b_gives_a_correlation_beside_its_accuracy(engine, folder):
     labels = ["entailment", "not_entailment"] * 3
     rows = [
         {"label": label, "sentence1": f"A{place}.", "sentence2": "B."}
@@ -188,7 +187,7 @@ def test_ax_b_gives_a_correlation_beside_its_accuracy(engine: Any, folder: Path)
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_financeiq_is_answered_in_words(engine: Any, folder: Path) -> None:
+def test_financeiq_is_answered_in_words(engine, folder):
     every_financeiq(folder, "AB")
     found = run(engine, "layerlab_financeiq_gen", limit=1, gen_kwargs="max_gen_toks=4")
     assert set(found["groups"]["layerlab_financeiq_gen"]) >= {"score,none", "abstained,none"}
@@ -202,7 +201,7 @@ def test_financeiq_is_answered_in_words(engine: Any, folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_fineval_reasons_as_its_examples_do(engine: Any, folder: Path) -> None:
+def test_fineval_reasons_as_its_examples_do(engine, folder):
     for subject in find_benchmark("fineval").subjects:
         exam(folder, "fineval", subject.file, "A")
     found = run(engine, "layerlab_fineval_cot", gen_kwargs="max_gen_toks=4")
@@ -233,9 +232,7 @@ def test_fineval_reasons_as_its_examples_do(engine: Any, folder: Path) -> None:
         ),
     ],
 )
-def test_free_answers_are_marked(
-    engine: Any, folder: Path, name: str, path: str, row: dict[str, Any], metrics: set[str]
-) -> None:
+def test_free_answers_are_marked(engine, folder, name, path, row, metrics):
     lines(folder / path, row)
     found = run(engine, name, gen_kwargs="max_gen_toks=4")["results"][name]
     assert {metric for metric in metrics if 0 <= found[f"{metric},none"] <= 1} == metrics
@@ -243,7 +240,7 @@ def test_free_answers_are_marked(
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
-def test_lcsts_is_marked_over_words_of_jieba(engine: Any, folder: Path) -> None:
+def test_lcsts_is_marked_over_words_of_jieba(engine, folder):
     pytest.importorskip("jieba")
     (folder / "lcsts").mkdir()
     (folder / "lcsts/test.src.txt").write_text("央行今日宣布下调存款准备金率。\n", "utf-8")
@@ -254,11 +251,11 @@ def test_lcsts_is_marked_over_words_of_jieba(engine: Any, folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_missing_data_reach_the_user_as_one_line(engine: Any, folder: Path) -> None:
+def test_missing_data_reach_the_user_as_one_line(engine, folder):
     refuses("FinanceIQ is not here: expected", run, engine, "layerlab_financeiq")
 
 
-def test_a_document_is_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
+def test_a_document_is_the_same_wherever_the_data_lie(tmp_path):
     found = []
     for name in ("here", "there"):
         exam(tmp_path / name, "ceval", "law")
@@ -270,7 +267,7 @@ def test_a_document_is_the_same_wherever_the_data_lie(tmp_path: Path) -> None:
     assert [one["letters"] for one in found[0]["test"]] == list("ABCD")
 
 
-def test_explanations_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+def test_explanations_that_are_not_there_are_one_line(tmp_path):
     assert refusal(splits, "mmlu", "anatomy", Manner(cot=True), tmp_path) == (
         "the examples of MMLU come without explanations; leave --cot out, or name C-Eval or FinEval"
     )

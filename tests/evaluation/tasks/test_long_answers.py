@@ -112,13 +112,13 @@ def takes_the_square(read: Callable[[str], Any], make: Callable[[int], str], len
     ],
     ids=["months", "articles", "entities", "letter", "value"],
 )
-def test_what_took_the_square_of_the_time_takes_none(read: Any, make: Any) -> None:
+def test_what_took_the_square_of_the_time_takes_none(read, make):
     assert not takes_the_square(read, make, LENGTH)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", READERS)
-def test_no_answer_takes_long(name: str) -> None:
+def test_no_answer_takes_long(name):
     read = READERS[name]
     if "jieba" in name or name == "rouge":
         pytest.importorskip("jieba")
@@ -131,14 +131,14 @@ def test_no_answer_takes_long(name: str) -> None:
     assert slow == []
 
 
-def test_blanks_of_any_number_part_an_answer_as_one_does() -> None:
+def test_blanks_of_any_number_part_an_answer_as_one_does():
     for one, many in ((" ", " \t  "), ("\n", " \n\n ")):
         for text in ("答案是{}B", "A{}and{}B", "not{}A,{}so B", "A{}person", "the answer{}is{}C"):
             few, much = (extract_letter(text.replace("{}", blank), "ABC") for blank in (one, many))
             assert few == much
 
 
-def test_entities_are_the_last_that_are_not_said_to_be_absent() -> None:
+def test_entities_are_the_last_that_are_not_said_to_be_absent():
     text = "受害人:甲 乙\n受害人:\t丙\u3000丁\n受害人：无 受害人:未提及"
     assert ENTITIES(text) == {"受害人": "丙\u3000丁"}
     assert ENTITIES("受害人:甲 受害人:乙乙") == {"受害人": "乙乙"}
@@ -147,12 +147,12 @@ def test_entities_are_the_last_that_are_not_said_to_be_absent() -> None:
 
 
 @pytest.mark.full
-def test_longer_runs_are_cut_and_shorter_ones_are_not() -> None:
+def test_longer_runs_are_cut_and_shorter_ones_are_not():
     pytest.importorskip("jieba")
     text = "人民法院" * (RUN // 4)
     assert JIEBA(text) == ["人民法院"] * (RUN // 4)
     assert "".join(JIEBA(text * 3 + "。" + text)) == text * 3 + "。" + text
 
 
-def test_the_shorter_text_has_the_bits() -> None:
+def test_the_shorter_text_has_the_bits():
     assert common_subsequence("ab" * 50, "ba") == common_subsequence("ba", "ab" * 50) == 2

@@ -4,7 +4,6 @@ import pytest
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.items import Item
-from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.tasks.prompts import Manner, TaskPrompt, build_prompt
 
 FOUR = Item(
@@ -28,14 +27,14 @@ def asked(
 
 
 @pytest.mark.parametrize(("name", "subject"), [("ceval", "注册会计师"), ("fineval", "会计")])
-def test_ceval_and_fineval_ask_as_an_exam_of_china(name: str, subject: str) -> None:
+def test_ceval_and_fineval_ask_as_an_exam_of_china(name, subject):
     found = asked(name)
     assert found.header == f"以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n"
     assert found.text == "几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案："
     assert (found.choices, found.target) == (tuple("ABCD"), "B")
 
 
-def test_ceval_reasons_step_by_step_before_it_answers() -> None:
+def test_ceval_reasons_step_by_step_before_it_answers():
     found = asked("ceval", manner=Manner(scoring="gen", cot=True))
     assert found.text.endswith("D. 四\n答案：让我们一步一步思考，\n")
     assert found.target == "1. 一加一。\n所以答案是B。"
@@ -44,14 +43,14 @@ def test_ceval_reasons_step_by_step_before_it_answers() -> None:
 @pytest.mark.parametrize(
     ("name", "subject"), [("cmmlu", "农学"), ("financeiq", "注册会计师（CPA）")]
 )
-def test_cmmlu_and_financeiq_ask_for_the_option_alone(name: str, subject: str) -> None:
+def test_cmmlu_and_financeiq_ask_for_the_option_alone(name, subject):
     found = asked(name)
     assert found.header == f"以下是关于{subject}的单项选择题，请直接给出正确答案的选项。\n\n"
     assert found.text == "题目：几？\nA. 一\nB. 二\nC. 三\nD. 四\n答案是："
     assert (found.choices, found.target) == (tuple("ABCD"), "B")
 
 
-def test_mmlu_asks_in_english_with_a_blank_before_the_answer() -> None:
+def test_mmlu_asks_in_english_with_a_blank_before_the_answer():
     found = asked("mmlu", subject="high_school_physics")
     assert found.header == (
         "The following are multiple choice questions (with answers) about high school physics.\n\n"
@@ -75,7 +74,7 @@ def test_mmlu_asks_in_english_with_a_blank_before_the_answer() -> None:
         ),
     ],
 )
-def test_agieval_names_its_letters(subject: str, text: str, choices: tuple[str, ...]) -> None:
+def test_agieval_names_its_letters(subject, text, choices):
     question = Item(location="x", text="几？", passage="p", options=("(A)一", "(B)二"), right=(0,))
     found = asked("agieval", question, subject=subject)
     assert (found.header, found.text, found.choices) == ("", text, choices)
@@ -85,7 +84,7 @@ def test_agieval_names_its_letters(subject: str, text: str, choices: tuple[str, 
     ("subject", "text"),
     [("gaokao_mathcloze", "问题：几？\n答案："), ("math", "Q: 几？\nA: The answer is")],
 )
-def test_agieval_asks_for_a_value_where_there_are_no_options(subject: str, text: str) -> None:
+def test_agieval_asks_for_a_value_where_there_are_no_options(subject, text):
     found = asked("agieval", Item(location="x", text="几？", reply="2"), subject=subject)
     assert (found.text, found.choices, found.target.strip()) == (text, (), "2")
 
@@ -102,14 +101,12 @@ def test_agieval_asks_for_a_value_where_there_are_no_options(subject: str, text:
         ("csl", ("摘要：p", "摘要：p\n关键词：q")),
     ],
 )
-def test_whole_texts_are_compared_as_opencompass_writes_them(
-    name: str, texts: tuple[str, ...]
-) -> None:
+def test_whole_texts_are_compared_as_opencompass_writes_them(name, texts):
     found = asked(name, TWO, WHOLE)
     assert (found.header, found.text, found.choices) == ("", "", texts)
 
 
-def test_a_sentiment_is_a_word_not_a_letter() -> None:
+def test_a_sentiment_is_a_word_not_a_letter():
     question = Item(location="x", text="好", options=("消极", "积极"), right=(1,))
     assert asked("eprstmt", question).text == '内容： "好"。情绪分类：'
     assert asked("eprstmt", question).choices == ("消极。", "积极。")
@@ -126,7 +123,7 @@ def test_a_sentiment_is_a_word_not_a_letter() -> None:
         ("lcsts", "阅读以下文章，并给出简短的摘要：q\n摘要如下："),
     ],
 )
-def test_summaries_are_asked_for(name: str, text: str) -> None:
+def test_summaries_are_asked_for(name, text):
     found = asked(name, Item(location="x", text="q", reply="r"))
     assert (found.text, found.choices, found.target.strip()) == (text, (), "r")
 
@@ -135,7 +132,7 @@ ASKED = [one for one in BENCHMARKS.values() if one.scorings[0] == "choice_ll"]
 
 
 @pytest.mark.parametrize("benchmark", ASKED, ids=lambda one: one.name)
-def test_a_right_choice_is_the_target_and_no_blank_stands_twice(benchmark: Benchmark) -> None:
+def test_a_right_choice_is_the_target_and_no_blank_stands_twice(benchmark):
     count = benchmark.options or 4
     for right in range(count):
         options = tuple(f"o{place}" for place in range(count))

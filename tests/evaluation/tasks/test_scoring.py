@@ -20,7 +20,7 @@ number = st.floats(-100, 0)
 
 
 @given(st.lists(number, min_size=2, max_size=5), st.integers(0, 4))
-def test_the_likeliest_choice_is_right_or_wrong(likelihoods: list[float], right: int) -> None:
+def test_the_likeliest_choice_is_right_or_wrong(likelihoods, right):
     place = likeliest(likelihoods)
     assert likelihoods[place] == max(likelihoods)
     assert likelihoods.index(max(likelihoods)) == place
@@ -29,7 +29,7 @@ def test_the_likeliest_choice_is_right_or_wrong(likelihoods: list[float], right:
 
 
 @given(st.lists(number, min_size=2, max_size=5), st.integers(0, 4), st.integers(0, 4))
-def test_what_is_no_number_is_no_answer(likelihoods: list[float], right: int, strange: int) -> None:
+def test_what_is_no_number_is_no_answer(likelihoods, right, strange):
     likelihoods[strange % len(likelihoods)] = float("nan")
     assert by_likelihood(likelihoods, [right]) == 0.0
     assert by_likelihood(likelihoods, list(range(len(likelihoods)))) == 0.0
@@ -48,7 +48,7 @@ def test_what_is_no_number_is_no_answer(likelihoods: list[float], right: int, st
         *(("投资A股有风险", None), ("Because", None), ("B2B", None), ("AB", None)),
     ],
 )
-def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str | None) -> None:
+def test_a_written_answer_names_one_option_or_abstains(output, letter):
     assert extract_letter(output, "ABCD") == letter
 
 
@@ -75,12 +75,12 @@ def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str 
         *(("A. a person", "A"), ("A) person", "A"), ("A Person", "A"), ("B person", "B")),
     ],
 )
-def test_several_denied_ones_and_articles_are_no_choice(output: str, letter: str | None) -> None:
+def test_several_denied_ones_and_articles_are_no_choice(output, letter):
     assert extract_letter(output, "ABCD") == letter
 
 
 @given(st.sampled_from("ABCD"), st.sampled_from("ABCD"))
-def test_the_letter_that_is_denied_is_never_chosen(denied: str, meant: str) -> None:
+def test_the_letter_that_is_denied_is_never_chosen(denied, meant):
     for said in (
         "不选{}",
         "不应选{}",
@@ -97,7 +97,7 @@ def test_the_letter_that_is_denied_is_never_chosen(denied: str, meant: str) -> N
             assert extract_letter(f"{text}，选{meant}", "ABCD", reasoned=True) == meant
 
 
-def test_of_several_statements_the_last_counts_after_reasoning() -> None:
+def test_of_several_statements_the_last_counts_after_reasoning():
     output = "先看答案是A的情形，不成立。所以答案是C。"
     assert extract_letter(output, "ABCD") == "A"
     assert extract_letter(output, "ABCD", reasoned=True) == "C"
@@ -105,7 +105,7 @@ def test_of_several_statements_the_last_counts_after_reasoning() -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from("ABCD"))
-def test_whatever_is_written_is_marked_and_an_abstention_is_wrong(output: str, right: str) -> None:
+def test_whatever_is_written_is_marked_and_an_abstention_is_wrong(output, right):
     found = by_letter(output, "ABCD", right)
     assert set(found) == {"score", "abstained"}
     assert found["score"] in {0.0, 1.0} and found["abstained"] in {0.0, 1.0}
@@ -114,7 +114,7 @@ def test_whatever_is_written_is_marked_and_an_abstention_is_wrong(output: str, r
 
 
 @given(st.sampled_from("ABCD"))
-def test_the_right_letter_alone_is_right(letter: str) -> None:
+def test_the_right_letter_alone_is_right(letter):
     assert by_letter(letter, "ABCD", letter) == {"score": 1.0, "abstained": 0.0}
     wide = chr(ord(letter) + 0xFEE0)
     assert by_letter(f"{wide}．", "ABCD", letter)["score"] == 1.0
@@ -135,25 +135,23 @@ def test_the_right_letter_alone_is_right(letter: str) -> None:
         *(("", "2", 0.0), ("2\nsecond line 7", "2", 1.0), (r"\boxed{", "2", 0.0)),
     ],
 )
-def test_values_are_the_same_up_to_how_they_are_written(
-    output: str, reply: str, score: float
-) -> None:
+def test_values_are_the_same_up_to_how_they_are_written(output, reply, score):
     assert by_value(output, reply)["score"] == score
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
-def test_every_value_gets_a_mark(output: str, reply: str) -> None:
+def test_every_value_gets_a_mark(output, reply):
     found = by_value(output, reply)
     assert found["score"] in {0.0, 1.0} and found["abstained"] in {0.0, 1.0}
     assert not (found["score"] and found["abstained"])
 
 
-def test_a_summary_is_its_first_line() -> None:
+def test_a_summary_is_its_first_line():
     assert summary("\n  央行降准 \n\n阅读以下文章") == "央行降准"
     assert summary(" \n") == ""
 
 
-def test_what_rounds_to_the_same_number_is_as_likely() -> None:
+def test_what_rounds_to_the_same_number_is_as_likely():
     assert list_likeliest([-10.0, -10.0, -20.0]) == [0, 1]
     assert list_likeliest([-10.0, -10.04]) == [0]
     assert list_likeliest([-10.0, -10.04], unit=2**-8) == [0, 1]  # 11 / 256 apart

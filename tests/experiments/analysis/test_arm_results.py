@@ -29,7 +29,7 @@ def side(losses: Any, seeds: int = 4, blocks: Any = None, rates: Any = RATES) ->
 @pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
-def test_no_seed_judges_the_rate_that_it_chose(start: int) -> None:
+def test_no_seed_judges_the_rate_that_it_chose(start):
     table = np.random.default_rng(start).normal(3, 0.1, (3, 4))
     found = side(lambda rate, seed: float(table[RATES.index(rate), seed - 1]))
     assert set(found.values) == {2, 3, 4}
@@ -42,7 +42,7 @@ def test_no_seed_judges_the_rate_that_it_chose(start: int) -> None:
 @pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
-def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start: int) -> None:
+def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start):
     """Held against the best of an arm that has the seeds before alone."""
     rng = np.random.default_rng(start)
     table = np.round(rng.normal(3, 0.1, (3, 6)), 1)  # with ties
@@ -65,7 +65,7 @@ def test_rates_are_those_of_the_seeds_before_whatever_lacks_or_diverged(start: i
 
 
 @pytest.mark.full
-def test_many_seeds_have_their_rates_in_a_time_that_grows_as_they_do() -> None:
+def test_many_seeds_have_their_rates_in_a_time_that_grows_as_they_do():
     """Eight times as many seeds take less than twenty times as long, and not 64."""
     taken = []
     for seeds in (100, 800):
@@ -76,14 +76,14 @@ def test_many_seeds_have_their_rates_in_a_time_that_grows_as_they_do() -> None:
     assert taken[1] < 20 * taken[0]
 
 
-def test_one_rate_leaves_nothing_to_choose_and_one_seed_nobody_to_ask() -> None:
+def test_one_rate_leaves_nothing_to_choose_and_one_seed_nobody_to_ask():
     assert side(lambda rate, seed: 3.0 + seed, rates=[1e-3]).values == {
         seed: 3.0 + seed for seed in (1, 2, 3, 4)
     }
     assert side(lambda rate, seed: 3.0 + 100 * rate, seeds=1).values == {1: pytest.approx(3.1)}
 
 
-def test_a_half_of_the_text_is_judged_at_the_rate_that_the_other_half_chose() -> None:
+def test_a_half_of_the_text_is_judged_at_the_rate_that_the_other_half_chose():
     """The even blocks like one rate, the odd ones another: neither is chosen by those it judges."""
 
     def blocks(rate: float, seed: int) -> dict[str, list[float]]:
@@ -96,7 +96,7 @@ def test_a_half_of_the_text_is_judged_at_the_rate_that_the_other_half_chose() ->
     assert found.blocks[2].tolist() == [4.0] * 6
 
 
-def test_a_rate_that_diverged_before_is_not_chosen_and_one_that_diverges_now_counts() -> None:
+def test_a_rate_that_diverged_before_is_not_chosen_and_one_that_diverges_now_counts():
     def losses(rate: float, seed: int) -> float:
         return float("nan") if (rate, seed) == (RATES[0], 2) else 2.0 + 100 * rate
 
@@ -124,7 +124,7 @@ def of_both(ours: Any, theirs: Any) -> Any:
     return text_error({"a": ours, "b": theirs}, {"a": 1, "b": -1})
 
 
-def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks() -> None:
+def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks():
     error, freedom = of_both(*text_of(0.2, 1e-6))
     assert freedom == 63 and error == pytest.approx(0.2 / 8, rel=0.2)
     # Noise of single runs is the seeds' and not the text's.
@@ -133,7 +133,7 @@ def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks() -> None:
     assert of_both(bare, bare) is None
 
 
-def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all() -> None:
+def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all():
     given = recipe(learning_rates=RATES, seeds=[2, 1]).compare
     assert given is not None
     found = side(lambda rate, seed: 3.0, seeds=1, rates=RATES[:2])

@@ -63,7 +63,7 @@ def one(*claims: dict[str, Any], **given: Any) -> dict[str, Any]:
         ("no better", -0.05, "fails"),
     ],
 )
-def test_a_claim_of_two_arms_holds_or_fails(relation: str, by: float, verdict: str) -> None:
+def test_a_claim_of_two_arms_holds_or_fails(relation, by, verdict):
     found = one(claim(relation, arm="gpt2"), losses={"gpt2": moved(by)})
     assert found["verdict"] == verdict
     assert found["said"].startswith(f"{verdict}: gpt2 against llama: {by:+.4f} nats")
@@ -73,13 +73,13 @@ def test_a_claim_of_two_arms_holds_or_fails(relation: str, by: float, verdict: s
 
 
 @pytest.mark.parametrize("relation", ["better", "worse", "alike", "no better"])
-def test_what_the_seeds_cannot_tell_is_not_decided(relation: str) -> None:
+def test_what_the_seeds_cannot_tell_is_not_decided(relation):
     found = one(claim(relation, arm="gpt2"), losses={"gpt2": moved(-0.01, 100)})
     assert found["verdict"] == "not decided"
     assert found["said"].startswith("not decided at this budget: gpt2 against llama: -0.0100")
 
 
-def test_alike_is_two_one_sided_tests_and_so_an_interval_within_the_margin() -> None:
+def test_alike_is_two_one_sided_tests_and_so_an_interval_within_the_margin():
     losses = {"gpt2": moved(0.004, 4)}
     gaps = np.array([losses["gpt2"][seed] - BASE[seed] for seed in BASE])
     low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
@@ -93,7 +93,7 @@ def test_alike_is_two_one_sided_tests_and_so_an_interval_within_the_margin() -> 
         assert f"with a margin of {margin:g}" in found["said"]
 
 
-def test_an_order_needs_every_neighbour_and_fails_with_one_reversed() -> None:
+def test_an_order_needs_every_neighbour_and_fails_with_one_reversed():
     order = claim("order", arms=["history-1", ["gpt2", "history-3"], "llama"])
     right = {"history-1": moved(-0.3), "gpt2": moved(-0.1, 3), "history-3": moved(-0.2, 2)}
     found = one(order, losses=right)
@@ -119,7 +119,7 @@ def test_an_order_needs_every_neighbour_and_fails_with_one_reversed() -> None:
     assert "2 of 4 pairs surely as said" in unsure["said"]
 
 
-def test_arms_and_claims_are_corrected_together_so_that_a_pair_has_one_word() -> None:
+def test_arms_and_claims_are_corrected_together_so_that_a_pair_has_one_word():
     losses = {"gpt2": moved(-0.005, 2.2), "history-1": moved(0.0, 3), "history-3": moved(0.001, 9)}
     claims = [claim("better", arm=arm) for arm in ARMS[1:]]
     given = recipe(*ARMS, claims=claims, variance="own")
@@ -136,7 +136,7 @@ def test_arms_and_claims_are_corrected_together_so_that_a_pair_has_one_word() ->
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_pair_has_one_word_from_whichever_arm_it_is_told(turned: bool) -> None:
+def test_a_pair_has_one_word_from_whichever_arm_it_is_told(turned):
     names = ("gpt2", "llama") if turned else ("llama", "gpt2")
     order = claim("order", arms=list(names))
     losses = {"gpt2": moved(0.3, 3), "history-1": moved(0.01, 5), "history-3": moved(0.02, 4)}
@@ -155,9 +155,7 @@ def test_a_pair_has_one_word_from_whichever_arm_it_is_told(turned: bool) -> None
         pytest.param("no better", 1, marks=pytest.mark.full),
     ],
 )
-def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(
-    relation: str, spread: float
-) -> None:
+def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(relation, spread):
     """Beyond the margin is what has to be shown, not a difference from 0 (truth A1)."""
     rng, margin, draws = np.random.default_rng(0), 1.0, 200
     given = recipe(*ARMS[:2], claims=[claim(relation, arm="gpt2", margin=margin)])
@@ -172,7 +170,7 @@ def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(
     assert failed <= stats.binom.ppf(0.999, draws, 0.05)
 
 
-def test_pairs_follow_from_the_relation() -> None:
+def test_pairs_follow_from_the_relation():
     baselines = {"a": "base", "b": "other", "c": "base"}
 
     def named(**given: Any) -> list[tuple[str, str]]:
@@ -186,7 +184,7 @@ def test_pairs_follow_from_the_relation() -> None:
 
 
 @pytest.mark.parametrize("seeds", [3, 6])
-def test_an_arm_that_always_diverges_is_worse_where_an_exact_test_says_so(seeds: int) -> None:
+def test_an_arm_that_always_diverges_is_worse_where_an_exact_test_says_so(seeds):
     claims = [claim(each, arm="gpt2") for each in ("worse", "better", "alike", "no better")]
     given = recipe("llama", "gpt2", claims=claims, seeds=list(range(seeds)))
     found = [
@@ -204,7 +202,7 @@ def test_an_arm_that_always_diverges_is_worse_where_an_exact_test_says_so(seeds:
     }
 
 
-def test_nothing_one_seed_and_no_difference() -> None:
+def test_nothing_one_seed_and_no_difference():
     given = recipe(*ARMS, claims=[claim("better", arm="gpt2"), claim("alike", arm="gpt2")])
     nothing = compare_runs(given, []).content["claims"]
     assert {row["verdict"] for row in nothing} == {"not decided"}
@@ -223,9 +221,7 @@ def test_nothing_one_seed_and_no_difference() -> None:
 @pytest.mark.parametrize(
     ("counts", "verdict"), [((4, 4, 5), "holds"), ((0, 0, 0), "not decided"), (None, "not decided")]
 )
-def test_spikes_are_counted_where_a_monitor_heard_them(
-    counts: tuple[int, ...] | None, verdict: str
-) -> None:
+def test_spikes_are_counted_where_a_monitor_heard_them(counts, verdict):
     content = recipe(*ARMS, claims=[claim("worse", arm="gpt2", measure="spikes")]).model_dump()
     given = make_recipe({**content, "monitor": {"interval": 5 if counts else 0}})
     alarm = {"kind": "alarm", "update": 9, "measure": "loss", "text": "a spike", "value": 9.0}
@@ -256,23 +252,23 @@ def test_spikes_are_counted_where_a_monitor_heard_them(
         ({**claim("better", arm="gpt2"), "sauce": "x"}, "has no 'sauce'; did you mean 'source'"),
     ],
 )
-def test_a_claim_that_cannot_be_judged_is_refused(given: dict[str, Any], said: str) -> None:
+def test_a_claim_that_cannot_be_judged_is_refused(given, said):
     with pytest.raises(UserError, match=re.escape(said)):
         recipe(*ARMS, claims=[given])
 
 
-def test_an_arm_that_is_named_by_the_model_section_alone_is_known() -> None:
+def test_an_arm_that_is_named_by_the_model_section_alone_is_known():
     given = recipe({"set": {"train.batch_size": 8}}, "gpt2", claims=[claim("better", arm="llama")])
     assert given.compare is not None and given.compare.claims[0].names() == ("llama",)
 
 
-def test_claims_change_no_run() -> None:
+def test_claims_change_no_run():
     plain, judging = recipe(*ARMS), recipe(*ARMS, claims=[claim("better", arm="gpt2")])
     assert [run.name for run in runs(plain)] == [run.name for run in runs(judging)]
     assert plain.hash() == judging.hash()
 
 
-def test_they_stand_in_the_terminal_and_in_a_table() -> None:
+def test_they_stand_in_the_terminal_and_in_a_table():
     import io
 
     from rich.console import Console
@@ -294,7 +290,7 @@ def test_they_stand_in_the_terminal_and_in_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", list_packaged())
-def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name: str) -> None:
+def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name):
     given: TrainingRecipe = load_recipe(name)
     if given.compare is None:
         return

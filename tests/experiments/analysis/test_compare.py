@@ -5,7 +5,6 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ def losses(*given: dict[int, float | None]) -> dict[str, dict[int, float | None]
     return dict(zip(("llama", "gpt2"), given, strict=True))
 
 
-def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
+def test_a_comparison_says_how_much_how_sure_and_at_what_cost():
     found = compare_runs(recipe(), records(recipe(), losses(BASE, BETTER)))
     base, row = found.row("llama"), found.row("gpt2")
     oracle = stats.ttest_rel(list(BETTER.values()), list(BASE.values()))
@@ -51,7 +50,7 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     json.dumps(found.content, allow_nan=False)
 
 
-def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_mixed() -> None:
+def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_mixed():
     worse = compare_runs(recipe(), records(recipe(), losses(BETTER, BASE))).row("gpt2")
     assert worse["verdict"] == "worse" and worse["difference"] == pytest.approx(0.01, rel=0.01)
     mixed = {1: 2.99, 2: 3.32, 3: 3.10}
@@ -63,7 +62,7 @@ def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_
     assert f"an effect of {low:.4f} to {high:.4f} with" in row["said"]
 
 
-def test_what_is_read_from_folders_is_what_was_given(tmp_path: Path) -> None:
+def test_what_is_read_from_folders_is_what_was_given(tmp_path):
     given = records(recipe(), losses(BASE, {**BETTER, 3: None}))
     folders = [write(tmp_path, one) for one in given]
     assert compare_runs(recipe(), folders).content == compare_runs(recipe(), given).content
@@ -72,7 +71,7 @@ def test_what_is_read_from_folders_is_what_was_given(tmp_path: Path) -> None:
     assert compare_runs(recipe(), folders).row("llama")["missing"] == [1]
 
 
-def test_an_unfinished_comparison_says_that_it_is_not_final() -> None:
+def test_an_unfinished_comparison_says_that_it_is_not_final():
     found = compare_runs(recipe(), records(recipe(), losses(BASE, {1: 2.99, 2: 3.29, 3: None})))
     row = found.row("gpt2")
     assert row["n"] == 2 and row["missing"] == [3]
@@ -83,7 +82,7 @@ def test_an_unfinished_comparison_says_that_it_is_not_final() -> None:
     assert "no seed has finished for it and llama both" in none.row("gpt2")["said"]
 
 
-def test_one_seed_is_too_few_for_a_verdict() -> None:
+def test_one_seed_is_too_few_for_a_verdict():
     single = recipe(seeds=[1])
     row = compare_runs(single, records(single, losses(BASE, BETTER))).row("gpt2")
     assert row["verdict"] == "too few seeds" and row["difference"] == pytest.approx(-0.01)
@@ -92,7 +91,7 @@ def test_one_seed_is_too_few_for_a_verdict() -> None:
     assert "cannot say how much of that is chance" in row["said"]
 
 
-def test_a_diverged_run_is_named_and_not_dropped() -> None:
+def test_a_diverged_run_is_named_and_not_dropped():
     given = records(recipe(), losses(BASE, BETTER))
     index = next(i for i, one in enumerate(given) if (one.arm, one.seed) == ("gpt2", 2))
     broken = {**dict(given[index].result or {}), "nats": math.nan, "diverged": "NaN in layer 3"}
@@ -112,7 +111,7 @@ def test_a_diverged_run_is_named_and_not_dropped() -> None:
     json.dumps(found.content, allow_nan=False)
 
 
-def test_a_curve_has_a_gap_where_a_loss_is_not_finite() -> None:
+def test_a_curve_has_a_gap_where_a_loss_is_not_finite():
     first, *others = records(recipe(), losses(BASE, BETTER))
     lost = [
         {"kind": "train", "update": 31, "loss": math.inf},
@@ -125,7 +124,7 @@ def test_a_curve_has_a_gap_where_a_loss_is_not_finite() -> None:
     assert curve["evaluation"]["bits_per_byte"] == [2.5, 2.0, 1.5, None]
 
 
-def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
+def test_each_seed_is_judged_at_the_best_rate_of_those_before():
     swept = recipe(learning_rates=[1e-3, 3e-3, 1e-2], seeds=[1, 2, 3, 4])
     best, base = {"llama": 3e-3, "gpt2": 1e-2}, {**BASE, 4: 3.2}
     given = [
@@ -146,7 +145,7 @@ def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
     assert "this verdict is not final" in partial.row("gpt2")["said"]
 
 
-def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
+def test_a_rate_at_which_a_run_diverged_is_not_chosen():
     swept = recipe(learning_rates=[1e-3, 3e-3])
     given = [
         record(run, 2.0, diverged="loss of 99")
@@ -162,7 +161,7 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
     ] * 2
 
 
-def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
+def test_where_both_sides_diverged_no_run_counts_as_worse():
     given = [record(run, 2.0, diverged="loss of 99") for run in runs(recipe())]
     found = compare_runs(recipe(), given)
     assert found.row("gpt2")["verdict"] == "diverged"
@@ -170,7 +169,7 @@ def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
     assert told == [f"{one.name} diverged: loss of 99" for one in by_arm(given)]
 
 
-def test_two_seeds_are_told_what_they_cannot_say() -> None:
+def test_two_seeds_are_told_what_they_cannot_say():
     for seeds, expected in (([1, 2], True), ([1], False), ([1, 2, 3], False)):
         planned = recipe(seeds=seeds)
         found = compare_runs(planned, records(planned, losses(BASE, BETTER)))
@@ -182,7 +181,7 @@ def test_two_seeds_are_told_what_they_cannot_say() -> None:
         assert any(one.startswith("of three seeds") for one in remarks(content)) == expected
 
 
-def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:
+def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict():
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch_size": 2}}]
     plain, declared = recipe(*arms), recipe(*arms, allowed_differences=["train.batch_size"])
     with pytest.raises(UserError, match=r"train.batch_size is 4 in llama-s1"):
@@ -197,7 +196,7 @@ def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict(
     )
 
 
-def test_other_tokens_are_compared_by_the_byte() -> None:
+def test_other_tokens_are_compared_by_the_byte():
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 300}}]
     given = recipe(*arms, allowed_differences=["data.vocab_size"])
     found = compare_runs(given, records(given, losses(BASE, BETTER)))
@@ -206,7 +205,7 @@ def test_other_tokens_are_compared_by_the_byte() -> None:
     assert "by 0.0050 bits per byte" in found.row("gpt2")["said"]
 
 
-def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict() -> None:
+def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict():
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 300}}]
     given = recipe(*arms, allowed_differences=["data.vocab_size"])
     made = records(given, losses(BASE, BETTER))
@@ -238,7 +237,7 @@ def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict() -> None:
     Console(file=io.StringIO()).print(both.table(100))
 
 
-def test_every_arm_has_the_baseline_that_it_asks_for() -> None:
+def test_every_arm_has_the_baseline_that_it_asks_for():
     arms = ["llama", "gpt2", {"name": "third", "variant": "gpt2", "against": "gpt2"}]
     given = recipe(*arms)
     values = {**losses(BASE, BETTER), "third": BETTER}
@@ -248,7 +247,7 @@ def test_every_arm_has_the_baseline_that_it_asks_for() -> None:
     assert found.row("gpt2")["holm"] == pytest.approx(2 * found.row("gpt2")["p"])
 
 
-def test_curves_are_paired_at_the_same_tokens() -> None:
+def test_curves_are_paired_at_the_same_tokens():
     found = compare_runs(recipe(), records(recipe(), losses(BASE, BETTER)))
     (paired,) = found.content["paired"]
     assert [point["tokens"] for point in paired["points"]] == [640, 1280, 1920]
@@ -260,7 +259,7 @@ def test_curves_are_paired_at_the_same_tokens() -> None:
     assert curve["train"]["seconds"] == [1, 2, 3]
 
 
-def test_what_matching_left_is_told() -> None:
+def test_what_matching_left_is_told():
     matched = recipe(match="parameters")
     given = records(matched, losses(BASE, BETTER))
     for one in given:
@@ -275,7 +274,7 @@ def test_what_matching_left_is_told() -> None:
     )
 
 
-def test_seeds_and_arms_that_were_not_planned_are_left_out_and_named() -> None:
+def test_seeds_and_arms_that_were_not_planned_are_left_out_and_named():
     more = records(recipe(seeds=[1, 2, 3, 4]), losses({**BASE, 4: 9.0}, {**BETTER, 4: 0.1}))
     found = compare_runs(recipe(), more)
     assert found.row("gpt2")["n"] == 3
@@ -288,7 +287,7 @@ def test_seeds_and_arms_that_were_not_planned_are_left_out_and_named() -> None:
     assert "Beside these lie runs of arms that are not compared here: gpt2 (3)" in told.getvalue()
 
 
-def test_what_is_no_comparison_is_refused() -> None:
+def test_what_is_no_comparison_is_refused():
     given = records(recipe(), losses(BASE, BETTER))
     with pytest.raises(UserError, match=r"are both llama with seed 1 at rate 0.001; delete one"):
         compare_runs(recipe(), [*given, given[0]])
@@ -296,7 +295,7 @@ def test_what_is_no_comparison_is_refused() -> None:
         compare_runs(recipe().change({"compare": None}), [])
 
 
-def test_two_folders_with_one_run_are_both_named(tmp_path: Path) -> None:
+def test_two_folders_with_one_run_are_both_named(tmp_path):
     """A copy has the name of its original in its manifest: whoever deletes one wants to know it."""
     given = recipe()
     first, *_ = records(given, losses(BASE, BETTER))
@@ -307,7 +306,7 @@ def test_two_folders_with_one_run_are_both_named(tmp_path: Path) -> None:
     assert f"{own} and {copied} are both llama with seed 1" in str(caught.value)
 
 
-def test_a_single_arm_is_held_against_none() -> None:
+def test_a_single_arm_is_held_against_none():
     given = recipe("llama")
     found = compare_runs(given, records(given, {"llama": BASE}))
     assert 'llama is the only arm, and held against none; write arms = ["llama", "pangu-pi"]' in (
@@ -316,7 +315,7 @@ def test_a_single_arm_is_held_against_none() -> None:
 
 
 @pytest.mark.full
-def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
+def test_arms_without_a_difference_rarely_get_a_verdict():
     """100 A/A comparisons of four arms: a false verdict in no more than 5 % of them."""
     draws, names, seeds = 100, ("gpt2", "gpt1", "pangu-pi"), (1, 2, 3)
     given = recipe("llama", *names, seeds=list(seeds))
@@ -339,7 +338,7 @@ def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
     assert low <= raw <= high
 
 
-def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> None:
+def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own():
     values = {"llama": BASE, "gpt2": BETTER, "gpt1": {1: 3.001, 2: 3.3, 3: 3.1}}
     moderated = recipe(*values)
     own = recipe(*values, variance="own")
@@ -355,7 +354,7 @@ def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> N
         assert (paired["low"], paired["high"]) == pytest.approx((row["low"], row["high"]))
 
 
-def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
+def test_looks_spend_alpha_and_a_word_that_was_given_stays():
     seeds = list(range(1, 13))
     given = recipe(seeds=seeds, looks=[3, 6, 12])
     rng = np.random.default_rng(3)

@@ -15,7 +15,7 @@ def found() -> Comparison:
     return compare_runs(recipe(), records(recipe(), LOSSES))
 
 
-def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
+def test_every_point_of_a_curve_is_a_row(found):
     points = found.frame("curves")
     assert len(points) == 6 * (3 + 3)
     last = points[(points["kind"] == "evaluation") & (points["update"] == 30)]
@@ -26,7 +26,7 @@ def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
     assert len(found.frame("runs")) == 6
 
 
-def test_an_arm_and_a_part_that_are_not_there_are_named(found: Comparison) -> None:
+def test_an_arm_and_a_part_that_are_not_there_are_named(found):
     refuses("has no arm 'gpt3'; expected one of llama, gpt2", found.row, "gpt3")
     said = "no part 'bad'; expected one of rows, claims, runs, curves, paired, ladder: type"
     refuses(said, found.frame, "bad")

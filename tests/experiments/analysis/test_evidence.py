@@ -13,7 +13,7 @@ from tests.training.drawn import recipe, records
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 
 
-def test_a_mean_is_that_of_the_timed_runs_alone() -> None:
+def test_a_mean_is_that_of_the_timed_runs_alone():
     plain = recipe()
     found = records(plain, LOSSES)
     for number, one in enumerate(found):
@@ -44,7 +44,7 @@ def test_a_mean_is_that_of_the_timed_runs_alone() -> None:
     assert not [one for one in whole["remarks"] if "of speeds" in one]
 
 
-def test_a_run_that_says_that_it_shared_its_device_has_no_speed() -> None:
+def test_a_run_that_says_that_it_shared_its_device_has_no_speed():
     """Neither a time, nor an axis by it, nor what matching by time has left."""
     plain = recipe(match="time")
     found = records(plain, LOSSES)
@@ -67,7 +67,7 @@ def test_a_run_that_says_that_it_shared_its_device_has_no_speed() -> None:
     assert [name.split("-r")[0] for name in timed] == ["gpt2-s1"]
 
 
-def test_runs_that_shared_their_device_are_compared_with_those_that_did_not() -> None:
+def test_runs_that_shared_their_device_are_compared_with_those_that_did_not():
     plain = recipe()
     first, *others = records(plain, LOSSES)
     shared = replace(first, manifest={**first.manifest, SHARED: True})
@@ -78,7 +78,7 @@ def test_runs_that_shared_their_device_are_compared_with_those_that_did_not() ->
     assert any(one.startswith("1 of 6 runs shared") for one in content["remarks"])
 
 
-def test_a_run_that_there_is_not_is_named() -> None:
+def test_a_run_that_there_is_not_is_named():
     with pytest.raises(
         UserError,
         match=(

@@ -58,7 +58,7 @@ def judged(losses: dict[str, Any], **compare: Any) -> Any:
     return compare_runs(given, records(given, losses))
 
 
-def test_two_blocks_under_two_optimizers_are_one_interaction() -> None:
+def test_two_blocks_under_two_optimizers_are_one_interaction():
     (one,) = found(crossed())
     assert one.setting == "train.optimizer" and one.under == ("adamw", "muon")
     assert one.base == ("llama", "llama-muon") and one.block == ("pangu-pi", "pangu-pi-muon")
@@ -66,7 +66,7 @@ def test_two_blocks_under_two_optimizers_are_one_interaction() -> None:
     assert one.test.turned.turned == one.test
 
 
-def test_any_setting_of_training_will_do_and_a_rate_of_ones_own_is_no_difference() -> None:
+def test_any_setting_of_training_will_do_and_a_rate_of_ones_own_is_no_difference():
     small = {"train.batch_size": 2, "train.learning_rate": 3e-3}
     arms = [{**arm, "set": small} if isinstance(arm, dict) else arm for arm in ARMS]
     (one,) = found(crossed(*arms))
@@ -75,7 +75,7 @@ def test_any_setting_of_training_will_do_and_a_rate_of_ones_own_is_no_difference
 
 
 @pytest.mark.parametrize("left", range(4))
-def test_three_arms_are_none(left: int) -> None:
+def test_three_arms_are_none(left):
     arms = [
         {**arm, "against": None} if isinstance(arm, dict) else arm
         for place, arm in enumerate(ARMS)
@@ -84,7 +84,7 @@ def test_three_arms_are_none(left: int) -> None:
     assert found(crossed(*arms)) == []
 
 
-def test_where_two_settings_differ_nobody_could_say_which_it_is() -> None:
+def test_where_two_settings_differ_nobody_could_say_which_it_is():
     both = {**MUON, "train.batch_size": 2}
     assert found(crossed(*({**a, "set": both} if isinstance(a, dict) else a for a in ARMS))) == []
     assert found(load_recipe("batch-confound")) == []
@@ -92,7 +92,7 @@ def test_where_two_settings_differ_nobody_could_say_which_it_is() -> None:
     assert found(crossed(*({**a, "set": other} if isinstance(a, dict) else a for a in ARMS))) == []
 
 
-def test_of_three_blocks_each_has_its_own() -> None:
+def test_of_three_blocks_each_has_its_own():
     more = {"name": "gpt2-muon", "variant": "gpt2", "against": "llama-muon", "set": MUON}
     assert [one.block for one in found(crossed(*ARMS, "gpt2", more))] == [
         ("pangu-pi", "pangu-pi-muon"),
@@ -100,7 +100,7 @@ def test_of_three_blocks_each_has_its_own() -> None:
     ]
 
 
-def test_it_is_the_t_test_of_the_change_of_the_gain() -> None:
+def test_it_is_the_t_test_of_the_change_of_the_gain():
     losses = drawn((0.05, 0.02))
     comparison = judged(losses, variance="own")
     (row,) = comparison.content["interactions"]
@@ -129,7 +129,7 @@ def test_it_is_the_t_test_of_the_change_of_the_gain() -> None:
     json.dumps(comparison.content, allow_nan=False)
 
 
-def test_all_arms_tell_of_its_noise() -> None:
+def test_all_arms_tell_of_its_noise():
     losses = drawn((0.05, 0.02))
     (own,) = judged(losses, variance="own").content["interactions"]
     (row,) = judged(losses).content["interactions"]
@@ -142,9 +142,7 @@ def test_all_arms_tell_of_its_noise() -> None:
     ("gains", "word"),
     [((0.02, 0.05), "larger"), ((-0.02, -0.05), "smaller"), ((0.05, 0.05), "not distinguishable")],
 )
-def test_its_word_is_about_the_gain_and_not_about_the_loss(
-    gains: tuple[float, float], word: str
-) -> None:
+def test_its_word_is_about_the_gain_and_not_about_the_loss(gains, word):
     (row,) = judged(drawn(gains)).content["interactions"]
     assert row["verdict"] == word
     if word == "not distinguishable":
@@ -155,7 +153,7 @@ def test_its_word_is_about_the_gain_and_not_about_the_loss(
         )
 
 
-def test_where_a_run_diverged_it_is_not_judged() -> None:
+def test_where_a_run_diverged_it_is_not_judged():
     losses = drawn((0.05, 0.02))
     losses["pangu-pi-muon"][2] = math.nan
     (row,) = judged(losses).content["interactions"]
@@ -166,7 +164,7 @@ def test_where_a_run_diverged_it_is_not_judged() -> None:
     )
 
 
-def test_what_is_not_finished_is_not_final_and_one_seed_is_too_few() -> None:
+def test_what_is_not_finished_is_not_final_and_one_seed_is_too_few():
     losses = drawn((0.05, 0.02))
     losses["llama-muon"][6] = None
     (row,) = judged(losses).content["interactions"]
@@ -183,13 +181,13 @@ def test_what_is_not_finished_is_not_final_and_one_seed_is_too_few() -> None:
     )
 
 
-def test_a_look_that_decides_stays_decided() -> None:
+def test_a_look_that_decides_stays_decided():
     (row,) = judged(drawn((0.3, -0.3)), looks=[4, 6]).content["interactions"]
     assert row["verdict"] == "smaller" and "decided by the look at 4 seeds" in row["said"]
 
 
 @pytest.mark.full
-def test_terminal_and_page_say_it() -> None:
+def test_terminal_and_page_say_it():
     comparison = judged(drawn((0.05, 0.02)))
     (row,) = comparison.content["interactions"]
     screen = Console(file=io.StringIO(), width=2000)
@@ -201,7 +199,7 @@ def test_terminal_and_page_say_it() -> None:
     assert "Does the gain hold?" not in render({**comparison.content, "interactions": []})
 
 
-def test_a_declared_difference_is_told_of_those_who_differ() -> None:
+def test_a_declared_difference_is_told_of_those_who_differ():
     """The baseline of a pair that trains alike is none of another optimizer."""
     comparison = judged(drawn((0.05, 0.02)))
     apart = "arms also differ in train.optimizer"

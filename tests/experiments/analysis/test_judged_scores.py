@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def questions(gain: float, seed: int = 0, count: int = 300) -> Worth:
 
 
 @pytest.mark.full
-def test_more_is_better_and_the_sentence_names_questions() -> None:
+def test_more_is_better_and_the_sentence_names_questions():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = compare_runs(given, made(given, questions(0.2)))
     (row,) = found.content["measures"]
@@ -103,7 +102,7 @@ def test_more_is_better_and_the_sentence_names_questions() -> None:
 
 
 @pytest.mark.full
-def test_scores_stand_by_arm_and_seed_with_their_paired_differences(tmp_path: Path) -> None:
+def test_scores_stand_by_arm_and_seed_with_their_paired_differences(tmp_path):
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = made(given, questions(0.2))
     comparison = compare_runs(given, found)
@@ -136,7 +135,7 @@ def test_scores_stand_by_arm_and_seed_with_their_paired_differences(tmp_path: Pa
     assert table["difference"].tolist() == pytest.approx(numbers[:-1])
 
 
-def test_a_run_without_a_score_is_a_dash_at_its_seed() -> None:
+def test_a_run_without_a_score_is_a_dash_at_its_seed():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = [
         replace(one, scores={}) if (one.arm, one.seed) == ("gpt2", 2) else one
@@ -156,7 +155,7 @@ def test_a_run_without_a_score_is_a_dash_at_its_seed() -> None:
 @pytest.mark.parametrize(
     "seeds", [None, "all", [1, 2], [{}], [{"seed": {}, "value": "<i>hostile"}]]
 )
-def test_what_is_no_list_of_seeds_leaves_a_page(seeds: Any) -> None:
+def test_what_is_no_list_of_seeds_leaves_a_page(seeds):
     given = recipe(measures=[SUITE])
     content = dict(compare_runs(given, made(given, questions(0.1))).content)
     content["measures"] = [{**content["measures"][0], "seeds": seeds, "against": None}, {}]
@@ -165,13 +164,13 @@ def test_what_is_no_list_of_seeds_leaves_a_page(seeds: Any) -> None:
     assert "hostile" not in page or "&lt;i&gt;hostile" in page
 
 
-def test_of_a_command_less_may_be_better() -> None:
+def test_of_a_command_less_may_be_better():
     given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
     assert judged(given, made(given, questions(0.2), OWN))["verdict"] == "worse"
     assert judged(given, made(given, questions(-0.2), OWN))["verdict"] == "better"
 
 
-def test_both_sources_of_chance_are_in_the_interval() -> None:
+def test_both_sources_of_chance_are_in_the_interval():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     easy = np.linspace(-0.5, 0.5, 40)
 
@@ -185,7 +184,7 @@ def test_both_sources_of_chance_are_in_the_interval() -> None:
     assert row["verdict"] == "not distinguishable"
 
 
-def test_tasks_weigh_as_the_score_has_them() -> None:
+def test_tasks_weigh_as_the_score_has_them():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     rng = np.random.default_rng(3)
     parts = {
@@ -209,7 +208,7 @@ def test_tasks_weigh_as_the_score_has_them() -> None:
     assert judged(given, found)["difference"] == pytest.approx(np.mean(gaps))
 
 
-def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone() -> None:
+def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone():
     given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
     found = []
     for run in runs(given):
@@ -222,7 +221,7 @@ def test_a_score_that_is_no_mean_of_questions_is_judged_over_seeds_alone() -> No
     assert "by questions" not in row["said"]
 
 
-def test_an_arm_that_diverges_more_often_is_not_better_by_its_scores() -> None:
+def test_an_arm_that_diverges_more_often_is_not_better_by_its_scores():
     many = list(range(1, 9))
     for measure, commands in ((SUITE, {}), (OWN, COMMANDS)):
         given = recipe(seeds=many, measures=[measure], commands=commands)
@@ -236,7 +235,7 @@ def test_an_arm_that_diverges_more_often_is_not_better_by_its_scores() -> None:
         assert row["verdict"] == "worse" and row["lost"] == many[1:]
 
 
-def test_a_claim_on_a_score_holds_where_more_is_better() -> None:
+def test_a_claim_on_a_score_holds_where_more_is_better():
     claims = [
         {"source": "Own", "statement": "a", "relation": relation, "arm": "gpt2", "measure": SUITE}
         for relation in ("better", "worse", "no better")
@@ -249,7 +248,7 @@ def test_a_claim_on_a_score_holds_where_more_is_better() -> None:
     assert [one["verdict"] for one in found] == ["fails", "holds", "holds"]
 
 
-def test_scores_of_other_questions_do_not_count_and_those_that_lack_are_named() -> None:
+def test_scores_of_other_questions_do_not_count_and_those_that_lack_are_named():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = made(given, questions(0.2))
     other = replace(found[0], scores={SUITE: score((1.0, np.ones(9)), asked="other")})
@@ -262,7 +261,7 @@ def test_scores_of_other_questions_do_not_count_and_those_that_lack_are_named() 
     assert found[-1].name in lacking and other.name not in lacking
 
 
-def test_scores_of_more_or_fewer_questions_do_not_count() -> None:
+def test_scores_of_more_or_fewer_questions_do_not_count():
     given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
     found = made(given, questions(0.2), OWN)
     fewer = replace(found[0], scores={OWN: score((1.0, np.ones(9)))})
@@ -272,7 +271,7 @@ def test_scores_of_more_or_fewer_questions_do_not_count() -> None:
     assert fewer.name in unlike and "the same questions of every model" in unlike
 
 
-def test_scores_of_another_command_do_not_count() -> None:
+def test_scores_of_another_command_do_not_count():
     """Judged as they are told today, what an earlier command printed may be better for worse."""
     given = recipe(seeds=SEEDS, measures=[OWN], commands=COMMANDS)
     found = made(given, questions(0.2), OWN)
@@ -288,7 +287,7 @@ def test_scores_of_another_command_do_not_count() -> None:
     assert told["measures"][0]["verdict"] == "worse"
 
 
-def test_a_verdict_on_a_part_of_the_scores_is_not_final() -> None:
+def test_a_verdict_on_a_part_of_the_scores_is_not_final():
     claim = {"source": "Own", "statement": "a", "relation": "better", "arm": "gpt2"}
     given = recipe(seeds=SEEDS, measures=[SUITE], claims=[{**claim, "measure": SUITE}])
     found = made(given, questions(0.2))
@@ -300,7 +299,7 @@ def test_a_verdict_on_a_part_of_the_scores_is_not_final() -> None:
     assert "not final" not in content["rows"][1]["said"], "the losses are all there"
 
 
-def test_questions_without_an_answer_are_told() -> None:
+def test_questions_without_an_answer_are_told():
     given = recipe(seeds=SEEDS, measures=[SUITE])
     found = [
         replace(record(run, 3.0), scores={SUITE: score((1.0, np.arange(4.0)), abstained=0.25)})
@@ -311,7 +310,7 @@ def test_questions_without_an_answer_are_told() -> None:
 
 
 @pytest.mark.full
-def test_arms_that_are_alike_are_called_so() -> None:
+def test_arms_that_are_alike_are_called_so():
     given = recipe(seeds=[1, 2, 3], measures=[SUITE])
     draws = 400
     wrong = sum(

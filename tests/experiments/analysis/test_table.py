@@ -29,7 +29,7 @@ def printed(found: Comparison, width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 120, 160, 200])
-def test_no_column_is_left_out_and_all_fit(width: int) -> None:
+def test_no_column_is_left_out_and_all_fit(width):
     said = printed(comparison(), width)
     assert max(map(len, said.splitlines())) <= width
     heads = [line.split() for line in said.splitlines() if line.startswith("arm  ")]
@@ -48,7 +48,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
-def test_what_decides_stands_beside_the_verdict(width: int) -> None:
+def test_what_decides_stands_beside_the_verdict(width):
     found = comparison()
     said = printed(found, width)
     main = said[said.index("arm ") :].partition("\n\n")[0]
@@ -60,7 +60,7 @@ def test_what_decides_stands_beside_the_verdict(width: int) -> None:
     assert ("Details" not in said) == ("match %" in main)
 
 
-def test_the_legend_says_what_was_asked_for() -> None:
+def test_the_legend_says_what_was_asked_for():
     usual = " ".join(printed(comparison(), 200).split())
     assert "interval: 95 %;" in usual and "probability of 80 %;" in usual
     asked = comparison(confidence=0.99, power=0.9, match="flops")
@@ -71,7 +71,7 @@ def test_the_legend_says_what_was_asked_for() -> None:
     assert "match %: FLOPs beyond the baseline's" in said
 
 
-def test_of_long_names_the_last_column_goes_below() -> None:
+def test_of_long_names_the_last_column_goes_below():
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
     found = compare_runs(recipe(), records(recipe(), losses))
     rows = [{**row, "arm": f"{row['arm']}-with-a-long-name"} for row in found.rows]
@@ -82,7 +82,7 @@ def test_of_long_names_the_last_column_goes_below() -> None:
     assert beside.startswith("Details") and "detectable" in beside and cost.startswith("Cost")
 
 
-def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> None:
+def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it():
     near = comparison({1: 2.99999, 2: 3.299988, 3: 3.099991})
     row = near.row("gpt2")
     low, high = row["detectable"]
@@ -91,27 +91,27 @@ def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> No
     assert f"{row['difference']:+.2g}" in line and f" {low:.2g} to {high:.2g} " in line
 
 
-def test_a_verdict_breaks_between_its_words() -> None:
+def test_a_verdict_breaks_between_its_words():
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
     said = printed(compare_runs(recipe(), records(recipe(), losses)), 80)
     head = said[: said.index("Details")]
     assert "not" in head.split() and "distinguishable" in head.split()
 
 
-def test_what_came_from_outside_is_text() -> None:
+def test_what_came_from_outside_is_text():
     hostile = "[/b] [red]x\x1b[31m\x07\u202e\nnext"
     said = printed(comparison(name=hostile, about=hostile, remarks=[hostile]), 100)
     assert said.count("[/b] [red]x [31m") == 3
     assert "\x1b" not in said and "\x07" not in said and "\u202e" not in said
 
 
-def test_what_is_unknown_is_a_dash() -> None:
+def test_what_is_unknown_is_a_dash():
     said = printed(compare_runs(recipe(), []), 200)
     line = next(line for line in said.splitlines() if line.startswith("gpt2"))
     assert line.split().count("-") >= 8 and "no verdict" in line
 
 
-def test_in_what_arms_differ_stands_below_the_numbers() -> None:
+def test_in_what_arms_differ_stands_below_the_numbers():
     arms = [
         {"name": "post", "variant": "llama", "options": {"placement": "post"}},
         {"name": "wide", "variant": "llama", "set": {"model.inner": 48}},

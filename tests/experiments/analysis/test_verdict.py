@@ -37,7 +37,7 @@ def judged(found: object, comparisons: int = 1, **given: object) -> Verdict:
     return judge(Case(evidence=evidence, finding=family[test], **{**case, **given}))
 
 
-def test_a_difference_beyond_chance_is_better_or_worse_with_its_evidence() -> None:
+def test_a_difference_beyond_chance_is_better_or_worse_with_its_evidence():
     better = verdict([2.99, 3.2895, 3.0905])
     assert better.word == "better"
     assert better.said == (
@@ -48,7 +48,7 @@ def test_a_difference_beyond_chance_is_better_or_worse_with_its_evidence() -> No
     assert worse.word == "worse" and "worse than llama by 0.0100 nats" in worse.said
 
 
-def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take() -> None:
+def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take():
     found = verdict([2.99, 3.32, 3.1])
     assert found.word == "not distinguishable"
     assert found.said.startswith("siaf is not distinguishable from llama at this budget: +0.0033")
@@ -60,7 +60,7 @@ def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take(
     assert "even 1,000,000 seeds would not confirm the observed difference" in tiny.said
 
 
-def test_an_interval_that_the_correction_takes_back_is_explained() -> None:
+def test_an_interval_that_the_correction_takes_back_is_explained():
     arm = [2.99, 3.286, 3.093]
     assert verdict(arm).word == "better"
     found = verdict(arm, comparisons=7)
@@ -69,7 +69,7 @@ def test_an_interval_that_the_correction_takes_back_is_explained() -> None:
     assert "after Holm's correction for 7 tests" in found.said
 
 
-def test_identical_arms_and_one_seed_and_no_spread_are_told_apart() -> None:
+def test_identical_arms_and_one_seed_and_no_spread_are_told_apart():
     assert verdict(BASE).word == "identical"
     assert verdict(BASE).said.endswith("a difference of exactly 0 at 3 seeds.")
     few = verdict([2.9])
@@ -94,9 +94,7 @@ LOST = dict.fromkeys(range(1, 6), "NaN")
         ({}, LOST, (5, 5), "better"),
     ],
 )
-def test_who_diverges_more_often_is_worse_where_an_exact_test_says_so(
-    ours: dict[int, str], theirs: dict[int, str], ended: tuple[int, int], word: str
-) -> None:
+def test_who_diverges_more_often_is_worse_where_an_exact_test_says_so(ours, theirs, ended, word):
     found = verdict([2.99], diverged=ours, base_diverged=theirs, planned=3, ended=ended)
     assert found.word == word
     for name, losses in (("siaf", ours), ("llama", theirs)):
@@ -105,7 +103,7 @@ def test_who_diverges_more_often_is_worse_where_an_exact_test_says_so(
     assert "over the 1 seed left the difference is -0.0100 nats" in found.said
 
 
-def test_an_arm_that_diverged_is_not_better_for_what_is_left_of_it() -> None:
+def test_an_arm_that_diverged_is_not_better_for_what_is_left_of_it():
     better = [2.99, 3.2895, 3.0905]
     assert verdict(better).word == "better"
     assert verdict(better, diverged={4: "NaN"}).word == "diverged"
@@ -113,7 +111,7 @@ def test_an_arm_that_diverged_is_not_better_for_what_is_left_of_it() -> None:
     assert "interval" in verdict(better, base_diverged={4: "NaN"}).said
 
 
-def test_what_limits_a_verdict_is_said_with_it() -> None:
+def test_what_limits_a_verdict_is_said_with_it():
     found = verdict([2.99, 3.29], planned=3, missing=[3], differ=["train.batch_size"])
     assert "; 2 of 3 planned seeds: this verdict is not final; " in found.said
     assert found.said.endswith(
@@ -121,13 +119,13 @@ def test_what_limits_a_verdict_is_said_with_it() -> None:
     )
 
 
-def test_unpaired_arms_are_labelled() -> None:
+def test_unpaired_arms_are_labelled():
     found = judged(welch([2.0, 2.01, 2.02], BASE))
     assert found.word == "better"
     assert "unpaired: the two share no seed" in found.said
 
 
-def test_a_verdict_names_its_scale_and_the_parts_of_its_error() -> None:
+def test_a_verdict_names_its_scale_and_the_parts_of_its_error():
     found = verdict([2.99, 3.2895, 3.0905], scale="at 1.4 M parameters and 200 k tokens a run")
     assert found.said.endswith("3 seeds); at 1.4 M parameters and 200 k tokens a run.")
     text = judged(replace(paired_difference([2.99, 3.2895, 3.0905], BASE), text=(0.002, 15)))
@@ -135,6 +133,6 @@ def test_a_verdict_names_its_scale_and_the_parts_of_its_error() -> None:
     assert text.word == "better"
 
 
-def test_numbers_keep_their_sign_and_their_digits() -> None:
+def test_numbers_keep_their_sign_and_their_digits():
     shown = [number(0), number(-0.01234, sign=True), number(3.2e-5), number(5, sign=True)]
     assert shown == ["0.0000", "-0.0123", "3.2e-05", "+5.0000"]

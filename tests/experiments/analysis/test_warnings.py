@@ -12,7 +12,7 @@ from layerlab.recipes.training import TrainingRecipe, make_recipe
 from tests.training.drawn import recipe, records
 
 
-def test_what_a_source_printed_is_told_as_a_reference() -> None:
+def test_what_a_source_printed_is_told_as_a_reference():
     printed = {"source": "residuals24", "note": "its batches differ", "values": {"llama": 2.5}}
     section = {"arms": ["llama", "gpt2"], "published": printed}
     content = {"train": {"max_steps": 3}, "compare": section}
@@ -47,7 +47,7 @@ def planned(*seeds: int, **settings: Any) -> TrainingRecipe:
     return recipe(seeds=list(seeds), **settings)
 
 
-def test_seeds_added_after_a_look_are_told_with_every_later_table(tmp_path: Path) -> None:
+def test_seeds_added_after_a_look_are_told_with_every_later_table(tmp_path):
     file = tmp_path / "comparison.json"
     assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
     expected = (
@@ -63,7 +63,7 @@ def test_seeds_added_after_a_look_are_told_with_every_later_table(tmp_path: Path
     assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
 
 
-def test_a_comparison_that_was_interrupted_goes_on_without_a_word(tmp_path: Path) -> None:
+def test_a_comparison_that_was_interrupted_goes_on_without_a_word(tmp_path):
     file = tmp_path / "comparison.json"
     assert "looked" not in judged(file, planned(1, 2, 3))
     for finished in ((1,), (1, 2), (1, 2, 3)):
@@ -71,13 +71,13 @@ def test_a_comparison_that_was_interrupted_goes_on_without_a_word(tmp_path: Path
         assert told(found) == [] and found["looked"] == [1, 2, 3]
 
 
-def test_seeds_added_before_anything_was_seen_are_planned(tmp_path: Path) -> None:
+def test_seeds_added_before_anything_was_seen_are_planned(tmp_path):
     file = tmp_path / "comparison.json"
     judged(file, planned(1, 2))
     assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
 
 
-def test_a_look_at_other_runs_is_none(tmp_path: Path) -> None:
+def test_a_look_at_other_runs_is_none(tmp_path):
     file = tmp_path / "comparison.json"
     judged(file, planned(1, 2), 1, 2)
     longer = planned(1, 2, 3, train={"max_steps": 40})
@@ -86,7 +86,7 @@ def test_a_look_at_other_runs_is_none(tmp_path: Path) -> None:
     assert told(judged(file, planned(3, 4, 5), 3, 4, 5)) == []
 
 
-def test_a_file_of_before_looks_were_kept_is_a_look_and_a_damaged_one_none(tmp_path: Path) -> None:
+def test_a_file_of_before_looks_were_kept_is_a_look_and_a_damaged_one_none(tmp_path):
     file = tmp_path / "comparison.json"
     old = judged(file, planned(1, 2, 3), 1, 2, 3)
     del old["looked"]
@@ -97,7 +97,7 @@ def test_a_file_of_before_looks_were_kept_is_a_look_and_a_damaged_one_none(tmp_p
         assert told(judged(file, planned(1, 2, 3, 4), 1, 2, 3, 4)) == []
 
 
-def test_an_arm_whose_gradients_are_all_0_learned_nothing() -> None:
+def test_an_arm_whose_gradients_are_all_0_learned_nothing():
     given = planned(1, 2, 3)
     found = records(given, {"llama": BASE, "gpt2": OTHER})
     told = "2 of 3 runs of gpt2 learned nothing: the gradient was 0 at every update that was logged"

@@ -41,7 +41,7 @@ def size(paths: Iterable[Path]) -> int:
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", [True, False])
-def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> None:
+def test_a_comparison_takes_what_its_plan_says(tmp_path, model):
     compare = {"arms": ["llama", "gpt2"], "seeds": [1], "lockstep": True}
     given = {**SMALL, "compare": compare, "run": {"save_model": model}}
     task = prepare(given, tmp_path / "out", progress=False)
@@ -57,7 +57,7 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path, optimizer: str) -> None:
+def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path, optimizer):
     # Wide enough that what Muon does not keep is more than the files are beside it.
     given = {
         **SMALL,
@@ -77,7 +77,7 @@ def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path, optimiz
     assert moment_bytes(run.recipe) == kept
 
 
-def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:
+def test_what_is_not_kept_is_not_counted(tmp_path):
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
     recipe = run.recipe
     assert kept_bytes(recipe.change({"run.save_model": False})) < kept_bytes(recipe) / 5

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ SECONDS = st.lists(st.floats(0, 1e3), min_size=1, max_size=20)
 
 
 @given(SECONDS, st.integers(1, 8))
-def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
+def test_a_schedule_lies_between_its_bounds(seconds, slots):
     found = _makespan(seconds, [ALONE] * slots, 0.0)
     assert found is not None
     least = max(max(seconds), sum(seconds) / slots)
@@ -41,16 +40,14 @@ def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) ->
 
 
 @given(SECONDS, st.integers(1, 4), st.integers(1, 12))
-def test_no_schedule_gets_more_out_of_cores_than_there_are(
-    seconds: list[float], cores: int, slots: int
-) -> None:
+def test_no_schedule_gets_more_out_of_cores_than_there_are(seconds, cores, slots):
     found = _makespan(seconds, [{"cpu": Fraction(1, cores)}] * slots, 1.0)
     assert found is not None and found * (1 + 1e-9) >= (slots + sum(seconds)) / cores
     if slots <= cores:
         assert found == _makespan(seconds, [ALONE] * slots, 1.0)
 
 
-def test_slots_that_share_a_gpu_take_turns_and_the_others_do_not_wait() -> None:
+def test_slots_that_share_a_gpu_take_turns_and_the_others_do_not_wait():
     whole = Fraction(1)
     asked = [{"0": whole}, {"3": whole}, {"0": whole}]
     # 0 and 3 begin the first two; the third, beside the first, lets both last twice as long.
@@ -61,9 +58,7 @@ def test_slots_that_share_a_gpu_take_turns_and_the_others_do_not_wait() -> None:
     assert _makespan([2.0, 1.0, 4.0], asked, 0.0) == 6
 
 
-def test_more_slots_than_cores_or_gpus_do_not_shorten_a_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_slots_than_cores_or_gpus_do_not_shorten_a_plan(monkeypatch):
     monkeypatch.setattr(slots_module, "cores", lambda: [(0,), (1,)])
     planned = runs(compare={"seeds": [1, 2, 3, 4]})
 
@@ -87,7 +82,7 @@ def test_more_slots_than_cores_or_gpus_do_not_shorten_a_plan(
     assert threads.crowded == 2 and (threads.seconds or 0.0) > (one.seconds or 0.0)
 
 
-def test_an_estimate_adds_up() -> None:
+def test_an_estimate_adds_up():
     found = estimate(runs(), RunSection(max_parallel=2), measure=False, processes=False)
     assert [side.arm for side in found.sides] == ["llama", "gpt2"]
     assert found.runs == 4 and found.slots == 2
@@ -102,7 +97,7 @@ def test_an_estimate_adds_up() -> None:
 
 
 @pytest.mark.parametrize(("sharding", "copies"), [("none", 2), ("fsdp", 1)])
-def test_two_processes_have_two_peaks_and_their_memory(sharding: str, copies: int) -> None:
+def test_two_processes_have_two_peaks_and_their_memory(sharding, copies):
     (one,) = estimate(runs()[:1], measure=False).sides
     both = runs(run={"num_processes": 2, "sharding": sharding})
     (two,) = estimate(both[:1], measure=False).sides
@@ -118,7 +113,7 @@ def test_two_processes_have_two_peaks_and_their_memory(sharding: str, copies: in
     assert two.memory == 2 * two.process_memory and one.memory == one.process_memory
 
 
-def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path: Path) -> None:
+def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path):
     single, double = (
         PreparedRecipe(recipe=recipe(), runs=(runs(run={"num_processes": count})[0],), out=tmp_path)
         for count in (1, 2)
@@ -131,9 +126,7 @@ def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path: 
 @pytest.mark.parametrize(
     ("processes", "times", "said"), [(1, 1, "once for all"), (2, 2, "of each")]
 )
-def test_processes_take_time_to_start(
-    processes: int, times: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_take_time_to_start(processes, times, said, monkeypatch):
     """Each of two slots has two of the four runs, and a process of its own or two."""
     monkeypatch.setattr(slots_module, "cores", lambda: [(number,) for number in range(4)])
     settings = RunSection(max_parallel=2, num_processes=processes)
@@ -148,7 +141,7 @@ def test_processes_take_time_to_start(
     assert "left out: what it takes to write checkpoints" in shown
 
 
-def test_what_was_resized_is_said_at_any_width() -> None:
+def test_what_was_resized_is_said_at_any_width():
     found = estimate(runs(compare={"match": "parameters"}), measure=False)
     match = found.sides[1].match
     assert match is not None and found.sides[0].match is None
@@ -161,7 +154,7 @@ def test_what_was_resized_is_said_at_any_width() -> None:
     assert "MORE MEMORY than the 1.00 kB" in drawn(replace(found, room=1000), 80).replace("\n", " ")
 
 
-def test_a_plan_names_the_parametrization() -> None:
+def test_a_plan_names_the_parametrization():
     mup = {"max_steps": 20, "parametrization": "mup", "mup_base_width": 16}
     assert "parametrization" not in drawn(estimate(runs(), measure=False), 90)
     found = estimate(runs(train=mup), measure=False)
@@ -182,7 +175,7 @@ def drawn(found: Estimate, width: int) -> str:
     return shown
 
 
-def test_evaluations_take_time_too() -> None:
+def test_evaluations_take_time_too():
     without = estimate(runs(), measure=False)
     with_all = estimate(runs(), measure=False, validation_tokens=10_000)
     few = runs(evaluate={"max_eval_blocks": 10, "eval_steps": 10})
@@ -193,7 +186,7 @@ def test_evaluations_take_time_too() -> None:
     assert (with_all.seconds or 0) > (with_few.seconds or 0) > (without.seconds or 0)
 
 
-def test_a_device_that_is_not_here_leaves_times_open() -> None:
+def test_a_device_that_is_not_here_leaves_times_open():
     if here("cuda"):
         pytest.skip("there is a GPU here")
     for device in ("cuda", "npu"):
@@ -203,7 +196,7 @@ def test_a_device_that_is_not_here_leaves_times_open() -> None:
         assert "times are unknown: there is no such device here" in drawn(found, 90)
 
 
-def test_the_table_and_the_json_say_the_same() -> None:
+def test_the_table_and_the_json_say_the_same():
     found = estimate(runs(), RunSection(max_parallel=2), measure=False)
     content = json.loads(json.dumps(found.to_dict()))
     assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
@@ -214,7 +207,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
         assert ("disk" in shown.splitlines()[0]) == (width > 100)
 
 
-def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
+def test_in_lockstep_one_process_holds_all_arms_at_all_rates():
     def of(**changes: Any) -> Estimate:
         found = runs(compare={"lockstep": True, **changes})
         return estimate(found, RunSection(max_parallel=50), measure=False, lockstep=True)
@@ -233,7 +226,7 @@ def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
     assert "that are free here: compare.lockstep = false, or a smaller" in short
 
 
-def test_a_cluster_carries_out_as_many_as_it_is_allowed() -> None:
+def test_a_cluster_carries_out_as_many_as_it_is_allowed():
     def of(**changes: Any) -> Estimate:
         settings = RunSection.model_validate({"executor": "slurm", "max_parallel": 1, **changes})
         return estimate(runs(), settings, measure=False)
@@ -247,7 +240,7 @@ def test_a_cluster_carries_out_as_many_as_it_is_allowed() -> None:
     assert "times are those of this machine, and nothing waits in the" in drawn(many, 120)
 
 
-def test_one_run_is_not_several_at_once() -> None:
+def test_one_run_is_not_several_at_once():
     found = estimate(
         plan(recipe(), EXTENT), RunSection(max_parallel=2), measure=False, processes=False
     )
@@ -256,7 +249,7 @@ def test_one_run_is_not_several_at_once() -> None:
     assert "1 run: " in shown and "at once" not in shown
 
 
-def test_what_a_mask_saves_is_never_minus_nothing() -> None:
+def test_what_a_mask_saves_is_never_minus_nothing():
     assert (
         _save(TokenFlops(full=1000, causal=999))
         == _save(TokenFlops(full=9, causal=9))
@@ -266,7 +259,7 @@ def test_what_a_mask_saves_is_never_minus_nothing() -> None:
     assert "a causal mask saves" in drawn(estimate(runs(), measure=False), 120)
 
 
-def test_what_a_mask_saves_is_said_once_where_arms_agree() -> None:
+def test_what_a_mask_saves_is_said_once_where_arms_agree():
     found = estimate(runs(), measure=False)
     half, fewer = TokenFlops(full=100, causal=50), TokenFlops(full=100, causal=70)
     alike = tuple(replace(side, token_flops=half) for side in found.sides)
@@ -275,7 +268,7 @@ def test_what_a_mask_saves_is_said_once_where_arms_agree() -> None:
     assert f"saves 30 % ({alike[0].arm}), 50 % (" in drawn(replace(found, sides=apart), 120)
 
 
-def test_times_of_a_column_have_one_format() -> None:
+def test_times_of_a_column_have_one_format():
     found = estimate(runs(), measure=False)
     one, two = (
         replace(side, seconds=each) for side, each in zip(found.sides, (9.5, 71.2), strict=True)

@@ -76,15 +76,13 @@ def asked(variant: str, processes: int, vocab: int, block: int, **run: Any) -> d
         ("pangu-pi", 32, 512, 256),
     ],
 )
-def test_one_of_many_holds_what_fsdp_says(
-    variant: str, vocab: int, block: int, processes: int
-) -> None:
+def test_one_of_many_holds_what_fsdp_says(variant, vocab, block, processes):
     content = json.dumps(asked(variant, processes, vocab, block))
     told, held = json.loads(python("-c", PROGRAM, content).stdout)
     assert told == pytest.approx(held, rel=0.1)
 
 
-def test_shares_and_copies_differ_by_what_each_must_have() -> None:
+def test_shares_and_copies_differ_by_what_each_must_have():
     def memory(processes: int, sharding: str) -> int:
         recipe = make_recipe(asked("llama", processes, 512, 32, sharding=sharding))
         return process_memory(recipe, 10**6)

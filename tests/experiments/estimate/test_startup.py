@@ -1,7 +1,5 @@
 """What a run takes beside its updates: measured once, believed from then on."""
 
-from pathlib import Path
-
 import pytest
 
 from layerlab.experiments.estimate import startup
@@ -12,9 +10,7 @@ BUSY = "import time\nwhile time.process_time() < 0.4: pass\nprint(time.process_t
 
 
 @pytest.mark.parametrize("program", [BUSY, pytest.param(startup.STARTED, marks=pytest.mark.full)])
-def test_a_start_is_measured_once(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_is_measured_once(program, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
     assert startup_seconds("cpu", measure=False) == ASSUMED
     assert not list(tmp_path.rglob("*.json"))
@@ -25,13 +21,13 @@ def test_a_start_is_measured_once(
     assert startup_seconds("cpu") == startup_seconds("cpu", measure=False) == found
 
 
-def test_what_cannot_be_started_is_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_started_is_assumed(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(startup, "STARTED", "raise SystemExit(1)")
     assert startup_seconds("cpu") == ASSUMED
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_memory_is_told_where_the_device_tells_it() -> None:
+def test_memory_is_told_where_the_device_tells_it():
     assert (free_memory("cpu") or 0) > 10**6
     assert free_memory("meta") is None

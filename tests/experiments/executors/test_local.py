@@ -55,9 +55,7 @@ class Heard(Progress):
 
 
 @pytest.mark.full
-def test_memory_is_that_of_the_run_and_not_of_what_came_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_that_of_the_run_and_not_of_what_came_before(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = planned()[0]
     if not reset_peak_memory():
@@ -79,7 +77,7 @@ def attempts(run: RunSpec, out: Path) -> int:
 
 
 @pytest.mark.full
-def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
+def test_runs_in_their_order_on_cores_of_their_own(tmp_path):
     plan, heard = runs("first", "second", "third"), Heard()
     outcomes = run_all(plan, tmp_path, RunSection(max_parallel=2), heard, command("well"))
     assert [one.run for one in outcomes] == plan
@@ -97,7 +95,7 @@ def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
         assert first and second and not {*first} & {*second}
 
 
-def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
+def test_what_is_finished_is_not_done_again(tmp_path):
     plan, heard = runs("first", "second"), Heard()
     run_all(plan[:1], tmp_path, RunSection(max_parallel=1), None, command("well"))
     outcomes = run_all(plan, tmp_path, RunSection(max_parallel=1), heard, command("well"))
@@ -115,9 +113,7 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "why"), [("crash", "exit code 1"), ("killed", "killed by SIGKILL")]
 )
-def test_a_run_that_crashes_is_resumed_and_stops_no_other(
-    how: str, why: str, tmp_path: Path
-) -> None:
+def test_a_run_that_crashes_is_resumed_and_stops_no_other(how, why, tmp_path):
     plan, heard = runs("first", "second"), Heard()
     outcomes = run_all(plan, tmp_path, RunSection(max_parallel=1), heard, command(how))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
@@ -130,7 +126,7 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
 
 
 @pytest.mark.full
-def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: Path) -> None:
+def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path):
     plan, heard = runs("first", "second"), Heard()
     settings = RunSection(max_parallel=2, max_attempts=1)
     failed, other = run_all(plan, tmp_path, settings, heard, command("crash"))
@@ -142,7 +138,7 @@ def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: 
     assert again.ending == "finished", "a later call tries again"
 
 
-def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
+def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path):
     (plan,) = runs("first")
     (failed,) = run_all([plan], tmp_path, RunSection(max_attempts=5), None, command("wrong"))
     assert failed.ending == "failed" and attempts(plan, tmp_path) == 1
@@ -150,7 +146,7 @@ def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
+def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path):
     plan, heard = runs("first"), Heard()
     settings = RunSection(timeout_minutes=1 / 60)
     (outcome,) = run_all(plan, tmp_path, settings, heard, command("hangs"))
@@ -159,14 +155,14 @@ def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int((tmp_path / plan[0].name / "attempt-0").read_text()))
 
 
-def test_processes_of_one_run_know_each_other_and_end_together(tmp_path: Path) -> None:
+def test_processes_of_one_run_know_each_other_and_end_together(tmp_path):
     (plan,) = runs("second")
     run_all([plan], tmp_path, RunSection(num_processes=2), None, command("well"))
     environment = told(plan, tmp_path)["environment"]
     assert environment["WORLD_SIZE"] == "2" and environment["RANK"] in {"0", "1"}
 
 
-def test_a_display_that_fails_leaves_no_process(tmp_path: Path) -> None:
+def test_a_display_that_fails_leaves_no_process(tmp_path):
     class Broken(Heard):
         def update(self, name: str, event: Mapping[str, Any]) -> None:
             raise ValueError("no terminal")
@@ -180,9 +176,7 @@ def test_a_display_that_fails_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.full
 @POSIX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_passed_on_and_every_run_can_go_on_later(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_is_passed_on_and_every_run_can_go_on_later(number, tmp_path):
     class Impatient(Heard):
         def update(self, name: str, event: Mapping[str, Any]) -> None:
             super().update(name, event)
@@ -241,7 +235,7 @@ def _alive(pid: int) -> bool:
 
 
 @POSIX
-def test_a_runner_that_is_killed_leaves_no_orphans(running: Forked, tmp_path: Path) -> None:
+def test_a_runner_that_is_killed_leaves_no_orphans(running, tmp_path):
     running.kill()
     assert gone(tmp_path, runs("first", "second"))
     # They have not been cut off: each has left a checkpoint.

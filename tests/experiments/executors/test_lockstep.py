@@ -1,6 +1,5 @@
 """All arms of a seed in one process: each learns what it learns alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,9 +30,7 @@ def planned(**comparison: Any) -> list[RunSpec]:
 
 
 @pytest.mark.full
-def test_each_arm_learns_what_it_learns_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_arm_learns_what_it_learns_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     runs = planned(seeds=[1, 2])
     run_in_lockstep(runs, tmp_path / "together", NullProgress())
@@ -68,9 +65,7 @@ def test_each_arm_learns_what_it_learns_alone(
         ),
     ],
 )
-def test_what_one_process_cannot_take_in_turn_is_refused(
-    settings: dict[str, Any], said: str
-) -> None:
+def test_what_one_process_cannot_take_in_turn_is_refused(settings, said):
     own = {"name": "own", "variant": "llama", "set": settings}
     compare = {"arms": ["llama", own], "lockstep": True}
     with pytest.raises(UserError, match=said) as told:
@@ -78,7 +73,7 @@ def test_what_one_process_cannot_take_in_turn_is_refused(
     assert str(told.value).startswith("compare.lockstep ") and "\n" not in str(told.value)
 
 
-def test_arms_of_other_blocks_go_in_lockstep() -> None:
+def test_arms_of_other_blocks_go_in_lockstep():
     own = {"name": "own", "variant": "llama", "set": {"data.block_size": 8}}
     check_lockstep(
         sides(make_recipe({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}}))

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +32,7 @@ def ranks(*codes: str) -> list[str]:
     ("codes", "found"),
     [(("waits", "2"), 2), (("1", "waits"), 1), (("waits", "3", "waits"), 3), (("0", "0"), 0)],
 )
-def test_the_first_that_fails_says_how_it_ended(
-    codes: tuple[str, ...], found: int, tmp_path: Path
-) -> None:
+def test_the_first_that_fails_says_how_it_ended(codes, found, tmp_path):
     own = RunProcess(tmp_path, [RunSlot(threads=1)] * len(codes), ranks(*codes))
     try:
         assert wait_for(lambda: own.code() is not None, 60.0)
@@ -45,7 +42,7 @@ def test_the_first_that_fails_says_how_it_ended(
         own.kill()
 
 
-def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> None:
+def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path):
     """Both are gone before anybody looks."""
     own = RunProcess(tmp_path, [RunSlot(threads=1)] * 2, ranks("1", "2"))
     for one in own._all:
@@ -54,7 +51,7 @@ def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
-def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path):
     settings = RunSection(num_processes=2, max_parallel=1, max_attempts=3)
     one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
@@ -62,9 +59,7 @@ def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("count", "own", "expected"), [(2, None, str(4 << 20)), (2, "5", "5")])
-def test_buffers_of_several_processes_are_given_back(
-    count: int, own: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buffers_of_several_processes_are_given_back(count, own, expected, tmp_path, monkeypatch):
     name = "MALLOC_MMAP_THRESHOLD_"
     monkeypatch.delenv(name, raising=False)
     if own:

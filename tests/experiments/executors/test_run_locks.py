@@ -34,7 +34,7 @@ def written(out: Path) -> dict[str, bytes]:
 
 @pytest.mark.full
 @POSIX
-def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) -> None:
+def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path):
     first, second = runs("first", "second")
     own = Forked("-c", RUNNER, tmp_path)
     try:
@@ -58,7 +58,7 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) 
     assert not list(tmp_path.rglob(".*.lock"))
 
 
-def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path):
     (one,) = runs("first")
     with lock_folder(tmp_path / one.name):
         with pytest.raises(UserError, match=r"another run is writing to .*; wait until"):
@@ -66,7 +66,7 @@ def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path: Path) -> None
         assert not (tmp_path / one.name / "log.txt").exists()
 
 
-def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path: Path) -> None:
+def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(
         "".join(f"{number} the cat sat on the mat by the door\n" for number in range(400))

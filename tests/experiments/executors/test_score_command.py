@@ -26,7 +26,7 @@ def scored(folder: Path, code: str, **given: float) -> ModelScore:
         return run_command("own", command(folder, code, **given), folder, "llama-s1")
 
 
-def test_a_number_a_table_and_a_list_are_scores(tmp_path: Path) -> None:
+def test_a_number_a_table_and_a_list_are_scores(tmp_path):
     assert scored(tmp_path, "print('hello'); print(-2.5)").score == -2.5
     assert scored(tmp_path, "print('{\"score\": 3}\\n')").score == 3.0
     found = scored(tmp_path, "print([1, 0, 0.5])")
@@ -37,7 +37,7 @@ def test_a_number_a_table_and_a_list_are_scores(tmp_path: Path) -> None:
     assert scored(tmp_path, "print('no score'); print(7); print(file=sys.stderr)").score == 7.0
 
 
-def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path: Path) -> None:
+def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path):
     whole = f"print(float(sys.argv[1] == {str(tmp_path.resolve())!r}))"
     assert scored(tmp_path, whole).score == 1.0
     given = command(tmp_path, "print(len(sys.argv[2:]) if sys.argv[2] == '; echo 9 $HOME' else 0)")
@@ -65,9 +65,7 @@ def test_it_is_told_the_model_and_no_shell_reads_its_words(tmp_path: Path) -> No
         ("print('\\x1b[2J')", "it printed"),
     ],
 )
-def test_anything_else_is_one_line_that_names_command_and_run(
-    code: str, why: str, tmp_path: Path
-) -> None:
+def test_anything_else_is_one_line_that_names_command_and_run(code, why, tmp_path):
     with pytest.raises(UserError, match="gave no score of llama-s1: it ") as told:
         scored(tmp_path, code)
     said = str(told.value)
@@ -76,14 +74,14 @@ def test_anything_else_is_one_line_that_names_command_and_run(
     assert "\n" not in said and "\x1b" not in said and len(said) < 1000
 
 
-def test_one_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
+def test_one_that_cannot_be_started_is_one_line(tmp_path):
     given = Command(run=("no-such-program-anywhere", "{model}"))
     with trust(False, trust_recipe=True), pytest.raises(UserError, match="it cannot be started"):
         run_command("own", given, tmp_path, "llama-s1")
 
 
 @pytest.mark.full
-def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path):
     child = tmp_path / "child"
     code = (
         "import os\n"
@@ -97,7 +95,7 @@ def test_one_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path)
     wait_for_end(int(child.read_text()))
 
 
-def test_what_one_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+def test_what_one_leaves_behind_is_ended_with_it(tmp_path):
     child = tmp_path / "child"
     code = (
         "import subprocess\n"
@@ -125,7 +123,7 @@ def _state(number: int) -> str:
         return "Z"
 
 
-def test_nothing_runs_unasked(tmp_path: Path) -> None:
+def test_nothing_runs_unasked(tmp_path):
     marker = tmp_path / "ran"
     given = command(tmp_path, f"open({str(marker)!r}, 'w'); print(1)")
     with pytest.raises(UserError, match="nothing runs unasked; read it, and where you trust it"):
@@ -133,7 +131,7 @@ def test_nothing_runs_unasked(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
+def test_a_changed_file_is_another_command(tmp_path):
     given = command(tmp_path, "print(1)")
     before = hash_command(given)
     assert hash_command(command(tmp_path, "print(1)")) == before
@@ -151,9 +149,7 @@ def test_a_changed_file_is_another_command(tmp_path: Path) -> None:
     assert len(set(seen)) == 3 and hash_command(given) == seen[-1]
 
 
-def test_what_an_option_names_and_all_in_a_folder_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_option_names_and_all_in_a_folder_count(tmp_path, monkeypatch):
     folder = tmp_path / "questions"
     (folder / "law" / "__pycache__").mkdir(parents=True)
     data, inside = tmp_path / "data.jsonl", folder / "law" / "first.jsonl"
@@ -182,7 +178,7 @@ def test_what_an_option_names_and_all_in_a_folder_count(
         assert hash_command(near) != hash_command(Command(run=(*words[:4], f"--other={name}")))
 
 
-def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path: Path) -> None:
+def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     given = command(tmp_path, "open(sys.argv[2] + '/log', 'w').write('1'); print(1)")
@@ -194,33 +190,31 @@ def test_one_that_writes_into_a_folder_that_it_names_is_told_so(tmp_path: Path) 
         run_command("own", words, tmp_path, "llama-s1")
 
 
-def test_a_file_of_a_command_is_known_wherever_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_a_command_is_known_wherever_it_lies(tmp_path, monkeypatch):
     whole = command(tmp_path, "print(1)")
     monkeypatch.chdir(tmp_path)
     here = Command(run=("python", "score.py", "{model}"))
     assert hash_command(here) == hash_command(whole)
 
 
-def test_a_command_may_be_longer_than_a_path_can_be(tmp_path: Path) -> None:
+def test_a_command_may_be_longer_than_a_path_can_be(tmp_path):
     code = f"print(2.5)  # {'long' * 2000}"
     with trust(False, trust_recipe=True):
         given = Command(run=("python", "-c", code, "{model}"))
         assert run_command("own", given, tmp_path, "llama-s1").score == 2.5
 
 
-def test_one_that_is_changed_while_it_runs_gives_no_score(tmp_path: Path) -> None:
+def test_one_that_is_changed_while_it_runs_gives_no_score(tmp_path):
     with pytest.raises(UserError, match="it was changed while it ran"):
         scored(tmp_path, "open(__file__, 'a').write('print(3)'); print(2)")
 
 
 @pytest.mark.parametrize("words", [["no-such-program-anywhere"], ["python", "no.py"], ["a\0"]])
-def test_a_program_that_is_not_here_is_told_before_anything_runs(words: list[str]) -> None:
+def test_a_program_that_is_not_here_is_told_before_anything_runs(words):
     with pytest.raises(UserError, match=r"the command 'own' is to run '.*', which is not"):
         check_program("own", Command(run=(*words, "{model}")))
 
 
-def test_what_is_here_or_may_come_may_run(tmp_path: Path) -> None:
+def test_what_is_here_or_may_come_may_run(tmp_path):
     for words in (command(tmp_path, "pass").run, ("python", "-c", "1", "{model}"), ("{model}/a",)):
         check_program("own", Command(run=words))

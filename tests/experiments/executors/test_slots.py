@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_a_run_for_every_physical_core() -> None:
+def test_a_run_for_every_physical_core():
     assert pinned(slots(settings(), MANY)) == [[(0, 4)], [(1, 5)], [(2, 6)], [(3, 7)]]
     assert pinned(slots(settings(threads=2), MANY)) == [[(0, 4, 1, 5)], [(2, 6, 3, 7)]]
     assert pinned(slots(settings(num_processes=2), MANY)) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
@@ -43,14 +42,14 @@ def test_a_run_for_every_physical_core() -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_more_than_there_is_room_for_is_pinned_nowhere() -> None:
+def test_more_than_there_is_room_for_is_pinned_nowhere():
     assert pinned(slots(settings(max_parallel=5), MANY)) == [[()]] * 5
     assert pinned(slots(settings(threads=8), MANY)) == [[()]]
     assert pinned(slots(settings(max_parallel=2, num_processes=4), MANY)) == [[()] * 4] * 2
 
 
 @pytest.mark.full
-def test_cores_are_those_that_this_process_may_use() -> None:
+def test_cores_are_those_that_this_process_may_use():
     found = cores()
     usable = os.sched_getaffinity(0)
     assert found and {one for core in found for one in core} <= usable
@@ -64,9 +63,7 @@ def test_cores_are_those_that_this_process_may_use() -> None:
     assert told.stdout.strip() == str([(min(usable),)])
 
 
-def test_hardware_threads_are_read_as_the_system_writes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hardware_threads_are_read_as_the_system_writes_them(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SIBLINGS", str(tmp_path / "{}"))
     (tmp_path / "0").write_text("0-1,6\n")
     (tmp_path / "2").write_text("nonsense")
@@ -74,9 +71,7 @@ def test_hardware_threads_are_read_as_the_system_writes_them(
     assert module._siblings(2) == {2} and module._siblings(9) == {9}
 
 
-def test_a_container_is_not_given_more_than_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_is_not_given_more_than_its_time(tmp_path, monkeypatch):
     quota = tmp_path / "cpu.max"
     monkeypatch.setattr(module, "_QUOTA", str(quota))
     told = {"200000 100000": 2, "max 100000": 64, "50000 100000": 1, "9900000 100000": 64}
@@ -87,7 +82,7 @@ def test_a_container_is_not_given_more_than_its_time(
     assert module._allow(64) == 64
 
 
-def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
+def test_a_process_and_all_that_it_starts_stay_where_they_are_put():
     """Threads that a process starts later keep to its cores, too."""
     core = max(os.sched_getaffinity(0))
     code = (
@@ -102,13 +97,13 @@ def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
     RunSlot(threads=1, cores=(core,)).pin(own.pid)  # it has ended; nobody minds
 
 
-def test_threads_and_gpus_are_told_by_the_environment() -> None:
+def test_threads_and_gpus_are_told_by_the_environment():
     assert RunSlot(threads=3).environment() == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
     assert RunSlot(threads=1, gpus="2,3").environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert RunSlot(threads=1, shared=True).environment()[SHARED_DEVICE] == "1"
 
 
-def test_a_run_is_told_that_others_compute_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_told_that_others_compute_on_its_device(monkeypatch):
     monkeypatch.setattr(module, "gpus", lambda: ["0", "1", "2"])
 
     def shared(**given: Any) -> list[bool]:
@@ -125,7 +120,7 @@ def test_a_run_is_told_that_others_compute_on_its_device(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("four")
-def test_a_run_is_told_that_others_compute_on_its_cores() -> None:
+def test_a_run_is_told_that_others_compute_on_its_cores():
     def shared(runs: int = MANY, **given: Any) -> list[bool]:
         return [row[0].shared for row in slots(settings(**given), runs)]
 
@@ -136,7 +131,7 @@ def test_a_run_is_told_that_others_compute_on_its_cores() -> None:
     assert shared(3, max_parallel=5) == [False] * 3
 
 
-def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_for_every_run(monkeypatch):
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "GPU-7"])
     assert [row[0].gpus for row in slots(settings(device="cuda"), MANY)] == ["0", "3", "GPU-7"]
     assert [row[0].gpus for row in slots(settings(device="cuda", max_parallel=4), MANY)] == [
@@ -155,7 +150,7 @@ def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_counts_the_places_that_there_are(monkeypatch):
     def count(runs: int = MANY, **given: Any) -> int:
         return len(share_devices(settings(**given), runs))
 
@@ -171,7 +166,7 @@ def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("four")
-def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch):
     def asked(**given: Any) -> list[Any]:
         return share_devices(settings(**given), MANY)
 
@@ -187,14 +182,14 @@ def test_a_run_asks_for_its_cores_and_for_whole_gpus(monkeypatch: pytest.MonkeyP
     assert asked(device="cuda", num_processes=2) == [{"0": 1, "3": 1}]
 
 
-def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert gpus() == []
     with pytest.raises(UserError, match="there is no GPU here that PyTorch can use"):
         slots(settings(device="cuda"), MANY)
 
 
-def test_gpus_that_the_environment_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_the_environment_hides_are_not_used(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 6")

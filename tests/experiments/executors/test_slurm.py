@@ -64,7 +64,7 @@ def first_of(process: psutil.Process) -> bool:
 
 
 @pytest.mark.full
-def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
+def test_the_local_executor_resumes_what_is_preempted(tmp_path):
     plan = runs("first", "second")
     heard = Sudden(plan[0], preempt_local)
     outcomes = run_all(plan, tmp_path / "runs", LOCAL, heard, command("preempted"))
@@ -76,7 +76,7 @@ def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path) -> None:
+def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path):
     plan, heard = runs("first", "second"), Heard()
     settings = LOCAL.model_copy(update={"max_attempts": 1})
     outcomes = run_all(plan, tmp_path / "runs", settings, heard, command("crash"))
@@ -85,7 +85,7 @@ def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path):
     (plan,) = runs("first")
     heard = Sudden(plan, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Stopped):
@@ -94,7 +94,7 @@ def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
     assert wait_for(lambda: not jobs("submitit.core._submit"), 20.0)
 
 
-def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no srun here; type the command on a machine of"):
         module.Cluster(tmp_path, RunSection(executor="slurm"))
@@ -137,7 +137,7 @@ def requeue_first() -> None:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("slurm")
-def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> None:
+def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path):
     plan = runs("first", "second")
     heard = Sudden(plan[0], requeue_first)
     settings = RunSection(executor="slurm", slurm=SlurmSection(partition="lab", minutes=30))
@@ -150,7 +150,7 @@ def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("slurm")
-def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_said_in_its_words(tmp_path):
     settings = RunSection(executor="slurm", slurm=SlurmSection(partition="nowhere"))
     with pytest.raises(UserError, match=r"Slurm takes no jobs: .*Invalid partition"):
         run_all(runs("first"), tmp_path / "runs", settings, None, command("well"))
@@ -164,12 +164,8 @@ def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     ],
 )
 def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    last: str,
-    remedy: str,
-) -> None:
+    tmp_path, monkeypatch, capfd, last, remedy
+):
     said = f"#!/bin/sh\necho 'sbatch: error: first' >&2\necho 'sbatch: {last}' >&2\nexit 1\n"
     for name in ("srun", "sbatch"):
         script = tmp_path / name
@@ -183,6 +179,6 @@ def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
     assert "sbatch" not in "".join(capfd.readouterr())
 
 
-def test_submitit_is_imported_only_where_it_is_used() -> None:
+def test_submitit_is_imported_only_where_it_is_used():
     source = Path(module.__file__).read_text("utf-8")
     assert "\n    from submitit" in source and "\nfrom submitit" not in source

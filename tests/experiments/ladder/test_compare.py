@@ -67,7 +67,7 @@ def arm(found: Comparison) -> dict[str, Any]:
     return dict(row)
 
 
-def test_a_gain_that_shrinks_is_said_by_size_with_its_change_and_its_scale() -> None:
+def test_a_gain_that_shrinks_is_said_by_size_with_its_change_and_its_scale():
     found = judged(recipe(), gaining(0.30, 0.20, 0.10))
     row = arm(found)
     assert [one["verdict"] for one in row["gains"]] == ["better"] * 3
@@ -84,7 +84,7 @@ def test_a_gain_that_shrinks_is_said_by_size_with_its_change_and_its_scale() -> 
     json.dumps(found.content, allow_nan=False)
 
 
-def test_the_largest_size_is_the_content_and_all_sizes_stand_beside() -> None:
+def test_the_largest_size_is_the_content_and_all_sizes_stand_beside():
     given = recipe()
     sizes = drawn(given, gaining(0.3, 0.2, 0.1))
     found = compare_ladder(given, sizes)
@@ -103,7 +103,7 @@ def test_the_largest_size_is_the_content_and_all_sizes_stand_beside() -> None:
         assert size["tokens"] == rung.tokens == 2 * rung.parameters
 
 
-def test_all_tests_of_all_sizes_are_corrected_together() -> None:
+def test_all_tests_of_all_sizes_are_corrected_together():
     found = judged(recipe(), gaining(0.02, 0.015, 0.0, noise=0.01))
     row, ladder = arm(found), found.content["ladder"]
     raw = [size["rows"][1]["p"] for size in ladder["sizes"]]
@@ -115,7 +115,7 @@ def test_all_tests_of_all_sizes_are_corrected_together() -> None:
 
 
 @pytest.mark.full
-def test_sizes_tell_of_each_others_noise_unless_each_is_to_keep_its_own() -> None:
+def test_sizes_tell_of_each_others_noise_unless_each_is_to_keep_its_own():
     losses = gaining(0.3, 0.2, 0.1)
     shared, alone = judged(recipe(), losses), judged(recipe(variance="own"), losses)
     for one, other in zip(
@@ -125,7 +125,7 @@ def test_sizes_tell_of_each_others_noise_unless_each_is_to_keep_its_own() -> Non
         assert one["rows"][1]["p"] != other["rows"][1]["p"]
 
 
-def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure() -> None:
+def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure():
     row = arm(judged(recipe(), gaining(0.30, 0.31, 0.32)))
     (beyond,) = row["beyond"]
     assert beyond["verdict"] == "better" and 0 < beyond["low"] < beyond["gain"] < beyond["high"]
@@ -143,16 +143,14 @@ def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure() -> None:
         ((0.30, 0.31, 0.32), {"beyond": ["100M"]}, "far", "leaving out a size tests no more than"),
     ],
 )
-def test_what_cannot_be_decided_from_here_says_so(
-    gains: tuple[float, ...], ladder: Any, why: str, words: str
-) -> None:
+def test_what_cannot_be_decided_from_here_says_so(gains, ladder, why, words):
     row = arm(judged(recipe(ladder), gaining(*gains)))
     (beyond,) = row["beyond"]
     assert (beyond["verdict"], beyond["why"]) == ("not decidable", why)
     assert words in row["said"] and "not decidable from here" in row["said"]
 
 
-def test_two_sizes_have_a_trend_and_decide_nothing_beyond() -> None:
+def test_two_sizes_have_a_trend_and_decide_nothing_beyond():
     given = recipe({"sizes": SIZES[:2]})
     row = arm(judged(given, gaining(0.3, 0.1)))
     assert row["trend"]["verdict"] == "shrinks"
@@ -160,14 +158,14 @@ def test_two_sizes_have_a_trend_and_decide_nothing_beyond() -> None:
     assert "as a line takes three sizes to be tested" in row["said"]
 
 
-def test_a_gain_that_turns_falls_and_one_that_stays_is_not_said_to_change() -> None:
+def test_a_gain_that_turns_falls_and_one_that_stays_is_not_said_to_change():
     assert arm(judged(recipe(), gaining(0.3, 0.1, -0.1)))["trend"]["verdict"] == "falls"
     row = arm(judged(recipe(), gaining(0.1, 0.1, 0.1)))
     assert row["trend"]["verdict"] == "not distinguishable"
     assert "its gain does not change distinguishably" in row["said"]
 
 
-def test_runs_that_diverged_leave_no_trend() -> None:
+def test_runs_that_diverged_leave_no_trend():
     def loss(place: int, run: RunSpec) -> float:
         lost = (place, run.arm, run.seed) == (0, "relu2", 2)
         return math.nan if lost else gaining(0.3, 0.2, 0.1)(place, run)
@@ -177,7 +175,7 @@ def test_runs_that_diverged_leave_no_trend() -> None:
     assert "no trend: runs diverged at 104 k parameters" in row["said"]
 
 
-def test_what_is_not_finished_is_said_not_to_be_final() -> None:
+def test_what_is_not_finished_is_said_not_to_be_final():
     def loss(place: int, run: RunSpec) -> float | None:
         return None if place == 2 else gaining(0.3, 0.2, 0.1)(place, run)
 
@@ -208,7 +206,7 @@ def swept(
 
 
 @pytest.mark.full
-def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
+def test_the_best_rate_drifts_in_octaves_per_doubling():
     _, found = swept(lambda name, place: 0.8 - 0.8 * place if name == "relu2" else 0.0)
     llama, relu = found.content["ladder"]["rates"]
     assert abs(llama["drift"]) < 0.15 and llama["low"] < 0 < llama["high"]
@@ -219,7 +217,7 @@ def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
 
 
 @pytest.mark.full
-def test_one_seed_at_an_end_leaves_the_drift_unknown() -> None:
+def test_one_seed_at_an_end_leaves_the_drift_unknown():
     """Without it the rest would be too sure: which seeds are left is no chance."""
     _, found = swept(
         lambda name, place: 0.8 - 0.8 * place if name == "relu2" else 0.0, ("llama", 1, 2)
@@ -235,7 +233,7 @@ def test_one_seed_at_an_end_leaves_the_drift_unknown() -> None:
 
 
 @pytest.mark.full
-def test_a_best_rate_at_an_end_leaves_its_drift_unknown() -> None:
+def test_a_best_rate_at_an_end_leaves_its_drift_unknown():
     _, found = swept(lambda name, place: 2.5 if name == "relu2" and place == 2 else 0.0)
     relu = found.content["ladder"]["rates"][1]
     assert relu["drift"] is None and relu["best"][2]["edge"] == "largest"
@@ -251,7 +249,7 @@ def remarks_on_length(given: TrainingRecipe) -> Sequence[str]:
     ]
 
 
-def test_what_changes_with_size_beside_it_is_a_remark() -> None:
+def test_what_changes_with_size_beside_it_is_a_remark():
     tokens = {"tokens": [100_000, 200_000, 200_000], "tokens_per_parameter": None}
     unequal = remarks_on_length(recipe({**tokens, "unequal_tokens": True}))
     assert any("tokens per parameter, 0.96" in one for one in unequal)

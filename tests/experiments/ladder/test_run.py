@@ -50,7 +50,7 @@ def stamps(folder: Path) -> dict[str, int]:
     }
 
 
-def test_every_size_arm_and_seed_is_run_and_judged(climbed: tuple[Path, Comparison]) -> None:
+def test_every_size_arm_and_seed_is_run_and_judged(climbed):
     folder, found = climbed
     ladder = found.content["ladder"]
     assert len(stamps(folder)) == 18 and not found.failed
@@ -66,7 +66,7 @@ def test_every_size_arm_and_seed_is_run_and_judged(climbed: tuple[Path, Comparis
     assert not any("left out" in one for one in found.content["remarks"])
 
 
-def test_typed_again_nothing_is_run_twice(climbed: tuple[Path, Comparison]) -> None:
+def test_typed_again_nothing_is_run_twice(climbed):
     folder, found = climbed
     before = stamps(folder)
     again = layerlab.compare(given(folder), out=folder, progress=False)
@@ -74,16 +74,14 @@ def test_typed_again_nothing_is_run_twice(climbed: tuple[Path, Comparison]) -> N
     assert again.content["ladder"] == found.content["ladder"]
 
 
-def test_its_folder_is_judged_without_recipe_or_text(climbed: tuple[Path, Comparison]) -> None:
+def test_its_folder_is_judged_without_recipe_or_text(climbed):
     folder, found = climbed
     again = layerlab.compare(folder / "small", out=folder, judge=True, progress=False)
     assert again.content["ladder"] == found.content["ladder"]
     assert again.rows == found.rows and again.content["remarks"] == found.content["remarks"]
 
 
-def test_the_plain_comparison_at_its_own_size_finds_its_runs(
-    climbed: tuple[Path, Comparison],
-) -> None:
+def test_the_plain_comparison_at_its_own_size_finds_its_runs(climbed):
     """The runs are the same, and so are their losses; the page is one of its own."""
     folder, found = climbed
     before = stamps(folder)
@@ -99,9 +97,7 @@ def test_the_plain_comparison_at_its_own_size_finds_its_runs(
 
 
 @pytest.mark.full
-def test_processes_carry_out_the_same_runs(
-    climbed: tuple[Path, Comparison], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_processes_carry_out_the_same_runs(climbed, monkeypatch, tmp_path):
     """One worker takes the runs of all sizes, one after the other."""
     folder, found = climbed
     monkeypatch.setenv("LAYERLAB_CACHE", str(folder / "cache"))
@@ -116,9 +112,7 @@ def test_processes_carry_out_the_same_runs(
     assert losses[0] == losses[1]
 
 
-def test_an_arm_that_no_size_can_be_matched_at_names_the_size(
-    climbed: tuple[Path, Comparison],
-) -> None:
+def test_an_arm_that_no_size_can_be_matched_at_names_the_size(climbed):
     """WideNet at its narrowest is larger than the smallest baseline."""
     folder, _ = climbed
     compare = {**RECIPE["compare"], "arms": ["llama", "widenet"], "match": "parameters"}
@@ -127,9 +121,7 @@ def test_an_arm_that_no_size_can_be_matched_at_names_the_size(
         layerlab.compare(given(folder, compare=compare, model=model), out=folder, progress=False)
 
 
-def test_a_run_under_other_settings_is_left_out_for_what_differs(
-    climbed: tuple[Path, Comparison], tmp_path: Path
-) -> None:
+def test_a_run_under_other_settings_is_left_out_for_what_differs(climbed, tmp_path):
     """It is held against its own size, not against the largest."""
     folder, _ = climbed
     shutil.copytree(folder / "small" / "runs", tmp_path / "small" / "runs")

@@ -1,6 +1,5 @@
 """Runs that could not be compared are refused while they are a plan, in the words of later."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +31,7 @@ def planned(*arms: Any, **compare: Any) -> None:
         {"control.qk_clip": 9},
     ],
 )
-def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
-    setting: dict[str, Any],
-) -> None:
+def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(setting):
     assert refusal(planned, *half(**setting)) == refusal(
         check_equal_terms,
         [manifest(run) for run in runs(recipe(*half(**setting)))],
@@ -43,7 +40,7 @@ def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     planned(*half(**setting), allowed_differences=list(setting))
 
 
-def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
+def test_what_follows_from_where_an_arm_runs_is_foreseen_too():
     with pytest.raises(
         UserError, match=r'machine\.threads is 1 in .* compare\.allowed_differences = \["mach'
     ):
@@ -53,7 +50,7 @@ def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
     planned(*half(**{"run.device": "cuda:1"}))
 
 
-def test_arms_seeds_and_swept_rates_may_differ() -> None:
+def test_arms_seeds_and_swept_rates_may_differ():
     planned()
     planned("llama", "pangu-pi", match="parameters", learning_rates=[1e-3, 3e-3])
     planned("llama", "gpt2", search="optuna", learning_rates=[1e-3, 3e-3])
@@ -71,7 +68,7 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
         ("zzz", None),
     ],
 )
-def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str | None) -> None:
+def test_a_declaration_of_nothing_is_told_the_nearest(pattern, near):
     told = refusal(planned, allowed_differences=["train.batch_size", pattern])
     guess = f"did you mean {near!r}? " if near else ""
     assert told == (
@@ -81,7 +78,7 @@ def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str | 
 
 
 @pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])
-def test_whatever_a_run_has_can_be_declared(pattern: str) -> None:
+def test_whatever_a_run_has_can_be_declared(pattern):
     planned(allowed_differences=[pattern])
 
 
@@ -94,7 +91,7 @@ SMALL = {
 
 
 @pytest.mark.full
-def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path: Path) -> None:
+def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path):
     own = {"name": "words", "variant": "llama", "set": {"data.vocab_size": 290}}
     recipe = {
         **SMALL,
@@ -110,7 +107,7 @@ def test_a_part_of_the_held_out_text_is_another_text_in_other_words(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_arms_of_one_tokenizer_may_be_judged_on_a_part(tmp_path: Path) -> None:
+def test_arms_of_one_tokenizer_may_be_judged_on_a_part(tmp_path):
     (tmp_path / "own.txt").write_text("Apples fell and fell.\n" * 200)
     own = {"data.sources": [{"text": str(tmp_path / "own.txt")}]}
     arm = {"name": "text", "variant": "llama", "set": own}

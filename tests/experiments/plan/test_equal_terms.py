@@ -26,7 +26,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
-def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
+def test_arms_differ_in_their_model_their_seed_and_their_size_alone():
     assert check_equal_terms(manifests(), NOTHING) == []
     assert check_equal_terms(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
     swept = manifests(learning_rates=[1e-3, 3e-3])
@@ -35,7 +35,7 @@ def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
         check_equal_terms(swept, NOTHING)
 
 
-def test_parametrizations_are_not_mixed() -> None:
+def test_parametrizations_are_not_mixed():
     """Nor base widths: neither between arms nor within one, unless that is declared."""
     base = {"train.parametrization": "mup", "train.mup_base_width": 16}
     arms = [{"name": "plain", "variant": "llama"}, {"name": "mup", "variant": "llama", "set": base}]
@@ -51,7 +51,7 @@ def test_parametrizations_are_not_mixed() -> None:
         check_equal_terms(manifests(arms[1], other), NOTHING)
 
 
-def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
+def test_the_batch_change_of_the_eight_residuals_is_refused():
     """Methods 3, 4 and 6 ran at half the batch with twice the updates (residuals24)."""
     arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch_size": 8}}]
     tokens = {"max_steps": None, "tokens": 16 * 16 * 40, "batch_size": 16}
@@ -72,7 +72,7 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     assert declared[0].values == (16, 8)
 
 
-def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
+def test_a_declared_batch_does_not_excuse_other_tokens():
     arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch_size": 8}}]
     found = [manifest(run) for run in runs(recipe(*arms, train={"batch_size": 16}))]
     assert check_equal_terms(found, VariedSettings(differ=("train.batch_size",)))
@@ -100,7 +100,7 @@ DECISIVE = [
 
 @pytest.mark.parametrize("path", DECISIVE)
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, place: int) -> None:
+def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path, place):
     found = manifests()
     put(found[place], path, "other")
     name = path.removeprefix("recipe.")
@@ -115,7 +115,7 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
 @pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_whatever_setting_is_changed_alone_it_is_refused(data: st.DataObject) -> None:
+def test_whatever_setting_is_changed_alone_it_is_refused(data):
     found = manifests()
     beside = ("recipe.model", "model", "run", "arm", "recipe.train.seed", "recipe.train.micro")
     paths = [path for path, _ in flatten(found[0]) if not path.startswith(beside)]
@@ -124,7 +124,7 @@ def test_whatever_setting_is_changed_alone_it_is_refused(data: st.DataObject) ->
     refuses("differ in what was not declared", check_equal_terms, found, NOTHING)
 
 
-def test_an_arm_trains_one_model() -> None:
+def test_an_arm_trains_one_model():
     found = manifests()
     found[2]["recipe"]["model"]["inner"] = 48
     told = refusal(check_equal_terms, found, NOTHING)
@@ -132,7 +132,7 @@ def test_an_arm_trains_one_model() -> None:
     assert "the runs of one arm must train one model; run that arm anew" in told
 
 
-def test_arms_of_one_seed_see_one_order() -> None:
+def test_arms_of_one_seed_see_one_order():
     found = manifests()
     assert len({one["data"]["order"] for one in found}) == 3
     found[3]["data"]["order"] = found[0]["data"]["order"]
@@ -140,7 +140,7 @@ def test_arms_of_one_seed_see_one_order() -> None:
         check_equal_terms(found, NOTHING)
 
 
-def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run() -> None:
+def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run():
     found = manifests()
     for one in found:
         one["recipe"]["train"]["max_steps"] = 20 if one["arm"] == "llama" else 17
@@ -150,7 +150,7 @@ def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run()
     refuses(r'"train.max_steps"', check_equal_terms, found, VariedSettings(time=True))
 
 
-def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
+def test_a_smaller_micro_batch_is_allowed_and_noted():
     found = manifests()
     assert notes(found) == []
     found[1]["micro_batch"] = 2
@@ -161,7 +161,7 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
 
 
 @pytest.mark.parametrize("format", ["int8", "nvfp4", "mxfp4"])
-def test_a_micro_batch_that_decides_what_is_rounded_is_declared(format: str) -> None:
+def test_a_micro_batch_that_decides_what_is_rounded_is_declared(format):
     found = manifests()
     for one in found:
         one["recipe"]["emulate"]["format"] = format
@@ -175,7 +175,7 @@ def test_a_micro_batch_that_decides_what_is_rounded_is_declared(format: str) -> 
     assert check_equal_terms(found, VariedSettings(differ=("train.micro_batch_size",)))
 
 
-def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
+def test_a_micro_batch_that_follows_from_another_batch_is_not_noted():
     half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 2}}
     found = manifests("llama", half, allowed_differences=["train.batch_size"])
     assert {one["micro_batch"] for one in found} == {2, 4}
@@ -184,7 +184,7 @@ def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
     assert [one.split(" sequences")[0] for one in notes(found)] == ["micro-batches of 1, 4"]
 
 
-def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> None:
+def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed():
     found = manifests()
     for name in (
         "weight_decay",
@@ -200,7 +200,7 @@ def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> N
     assert len(said) < 1200
 
 
-def test_a_section_declares_what_it_varies() -> None:
+def test_a_section_declares_what_it_varies():
     section = recipe(
         learning_rates=[1e-3, 1e-2], match="time", allowed_differences=["machine.*"]
     ).compare

@@ -34,7 +34,7 @@ def pair(own: str, base: str = "llama", **options: object) -> list[Factor]:
 
 
 @given(NAMES, NAMES)
-def test_exactly_what_differs_between_two_specs_is_named(one: str, other: str) -> None:
+def test_exactly_what_differs_between_two_specs_is_named(one, other):
     own, base = design(one), design(other)
     found = factors(own, base)
     for slot in SLOTS:
@@ -51,7 +51,7 @@ def test_exactly_what_differs_between_two_specs_is_named(one: str, other: str) -
     }
 
 
-def test_an_option_is_named_with_both_values_and_a_default_is_no_difference() -> None:
+def test_an_option_is_named_with_both_values_and_a_default_is_no_difference():
     assert pair("llama", placement="both") == [
         Factor(place="norm", option="placement", arm="both", against="pre")
     ]
@@ -63,7 +63,7 @@ def test_an_option_is_named_with_both_values_and_a_default_is_no_difference() ->
     assert (terms.place, terms.option, terms.arm, terms.against) == ("ffn", "n", 3, None)
 
 
-def test_norms_of_the_stack_count_only_where_they_leave_those_of_the_blocks() -> None:
+def test_norms_of_the_stack_count_only_where_they_leave_those_of_the_blocks():
     def differs(arm: dict[str, object]) -> dict[str, object]:
         return planned_factors(small := recipe("llama", arm), runs(small))[1]["differs"]
 
@@ -76,7 +76,7 @@ def test_norms_of_the_stack_count_only_where_they_leave_those_of_the_blocks() ->
     assert own["stack"] == ["embedding_norm"] and places(own) == ["norm", "stack"]
 
 
-def test_a_plan_tells_parameters_and_flops_before_anything_runs() -> None:
+def test_a_plan_tells_parameters_and_flops_before_anything_runs():
     small = recipe(
         "llama", "gpt2", {"name": "wide", "variant": "llama", "set": {"model.inner": 48}}
     )
@@ -95,7 +95,7 @@ def test_a_plan_tells_parameters_and_flops_before_anything_runs() -> None:
     assert planned_factors(small.change({"compare": None}), runs(small)) == []
 
 
-def test_one_slot_is_no_remark_and_several_are() -> None:
+def test_one_slot_is_no_remark_and_several_are():
     small = recipe("llama", PLACEMENT, "gpt2")
     rows = planned_factors(small, runs(small))
     (said,) = warn_of_many_slots(rows)
@@ -105,7 +105,7 @@ def test_one_slot_is_no_remark_and_several_are() -> None:
     assert list(warn_of_many_slots(rows[:2])) == []
 
 
-def test_runs_that_are_judged_are_told_apart_by_their_manifests() -> None:
+def test_runs_that_are_judged_are_told_apart_by_their_manifests():
     small = recipe("llama", PLACEMENT, "gpt2")
     found = compare_runs(small, records(small, {arm: LOSSES for arm in ("llama", "post", "gpt2")}))
     assert [row["arm"] for row in found.rows if row["differs"] is None] == ["llama"]
@@ -116,7 +116,7 @@ def test_runs_that_are_judged_are_told_apart_by_their_manifests() -> None:
     assert sum(one.startswith("more than one part") for one in found.content["remarks"]) == 1
 
 
-def test_a_model_that_is_not_known_here_is_no_failure() -> None:
+def test_a_model_that_is_not_known_here_is_no_failure():
     small = recipe("llama", "gpt2")
     one, other = (record(run, 3.0) for run in runs(small)[:2])
     manifest = {**one.manifest, "recipe": {**one.manifest["recipe"], "model": {"variant": "gone"}}}

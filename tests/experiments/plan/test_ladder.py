@@ -33,7 +33,7 @@ def recipe(ladder: Any, arms: Any = ("llama", "pangu-pi"), **sections: Any) -> T
     )
 
 
-def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
+def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion():
     found = plan_rungs(
         recipe({"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}), EXTENT
     )
@@ -52,7 +52,7 @@ def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
 
 
 @pytest.mark.full
-def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> None:
+def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide():
     train = {"parametrization": "mup", "mup_base_width": 64, "learning_rate": 3e-3}
     ladder = {"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}
     found = [
@@ -67,7 +67,7 @@ def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> No
         assert width_ratio(config) == one.shape.width / 64 and score_factor(config) == 1
 
 
-def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
+def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification():
     """Name and hash: whoever trains the size alone finds the run finished."""
     first, *_ = plan_rungs(recipe({"sizes": ["100k", "300k"]}), EXTENT)
     shape, names = first.recipe.model, ("width", "layers", "heads", "kv_heads", "inner")
@@ -77,7 +77,7 @@ def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
     assert ours == theirs and len(ours) == 6
 
 
-def test_a_count_ends_at_the_recipes_own_runs() -> None:
+def test_a_count_ends_at_the_recipes_own_runs():
     given = recipe({"count": 3, "ratio": 2.0})
     *_, last = plan_rungs(given, EXTENT)
     alone = given.change({"ladder": None})
@@ -88,7 +88,7 @@ def test_a_count_ends_at_the_recipes_own_runs() -> None:
     assert all(1.6 < more / less < 2.5 for less, more in pairwise(counts))
 
 
-def test_arms_are_matched_at_each_size_as_they_always_are() -> None:
+def test_arms_are_matched_at_each_size_as_they_always_are():
     for one in plan_rungs(
         recipe({"sizes": ["200k", "600k"]}, compare={"match": "parameters"}), EXTENT
     ):
@@ -96,7 +96,7 @@ def test_arms_are_matched_at_each_size_as_they_always_are() -> None:
         assert llama == one.parameters and abs(pangu / llama - 1) < 0.005
 
 
-def test_rates_are_those_of_a_size() -> None:
+def test_rates_are_those_of_a_size():
     ladder = {"sizes": ["100k", "300k"], "learning_rates": [[1e-3, 3e-3], 1e-3]}
     swept, single = plan_rungs(recipe(ladder), EXTENT)
     assert {run.rate for run in plan(swept.recipe, EXTENT)} == {1e-3, 3e-3}
@@ -105,7 +105,7 @@ def test_rates_are_those_of_a_size() -> None:
     assert all(one.recipe.compare.learning_rates == (1e-3, 2e-3) for one in common)
 
 
-def test_what_is_given_in_updates_keeps_its_share() -> None:
+def test_what_is_given_in_updates_keeps_its_share():
     given = recipe({"sizes": ["100k", "400k"]}, train={"warmup_steps": 10})
     given = given.change({"evaluate.eval_steps": 20})
     for one in plan_rungs(given, EXTENT):
@@ -114,7 +114,7 @@ def test_what_is_given_in_updates_keeps_its_share() -> None:
         assert run.train.max_steps / run.train.warmup_steps == pytest.approx(10, rel=0.15)
 
 
-def test_presets_give_sizes_that_are_scaled_too() -> None:
+def test_presets_give_sizes_that_are_scaled_too():
     given = recipe({"sizes": ["400M", "900M"]}, model=dict.fromkeys(MODEL))
     given = given.change({"model.preset": "pangu-pi-1b"})
     small, large = (plan(one.recipe, EXTENT)[0].recipe.model for one in plan_rungs(given, EXTENT))
@@ -155,14 +155,14 @@ def test_presets_give_sizes_that_are_scaled_too() -> None:
         ),
     ],
 )
-def test_what_cannot_be_met_is_one_line(given: TrainingRecipe, words: str) -> None:
+def test_what_cannot_be_met_is_one_line(given, words):
     with pytest.raises(UserError) as error:
         plan_rungs(given, EXTENT)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["ladder-pangu", "ladder-residuals"])
-def test_ladders_of_the_package_can_be_met(name: str) -> None:
+def test_ladders_of_the_package_can_be_met(name):
     given = load_recipe(name)
     vocabulary = CorpusSize(vocab=given.data.vocab_size, tokens=1_000_000, digest="a")
     found = plan_rungs(given, vocabulary)

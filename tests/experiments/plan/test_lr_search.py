@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,9 +47,7 @@ def section(**given: object) -> CompareSection:
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=8, unique=True), st.integers(0, 7))
-def test_a_grid_tries_every_rate_once_and_finds_the_planted_one(
-    rates: list[float], place: int
-) -> None:
+def test_a_grid_tries_every_rate_once_and_finds_the_planted_one(rates, place):
     optimum = rates[place % len(rates)]
     results = tried(GridSearch(tuple(rates)), valley(optimum))
     assert sorted(results) == sorted(rates)
@@ -59,7 +56,7 @@ def test_a_grid_tries_every_rate_once_and_finds_the_planted_one(
 
 @pytest.mark.full
 @pytest.mark.parametrize("optimum", [4e-4, 2.2e-3, 1e-2])
-def test_optuna_comes_nearer_than_a_grid_of_as_many(optimum: float) -> None:
+def test_optuna_comes_nearer_than_a_grid_of_as_many(optimum):
     results = tried(Optuna(LOW, HIGH, 8), valley(optimum))
     assert len(results) == 8
     found = best(results)
@@ -69,7 +66,7 @@ def test_optuna_comes_nearer_than_a_grid_of_as_many(optimum: float) -> None:
 
 
 @pytest.mark.full
-def test_optuna_goes_on_from_results_as_if_it_had_never_stopped() -> None:
+def test_optuna_goes_on_from_results_as_if_it_had_never_stopped():
     whole = tried(Optuna(LOW, HIGH, 6), valley(1e-3))
     part = dict(list(whole.items())[:4])
     again = Optuna(LOW, HIGH, 6)
@@ -77,7 +74,7 @@ def test_optuna_goes_on_from_results_as_if_it_had_never_stopped() -> None:
 
 
 @pytest.mark.full
-def test_optuna_walks_away_from_where_runs_diverge() -> None:
+def test_optuna_walks_away_from_where_runs_diverge():
     def loss(rate: float) -> float:
         return math.inf if rate > 3e-3 else valley(2e-3)(rate)
 
@@ -86,13 +83,13 @@ def test_optuna_walks_away_from_where_runs_diverge() -> None:
     assert abs(math.log(best(results).rate / 2e-3)) < 0.5
 
 
-def test_optuna_never_proposes_a_rate_twice_nor_outside() -> None:
+def test_optuna_never_proposes_a_rate_twice_nor_outside():
     results = tried(Optuna(1e-3, 1.01e-3, 9), lambda rate: 3.0)
     assert all(1e-3 <= rate <= 1.01e-3 for rate in results)
     assert len(results) >= 4
 
 
-def test_the_best_at_an_end_says_which_and_where_to_go_on() -> None:
+def test_the_best_at_an_end_says_which_and_where_to_go_on():
     results = {rate: valley(1e-1)(rate) for rate in (1e-3, 3e-3, 1e-2)}
     assert best(results).edge == "largest"
     assert wider(results, "largest") == 0.03
@@ -102,7 +99,7 @@ def test_the_best_at_an_end_says_which_and_where_to_go_on() -> None:
     assert best({1e-3: math.inf, 3e-3: 3.0, 1e-2: math.inf}).rate == 3e-3
 
 
-def test_a_rate_between_others_is_at_no_end_though_one_of_them_diverged() -> None:
+def test_a_rate_between_others_is_at_no_end_though_one_of_them_diverged():
     assert best({1e-3: 3.1, 3e-3: 3.0, 1e30: math.inf}).edge is None
     assert best({1e-30: math.inf, 1e-3: 3.0, 3e-3: 3.1, 1e-2: 3.2}).edge is None
     assert best({1e-3: 3.0, 3e-3: 3.1, 1e30: math.inf}).edge == "smallest"
@@ -111,20 +108,18 @@ def test_a_rate_between_others_is_at_no_end_though_one_of_them_diverged() -> Non
 
 
 @given(st.floats(1e-6, 1), st.floats(1.001, 1e40))
-def test_the_rate_to_add_lies_beyond_the_end_and_within_a_decade_or_so(
-    low: float, ratio: float
-) -> None:
+def test_the_rate_to_add_lies_beyond_the_end_and_within_a_decade_or_so(low, ratio):
     rates = {low: 3.0, low * ratio: 3.1}
     assert low / 16 < wider(rates, "smallest") < low
     assert low * ratio < wider(rates, "largest") < low * ratio * 16
 
 
-def test_the_rate_to_add_is_one_that_a_sweep_would_have() -> None:
+def test_the_rate_to_add_is_one_that_a_sweep_would_have():
     assert wider({1e-3: 3.0, 1e30: math.inf}, "smallest") == 1e-4
     assert wider({3e-3: 3.0, 1e-2: 3.1}, "smallest") == 9e-4
 
 
-def test_a_section_chooses_its_search() -> None:
+def test_a_section_chooses_its_search():
     grid = section(arms=("llama",), learning_rates=(1e-2, 1e-3))
     assert next_rate(grid) == GridSearch((1e-2, 1e-3))
     asked = section(arms=("llama",), learning_rates=(1e-2, 1e-3), search="optuna", trials=5)
@@ -139,7 +134,7 @@ def test_a_section_chooses_its_search() -> None:
         ({"trials": 2}, "a search begins with both ends and their middle"),
     ],
 )
-def test_optuna_needs_a_range_and_three_trials(options: dict[str, Any], said: str) -> None:
+def test_optuna_needs_a_range_and_three_trials(options, said):
     given = {"arms": ("llama",), "learning_rates": (1e-3, 1e-2), "search": "optuna", **options}
     with pytest.raises(UserError, match=said):
         next_rate(section(**given))
@@ -147,7 +142,7 @@ def test_optuna_needs_a_range_and_three_trials(options: dict[str, Any], said: st
         best({})
 
 
-def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError) as told:
         next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna"))
@@ -184,7 +179,7 @@ def planted(out: Path, run: RunSpec) -> None:
 
 
 @pytest.mark.full
-def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
+def test_every_arm_finds_its_own_rate(tmp_path):
     found = recipe("optuna")
     assert found.compare is not None
     rounds: list[int] = []

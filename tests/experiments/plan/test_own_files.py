@@ -28,7 +28,7 @@ def idea(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_an_arm_names_the_file_that_it_needs_and_another_arm_does_not(idea: Path) -> None:
+def test_an_arm_names_the_file_that_it_needs_and_another_arm_does_not(idea):
     given = recipe("llama", "my-idea")
     loaded = load_files(given, idea)
     own = sides(loaded)
@@ -39,7 +39,7 @@ def test_an_arm_names_the_file_that_it_needs_and_another_arm_does_not(idea: Path
     assert plan(loaded, EXTENT)[0].name == alone[0].name
 
 
-def test_a_single_run_names_it_too_and_once(idea: Path) -> None:
+def test_a_single_run_names_it_too_and_once(idea):
     single = recipe().change({"compare": None, "model.variant": "my-idea"})
     loaded = load_files(single, [idea])
     assert loaded.model.load == (str(idea),)
@@ -47,7 +47,7 @@ def test_a_single_run_names_it_too_and_once(idea: Path) -> None:
     assert load_files(recipe().change({"compare": None}), [idea]).model.load == ()
 
 
-def test_the_page_repeats_it_with_the_file(idea: Path) -> None:
+def test_the_page_repeats_it_with_the_file(idea):
     loaded = load_files(recipe("llama", "my-idea"), idea)
     page = render(
         {**race(("llama", "my-idea"), updates=50), "recipe": loaded.model_dump(mode="json")}
@@ -55,7 +55,7 @@ def test_the_page_repeats_it_with_the_file(idea: Path) -> None:
     assert parsed(repeated(page))["load"] == [str(idea)]
 
 
-def test_a_run_of_the_file_before_it_was_changed_is_left_out(idea: Path) -> None:
+def test_a_run_of_the_file_before_it_was_changed_is_left_out(idea):
     def planned() -> list[RunRecord]:
         runs = plan(load_files(recipe("llama", "my-idea", seeds=[1]), idea), EXTENT)
         own = {run.name: own_files(run.recipe) for run in runs}

@@ -50,9 +50,7 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("alike")
 @pytest.mark.parametrize("holes", [(), (("a1", 0),), (("a0", 1), ("a2", 3), ("a3", 0))])
-def test_with_equal_variances_it_is_the_two_way_analysis_of_statsmodels(
-    holes: tuple[tuple[str, int], ...],
-) -> None:
+def test_with_equal_variances_it_is_the_two_way_analysis_of_statsmodels(holes):
     values = without(drawn(4, 5), *holes)
     model = Additive(values)
     fit = smf.ols("loss ~ arm + seed", long(values)).fit()
@@ -69,7 +67,7 @@ def test_with_equal_variances_it_is_the_two_way_analysis_of_statsmodels(
 
 
 @pytest.mark.usefixtures("alike")
-def test_seeds_drawn_at_random_give_the_same_differences() -> None:
+def test_seeds_drawn_at_random_give_the_same_differences():
     """In a whole table a mixed model and this one agree: what a seed has to itself leaves."""
     values = drawn(4, 6)
     fit = smf.mixedlm("loss ~ arm", long(values), groups="seed").fit(reml=True)
@@ -79,7 +77,7 @@ def test_seeds_drawn_at_random_give_the_same_differences() -> None:
         assert found.error == pytest.approx(fit.bse[f"arm[T.{arm}]"], rel=1e-2)
 
 
-def test_a_margin_is_tested_as_statsmodels_tests_equivalence() -> None:
+def test_a_margin_is_tested_as_statsmodels_tests_equivalence():
     values = drawn(2, 6)
     ours, theirs = (np.array(list(found.values())) for found in values.values())
     found = paired_difference(ours.tolist(), theirs.tolist())
@@ -94,9 +92,7 @@ def test_a_margin_is_tested_as_statsmodels_tests_equivalence() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 8), st.integers(2, 6), st.integers(0, 1000))
-def test_degrees_and_squares_of_arms_add_up_to_those_of_all(
-    arms: int, seeds: int, start: int
-) -> None:
+def test_degrees_and_squares_of_arms_add_up_to_those_of_all(arms, seeds, start):
     model = Additive(drawn(arms, seeds, start))
     assert model.freedom == pytest.approx((arms - 1) * (seeds - 1))
     assert model.freedoms.sum() == pytest.approx(model.freedom)
@@ -105,9 +101,7 @@ def test_degrees_and_squares_of_arms_add_up_to_those_of_all(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 6), st.integers(3, 6), st.integers(0, 1000), st.floats(-5, 5))
-def test_the_order_of_arms_and_a_shift_of_a_seed_change_nothing(
-    arms: int, seeds: int, start: int, shift: float
-) -> None:
+def test_the_order_of_arms_and_a_shift_of_a_seed_change_nothing(arms, seeds, start, shift):
     values = drawn(arms, seeds, start)
     moved = {
         arm: {seed: one + shift * (seed == 0) for seed, one in found.items()}
@@ -120,7 +114,7 @@ def test_the_order_of_arms_and_a_shift_of_a_seed_change_nothing(
     assert turned.p == pytest.approx(one.p) and turned.mean == pytest.approx(-one.mean)
 
 
-def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less() -> None:
+def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less():
     values = drawn(6, 4)
     rng = np.random.default_rng(9)
     values["a5"] = {seed: one + float(rng.normal(0, 1)) for seed, one in values["a5"].items()}
@@ -133,7 +127,7 @@ def test_a_noisy_arm_keeps_its_own_and_a_baseline_is_lent_less() -> None:
     assert dict(zip(model.arms, model.moderated, strict=True))["a0"][1] <= own * (1 + LENT) + 1e-9
 
 
-def test_an_arm_is_lent_the_less_the_more_tests_it_stands_in() -> None:
+def test_an_arm_is_lent_the_less_the_more_tests_it_stands_in():
     hubs = [("a1", "a0"), ("a2", "a0"), ("a3", "a0"), ("a2", "a1"), ("a1", "a2"), ("a3", "a1")]
     found = presence(hubs)
     assert found == {"a0": 0.5, "a1": 0.5, "a2": 0.25, "a3": 0.25}
@@ -145,7 +139,7 @@ def test_an_arm_is_lent_the_less_the_more_tests_it_stands_in() -> None:
     assert presence([("a", "b"), ("b", "a")]) == {"a": 0.0, "b": 0.0} and presence([]) == {}
 
 
-def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
+def test_the_power_of_all_arms_is_more_than_that_of_a_pair():
     found = 0, 0
     for start in range(100):
         values = drawn(8, 3, start)
@@ -158,7 +152,7 @@ def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
     assert found[0] >= 3 * max(1, found[1])
 
 
-def test_equal_losses_identical_arms_and_tables_of_nothing() -> None:
+def test_equal_losses_identical_arms_and_tables_of_nothing():
     values = drawn(3, 3)
     twice = {**values, "again": dict(values["a0"])}
     model = Additive(twice, {"a0": 1.0})
@@ -176,7 +170,7 @@ def test_equal_losses_identical_arms_and_tables_of_nothing() -> None:
     assert not one.usable and one.difference("a1", "a0", LEVEL).n == 1
 
 
-def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone() -> None:
+def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone():
     values = drawn(4, 4)
     # Two halves without a seed in common.
     cut = {
@@ -193,9 +187,7 @@ def test_what_a_table_with_holes_cannot_tell_is_told_by_the_pair_alone() -> None
 @pytest.mark.full
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 15_000), (1500, 3)])
 @pytest.mark.parametrize("holes", [(), (("a1", 0),)])
-def test_a_large_table_takes_no_square_of_its_readings(
-    arms: int, seeds: int, holes: tuple[tuple[str, int], ...]
-) -> None:
+def test_a_large_table_takes_no_square_of_its_readings(arms, seeds, holes):
     values = without(drawn(arms, seeds), *holes)
     tracemalloc.start()
     model = Additive(values)
@@ -208,7 +200,7 @@ def test_a_large_table_takes_no_square_of_its_readings(
 
 @pytest.mark.usefixtures("alike")
 @pytest.mark.parametrize("holes", [(), (("a1", 0), ("a4", 2))])
-def test_an_interaction_is_the_contrast_of_statsmodels(holes: tuple[tuple[str, int], ...]) -> None:
+def test_an_interaction_is_the_contrast_of_statsmodels(holes):
     values = without(drawn(5, 5), *holes)
     signs = {"a0": 1, "a1": -1, "a2": -1, "a3": 1}
     fit = smf.ols("loss ~ arm + seed", long(values)).fit()
@@ -223,9 +215,7 @@ def test_an_interaction_is_the_contrast_of_statsmodels(holes: tuple[tuple[str, i
 @pytest.mark.full
 @pytest.mark.parametrize("spreads", [(1, 1, 1, 1), (3, 1, 1, 1), (1, 3, 1, 1), (1, 1, 3, 3)])
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_an_interaction_among_the_tests_leaves_false_words_as_rare_as_promised(
-    spreads: tuple[int, ...], seeds: int
-) -> None:
+def test_an_interaction_among_the_tests_leaves_false_words_as_rare_as_promised(spreads, seeds):
     """Four arms that are all as good, however noisy: a word in one comparison of twenty at most."""
     rng, tries = np.random.default_rng(0), 2000
     names = ("a", "b", "c", "d")
@@ -247,9 +237,7 @@ def test_an_interaction_among_the_tests_leaves_false_words_as_rare_as_promised(
 @pytest.mark.parametrize(
     ("arms", "seeds", "kept"), [(9, 3, 0.8), (4, 8, 0.8), (6, 6, 0.6), (12, 2, 0.9), (5, 4, 1.0)]
 )
-def test_a_difference_is_that_of_the_weights_of_all_cells(
-    arms: int, seeds: int, kept: float
-) -> None:
+def test_a_difference_is_that_of_the_weights_of_all_cells(arms, seeds, kept):
     """Whole least squares, with no pattern of cells reckoned with once, of drawn tables."""
     counted = 0
     for start in range(12):
@@ -280,7 +268,7 @@ def test_a_difference_is_that_of_the_weights_of_all_cells(
     assert counted > 12
 
 
-def test_an_arm_without_a_degree_of_its_own_says_nothing_of_unequal_variances() -> None:
+def test_an_arm_without_a_degree_of_its_own_says_nothing_of_unequal_variances():
     """Of its residuals rounding errors are left, which differ from all others in size."""
     for start in range(30):
         values = drawn(4, 5, start)
@@ -291,7 +279,7 @@ def test_an_arm_without_a_degree_of_its_own_says_nothing_of_unequal_variances() 
 
 
 @pytest.mark.full
-def test_a_difference_takes_no_longer_where_there_are_more_arms() -> None:
+def test_a_difference_takes_no_longer_where_there_are_more_arms():
     """16 times as many arms of three seeds, some with holes: about as long, and not 16 times."""
     taken = []
     for arms in (500, 8000):

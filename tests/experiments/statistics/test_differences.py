@@ -1,7 +1,6 @@
 """Statistics against scipy, against literal transcriptions, and against simulation."""
 
 import math
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -29,7 +28,7 @@ PS = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.5, 12), st.floats(0.5, 12)), min_size=3, max_size=8))
-def test_pairs_are_judged_as_scipy_judges_them(pairs: list[tuple[float, float]]) -> None:
+def test_pairs_are_judged_as_scipy_judges_them(pairs):
     arm, base = (list(side) for side in zip(*pairs, strict=True))
     found = paired_difference(arm, base)
     differences = np.subtract(arm, base)
@@ -45,7 +44,7 @@ def test_pairs_are_judged_as_scipy_judges_them(pairs: list[tuple[float, float]])
 
 @settings(max_examples=60, deadline=None)
 @given(LOSSES, LOSSES)
-def test_without_shared_seeds_it_is_welch(arm: list[float], base: list[float]) -> None:
+def test_without_shared_seeds_it_is_welch(arm, base):
     if min(np.var(arm), np.var(base)) < 1e-9:  # scipy warns, and is an error here
         return
     found = welch(arm, base)
@@ -56,7 +55,7 @@ def test_without_shared_seeds_it_is_welch(arm: list[float], base: list[float]) -
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-9)
 
 
-def test_seeds_pair_wherever_one_is_shared() -> None:
+def test_seeds_pair_wherever_one_is_shared():
     arm, base = {1: 3.0, 2: 3.2, 3: 3.1}, {1: 3.1, 2: 3.5, 4: 9.0}
     assert difference_to(arm, base) == paired_difference([3.0, 3.2], [3.1, 3.5])
     assert difference_to(arm, {7: 3.1, 8: 3.3}) == welch([3.0, 3.2, 3.1], [3.1, 3.3])
@@ -67,7 +66,7 @@ def test_seeds_pair_wherever_one_is_shared() -> None:
     )
 
 
-def test_one_pair_has_a_difference_and_nothing_else() -> None:
+def test_one_pair_has_a_difference_and_nothing_else():
     found = paired_difference([3.0], [3.5])
     assert (found.n, found.mean) == (1, -0.5)
     assert found.sd is found.low is found.high is found.p is found.detectable is None
@@ -75,7 +74,7 @@ def test_one_pair_has_a_difference_and_nothing_else() -> None:
     assert welch([3.0], [3.5, 3.6]).p is None
 
 
-def test_identical_arms_are_told_from_arms_without_spread() -> None:
+def test_identical_arms_are_told_from_arms_without_spread():
     same = paired_difference([3.0, 3.1], [3.0, 3.1])
     assert same.identical and (same.mean, same.p) == (0, 1)
     shifted = paired_difference([3.1, 3.2, 3.3], [3.0, 3.1, 3.2])  # equal but for rounding
@@ -87,9 +86,7 @@ def test_identical_arms_are_told_from_arms_without_spread() -> None:
     st.lists(st.integers(0, 98), min_size=2, max_size=9),
     st.sampled_from([str, repr, "{:.9g}".format]),
 )
-def test_equal_differences_of_single_precision_are_without_spread(
-    hundredths: list[int], written: Callable[[float], str]
-) -> None:
+def test_equal_differences_of_single_precision_are_without_spread(hundredths, written):
     def logged(value: float) -> float:
         return float(written(float(np.float32(value))))
 
@@ -110,7 +107,7 @@ def literal_holm(raw: list[float]) -> list[float]:
 
 
 @given(PS)
-def test_holm_is_what_holm_says_and_never_below_the_raw_p(raw: list[float]) -> None:
+def test_holm_is_what_holm_says_and_never_below_the_raw_p(raw):
     corrected = holm(raw)
     assert corrected == literal_holm(raw)
     assert all(one >= other for one, other in zip(corrected, raw, strict=True))
@@ -120,21 +117,21 @@ def test_holm_is_what_holm_says_and_never_below_the_raw_p(raw: list[float]) -> N
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True))
-def test_holm_does_not_care_for_the_order_of_arms(raw: list[float]) -> None:
+def test_holm_does_not_care_for_the_order_of_arms(raw):
     expected = dict(zip(raw, holm(raw), strict=True))
     for order in permutations(raw):
         assert dict(zip(order, holm(order), strict=True)) == expected
 
 
 @given(PS, st.integers(0, 5), st.floats(0, 1))
-def test_holm_grows_with_every_p(raw: list[float], place: int, larger: float) -> None:
+def test_holm_grows_with_every_p(raw, place, larger):
     changed = list(raw)
     changed[place % len(raw)] = max(raw[place % len(raw)], larger)
     assert all(one >= other for one, other in zip(holm(changed), holm(raw), strict=True))
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12])
-def test_the_smallest_detectable_effect_is_found_as_often_as_it_says(n: int) -> None:
+def test_the_smallest_detectable_effect_is_found_as_often_as_it_says(n):
     level, trials = Level(power=0.8), 4000
     sd = 0.02
     effect = statistics.detectable(sd / math.sqrt(n), n - 1, level)
@@ -145,7 +142,7 @@ def test_the_smallest_detectable_effect_is_found_as_often_as_it_says(n: int) -> 
 
 
 @pytest.mark.full
-def test_power_is_an_average_of_the_normal_over_the_spread() -> None:
+def test_power_is_an_average_of_the_normal_over_the_spread():
     """P(|Z + shift| > t S) with S^2 = chi2 / df, as a plain sum over quantiles of S."""
     parts = (np.arange(100_000) + 0.5) / 100_000
     for freedom in (1, 2, 9, 1000):
@@ -162,7 +159,7 @@ def pairs_of(sd: float) -> Any:
     return lambda n: (sd / math.sqrt(n), n - 1)
 
 
-def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
+def test_seeds_needed_is_the_first_number_with_enough_power():
     for level in (Level(), Level(power=0.9, comparisons=7), Level(confidence=0.99)):
         for effect in (0.3, 1.0, 4.0):
             n = required_seeds(effect, pairs_of(1.0), level)
@@ -176,7 +173,7 @@ def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
     assert required_seeds(0.5, pairs_of(1.0), Level()) == 34
 
 
-def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was() -> None:
+def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was():
     one, many = (Level(comparisons=k) for k in (1, 7))
     arm, base = [3.01, 3.05, 2.99], [3.0, 3.01, 3.02]
     lenient, strict = paired_difference(arm, base, one), paired_difference(arm, base, many)
@@ -185,7 +182,7 @@ def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was()
     assert (lenient.p, lenient.low) == (strict.p, strict.low)
 
 
-def test_welch_needs_more_seeds_than_pairs_of_correlated_runs() -> None:
+def test_welch_needs_more_seeds_than_pairs_of_correlated_runs():
     shared = np.random.default_rng(0).normal(0, 0.1, 6)
     own = np.random.default_rng(1).normal(0, 0.01, (2, 6))
     arm, base = (3.0 + shared + own[0] + 0.02).tolist(), (3.0 + shared + own[1]).tolist()
@@ -194,7 +191,7 @@ def test_welch_needs_more_seeds_than_pairs_of_correlated_runs() -> None:
     assert all(np.less(ours.needed, theirs.needed))
 
 
-def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
+def test_welch_of_equal_spreads_says_what_the_simulation_finds():
     level, n, trials = Level(), 4, 4000
     rng = np.random.default_rng(5)
     effect = statistics.detectable(math.sqrt(2 / n), 2 * (n - 1), level)
@@ -204,14 +201,14 @@ def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
     assert low <= level.power <= high
 
 
-def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are() -> None:
+def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are():
     assert required_seeds(1e-9, pairs_of(1.0), Level()) is None
     assert paired_difference([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
     assert paired_difference([3.0, 3.1], [3.0, 3.1]).needed is None
 
 
 @pytest.mark.parametrize("n", [3, 10])
-def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n: int) -> None:
+def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n):
     draws, level = 400, Level()
     truth = statistics.detectable(1 / math.sqrt(n), n - 1, level)
     tables = np.random.default_rng(n).normal(0, 1, (draws, n))
@@ -222,9 +219,7 @@ def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n: int) -> No
 
 
 @given(st.floats(-1, 1), st.floats(0.01, 1), st.integers(2, 30), st.floats(0, 0.5))
-def test_an_end_of_the_interval_is_where_p_is_alpha(
-    mean: float, error: float, freedom: int, text: float
-) -> None:
+def test_an_end_of_the_interval_is_where_p_is_alpha(mean, error, freedom, text):
     found = Difference(kind="paired", n=3, mean=mean, error=error, freedom=freedom, text=(text, 15))
     for end in found.interval:
         assert found.p_at(end) == pytest.approx(found.level.alpha, rel=1e-6)

@@ -15,18 +15,14 @@ LEVELS = st.floats(1e-6, 0.2)
 
 
 @given(VARIANCE, VARIANCE, DEGREES, DEGREES)
-def test_satterthwaite_lies_between_the_least_and_the_sum_of_degrees(
-    one: float, other: float, few: int, many: int
-) -> None:
+def test_satterthwaite_lies_between_the_least_and_the_sum_of_degrees(one, other, few, many):
     error, freedom = satterthwaite([(one, few), (other, many)])
     assert error == pytest.approx(math.sqrt(one + other))
     assert min(few, many) * (1 - 1e-12) <= freedom <= (few + many) * (1 + 1e-12)
 
 
 @given(VARIANCE, VARIANCE, DEGREES, DEGREES, LEVELS)
-def test_degrees_and_p_are_those_of_the_width(
-    one: float, other: float, few: int, many: int, alpha: float
-) -> None:
+def test_degrees_and_p_are_those_of_the_width(one, other, few, many, alpha):
     parts = [(one, few), (other, many)]
     width = half_width(parts, alpha)
     error, freedom = join(parts, alpha)
@@ -36,13 +32,13 @@ def test_degrees_and_p_are_those_of_the_width(
 
 
 @given(VARIANCE, DEGREES, st.floats(0, 1e3))
-def test_of_one_estimate_it_is_the_t_test(variance: float, degrees: int, distance: float) -> None:
+def test_of_one_estimate_it_is_the_t_test(variance, degrees, distance):
     wanted = 2 * stats.t.sf(distance / math.sqrt(variance), degrees)
     assert p_of([(variance, degrees)], distance) == pytest.approx(wanted, rel=1e-9)
     assert p_of([(variance, degrees), (0.0, 200)], distance) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_p_falls_with_the_distance_down_to_what_can_be_written() -> None:
+def test_p_falls_with_the_distance_down_to_what_can_be_written():
     parts = [(1.0, 2), (0.1, 255)]
     found = [p_of(parts, distance) for distance in (0.0, 0.1, 1, 10, 1e3, 1e8, 1e200)]
     assert found[0] == 1 and found == sorted(found, reverse=True) and found[-1] >= 0
@@ -53,7 +49,7 @@ def test_p_falls_with_the_distance_down_to_what_can_be_written() -> None:
 @pytest.mark.parametrize("alpha", [0.05, 0.0125, 0.003])
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 1.0, 10.0])
-def test_false_words_are_no_more_than_asked_for(seeds: int, share: float, alpha: float) -> None:
+def test_false_words_are_no_more_than_asked_for(seeds, share, alpha):
     rng, draws, blocks = np.random.default_rng(1), 100_000, 64
     means = rng.normal(0, math.sqrt(1 + share), draws)
     own = rng.chisquare(seeds - 1, draws) / (seeds - 1)

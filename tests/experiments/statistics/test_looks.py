@@ -1,7 +1,6 @@
 """Looks: which runs each waits for, when a comparison may stop, and how many runs to expect."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ SMALL = {
 }
 
 
-def test_every_look_waits_for_the_seeds_that_it_adds() -> None:
+def test_every_look_waits_for_the_seeds_that_it_adds():
     given = recipe(seeds=[5, 1, 9, 2], looks=[2, 3, 4])
     assert given.compare is not None
     parts = stretches(given.compare, runs(given))
@@ -36,13 +35,13 @@ def test_every_look_waits_for_the_seeds_that_it_adds() -> None:
 
 
 @pytest.mark.parametrize("looks", [[3, 6], [6, 3, 12], [3, 3, 12], [1, 12], [3, 12, 24]])
-def test_looks_that_cannot_be_taken_are_refused(looks: list[int]) -> None:
+def test_looks_that_cannot_be_taken_are_refused(looks):
     said = f"compare.looks is {looks}; expected numbers of seeds from 2 on that rise to all 12"
     with pytest.raises(UserError, match=re.escape(said)):
         recipe(seeds=list(range(12)), looks=looks)
 
 
-def test_a_search_that_chooses_its_runs_has_no_looks() -> None:
+def test_a_search_that_chooses_its_runs_has_no_looks():
     with pytest.raises(UserError, match=r"write search = \"grid\", or no looks"):
         recipe(seeds=[1, 2, 3, 4], looks=[2, 4], search="optuna", learning_rates=[1e-4, 1e-2])
 
@@ -54,7 +53,7 @@ def content(*words: str, claims: tuple[str, ...] = ()) -> dict[str, Any]:
     }
 
 
-def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word() -> None:
+def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word():
     assert is_decided(content("better", "identical", claims=("fails",)))
     assert not is_decided(content("better", "not distinguishable"))
     assert not is_decided(content("better", claims=("holds", "not decided")))
@@ -62,7 +61,7 @@ def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word() -> Non
 
 
 @pytest.mark.full
-def test_larger_effects_take_fewer_runs_and_none_takes_all() -> None:
+def test_larger_effects_take_fewer_runs_and_none_takes_all():
     section = recipe(seeds=list(range(12)), looks=[3, 6, 12]).compare
     assert section is not None
     found = expected_runs(section, 4)
@@ -74,7 +73,7 @@ def test_larger_effects_take_fewer_runs_and_none_takes_all() -> None:
 
 
 @pytest.mark.full
-def test_what_a_look_decides_is_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_look_decides_is_not_run_on(tmp_path, monkeypatch):
     """An arm that is the baseline is identical at the first look: half of the runs are spared."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     arms = ["llama", {"name": "same", "variant": "llama"}]

@@ -30,7 +30,7 @@ TABLE = np.array(
 VARIANCES = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=12)
 
 
-def test_prior_and_posterior_are_those_of_limmas_squeeze_var() -> None:
+def test_prior_and_posterior_are_those_of_limmas_squeeze_var():
     given = [0.5, 1.2, 0.8, 2.5, 0.3, 7.0]
     found = prior(given, [4] * 6)
     assert found.variance == pytest.approx(1.162582754, rel=1e-8)
@@ -40,14 +40,14 @@ def test_prior_and_posterior_are_those_of_limmas_squeeze_var() -> None:
     assert squeezed == pytest.approx(limma, rel=1e-8)
 
 
-def test_variances_that_differ_by_chance_alone_become_one() -> None:
+def test_variances_that_differ_by_chance_alone_become_one():
     given = [1.0, 1.1, 0.9, 1.05]
     found = prior(given, [6] * 4)
     assert math.isinf(found.freedom) and found.variance == pytest.approx(1.0125)
     assert [moderate(one, 6, found) for one in given] == pytest.approx([1.0125] * 4)
 
 
-def test_moderated_t_is_that_of_limmas_e_bayes() -> None:
+def test_moderated_t_is_that_of_limmas_e_bayes():
     found = prior(TABLE.var(1, ddof=1), [3] * 6)
     assert found.freedom == pytest.approx(0.69836272036, rel=1e-8)
     assert found.variance == pytest.approx(0.02814609326, rel=1e-8)
@@ -61,14 +61,12 @@ def test_moderated_t_is_that_of_limmas_e_bayes() -> None:
 
 
 @given(st.floats(1e-4, 1e6))
-def test_trigamma_is_inverted(value: float) -> None:
+def test_trigamma_is_inverted(value):
     assert float(polygamma(1, inverse_trigamma(value))) == pytest.approx(value, rel=1e-7)
 
 
 @given(VARIANCES, st.integers(1, 20))
-def test_a_moderated_variance_lies_between_its_own_and_the_common_one(
-    given: list[float], freedom: int
-) -> None:
+def test_a_moderated_variance_lies_between_its_own_and_the_common_one(given, freedom):
     found = prior(given, [freedom] * len(given))
     for one in given:
         low, high = sorted((one, found.variance))
@@ -76,7 +74,7 @@ def test_a_moderated_variance_lies_between_its_own_and_the_common_one(
 
 
 @given(VARIANCES, st.floats(1e-3, 1e3))
-def test_a_unit_changes_the_variance_and_not_the_degrees(given: list[float], unit: float) -> None:
+def test_a_unit_changes_the_variance_and_not_the_degrees(given, unit):
     one, other = (
         prior([value * factor for value in given], [4] * len(given)) for factor in (1, unit)
     )
@@ -84,6 +82,6 @@ def test_a_unit_changes_the_variance_and_not_the_degrees(given: list[float], uni
     assert other.variance == pytest.approx(one.variance * unit, rel=1e-6)
 
 
-def test_what_has_no_degree_of_freedom_does_not_count() -> None:
+def test_what_has_no_degree_of_freedom_does_not_count():
     assert prior([1.0, 2.0, 99.0], [4, 4, 0]) == prior([1.0, 2.0], [4, 4])
     assert moderate(0.0, 0, Prior(2.0, 5.0)) == 2.0

@@ -38,20 +38,20 @@ def evidence(shift: float = -0.01, **given: tuple[int, int]) -> Evidence:
 
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 8))
-def test_unequal_divergence_has_fishers_exact_p(ours: int, theirs: int, runs: int) -> None:
+def test_unequal_divergence_has_fishers_exact_p(ours, theirs, runs):
     lost = min(ours, runs), min(theirs, runs)
     found = evidence(lost=lost, ended=(runs, runs)).divergence
     oracle = stats.fisher_exact([[lost[0], runs - lost[0]], [lost[1], runs - lost[1]]]).pvalue
     assert found == pytest.approx(oracle) and found > 0
 
 
-def test_three_seeds_can_never_decide_by_divergence_alone() -> None:
+def test_three_seeds_can_never_decide_by_divergence_alone():
     nothing = Evidence(found=paired_difference([], []), lost=(3, 0), ended=(3, 3))
     assert nothing.at(0.0) == (pytest.approx(0.1), 1)
     assert Evidence(found=paired_difference([], []), lost=(5, 0), ended=(5, 5)).at(0.0)[0] < 0.05
 
 
-def test_where_a_run_diverged_two_tests_are_made_and_counted() -> None:
+def test_where_a_run_diverged_two_tests_are_made_and_counted():
     whole, some = evidence(), evidence(lost=(0, 1), ended=(3, 4))
     assert some.at(0.0) == (pytest.approx(2 * whole.at(0.0)[0]), -1)
     assert evidence(lost=(1, 0), ended=(4, 3)).at(0.0) == (1.0, 0)
@@ -59,7 +59,7 @@ def test_where_a_run_diverged_two_tests_are_made_and_counted() -> None:
 
 
 @given(LOOKS, st.floats(0.001, 0.2))
-def test_looks_spend_all_of_alpha_and_no_more(looks: list[int], alpha: float) -> None:
+def test_looks_spend_all_of_alpha_and_no_more(looks, alpha):
     parts = shares(looks, alpha)
     assert math.fsum(parts) == pytest.approx(1) and all(0 <= part <= 1 + 1e-12 for part in parts)
     running = np.cumsum(parts) * alpha
@@ -68,14 +68,14 @@ def test_looks_spend_all_of_alpha_and_no_more(looks: list[int], alpha: float) ->
     )
 
 
-def test_spending_is_lan_and_demets() -> None:
+def test_spending_is_lan_and_demets():
     """2 - 2 Phi(z / sqrt(t)) with z the quantile of alpha / 2."""
     for part in (0.1, 0.25, 0.5, 1.0):
         oracle = 2 - 2 * stats.norm.cdf(stats.norm.isf(0.025) / math.sqrt(part))
         assert spent_alpha(0.05, part) == pytest.approx(oracle, abs=1e-12)
 
 
-def test_a_test_is_counted_once_from_whichever_arm_it_is_told() -> None:
+def test_a_test_is_counted_once_from_whichever_arm_it_is_told():
     one, other = PairTest("a", "b", 0.02), PairTest("b", "a", -0.02)
     family = Family([one, other, one, PairTest("a", "b")], [(1.0, Fixed(evidence()))], 0.05)
     assert len(family) == 2
@@ -84,7 +84,7 @@ def test_a_test_is_counted_once_from_whichever_arm_it_is_told() -> None:
     assert family[one].toward(1) == (1.0, 1.0)
 
 
-def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share() -> None:
+def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share():
     test = PairTest("a", "b")
     sure, unsure = Fixed(evidence()), Fixed(evidence(1e-5))
     early = Family([test], [(0.5, sure), (0.5, unsure)], 0.05)[test]
@@ -96,7 +96,7 @@ def test_a_word_of_an_earlier_look_stays_and_a_look_has_its_share() -> None:
     assert not Family([test], [], 0.05).looked
 
 
-def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promised() -> None:
+def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promised():
     draws, false = 300, 0
     rng, test = np.random.default_rng(1), PairTest("a", "b")
     for _ in range(draws):
@@ -109,7 +109,7 @@ def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promi
     assert false <= stats.binom.ppf(0.999, draws, 0.05)
 
 
-def test_tests_made_elsewhere_are_corrected_with_these() -> None:
+def test_tests_made_elsewhere_are_corrected_with_these():
     """As those of the other sizes of a ladder: Holm over all, and the word may fall."""
     test, stage = PairTest("a", "base"), Fixed(evidence())
     alone = Family([test], [(1.0, stage)], 0.05)

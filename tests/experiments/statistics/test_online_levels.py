@@ -37,7 +37,7 @@ def published(number: int) -> float:
 
 
 @pytest.mark.parametrize(("lag", "expected"), [(0, LORD), (1, LATER)])
-def test_lord_has_the_levels_of_the_manual(lag: int, expected: list[float]) -> None:
+def test_lord_has_the_levels_of_the_manual(lag, expected):
     found: list[int] = []
     for number, (p, level) in enumerate(zip(P, expected, strict=True), start=1):
         known = [one for one in found if one < number]
@@ -47,7 +47,7 @@ def test_lord_has_the_levels_of_the_manual(lag: int, expected: list[float]) -> N
             found.append(number + lag)
 
 
-def test_fallback_has_the_levels_of_the_manual() -> None:
+def test_fallback_has_the_levels_of_the_manual():
     kept = 0.0
     for number, (p, level) in enumerate(zip(P, FALLBACK, strict=True), start=1):
         mine = fallback_level(number, kept, alpha=0.05, weights=published)
@@ -55,21 +55,21 @@ def test_fallback_has_the_levels_of_the_manual() -> None:
         kept = mine if p <= mine else 0.0
 
 
-def test_all_weight_is_one_and_falls() -> None:
+def test_all_weight_is_one_and_falls():
     weights = [weigh(one) for one in range(1, 20_001)]
     rest = 20_000.5 ** (1 - 1.6) / 0.6 * weights[0]  # the integral of what is left
     assert sum(weights) + rest == pytest.approx(1, abs=1e-7)
     assert weights == sorted(weights, reverse=True)
 
 
-def test_with_nothing_to_find_all_levels_are_at_most_the_first_wealth() -> None:
+def test_with_nothing_to_find_all_levels_are_at_most_the_first_wealth():
     spent = sum(lord_level(one, [], rate=0.1, first=0.05) for one in range(1, 5001))
     assert 0.049 < spent < 0.05
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ["lord", "fallback"])
-def test_false_discoveries_stay_below_what_is_asked_for(rule: str) -> None:
+def test_false_discoveries_stay_below_what_is_asked_for(rule):
     draw = np.random.default_rng(0)
     shares, wrong = [], 0
     for _ in range(400):

@@ -15,17 +15,17 @@ def bowl(best: float) -> dict[float, float]:
 
 
 @pytest.mark.parametrize("best", [math.log2(2e-3), math.log2(3e-3), math.log2(3.7e-3)])
-def test_a_parabola_is_found_where_it_lies(best: float) -> None:
+def test_a_parabola_is_found_where_it_lies(best):
     assert best_octave(bowl(best)) == pytest.approx(best)
 
 
-def test_a_best_rate_at_an_end_is_not_known() -> None:
+def test_a_best_rate_at_an_end_is_not_known():
     assert best_octave(bowl(math.log2(1e-3) - 2)) is None
     assert best_octave(bowl(math.log2(8e-3) + 1)) is None
     assert best_octave({}) is None and best_octave({1e-3: 3.0}) is None
 
 
-def test_beside_a_rate_that_diverged_the_best_is_taken_as_it_is() -> None:
+def test_beside_a_rate_that_diverged_the_best_is_taken_as_it_is():
     found = best_octave({**bowl(math.log2(4e-3) + 0.3), 8e-3: math.inf})
     assert found == pytest.approx(math.log2(4e-3))
     assert best_octave(dict.fromkeys(RATES, math.inf)) is None
@@ -33,7 +33,7 @@ def test_beside_a_rate_that_diverged_the_best_is_taken_as_it_is() -> None:
     assert found == pytest.approx(math.log2(2e-3))
 
 
-def test_drift_is_in_octaves_per_doubling_over_the_seeds() -> None:
+def test_drift_is_in_octaves_per_doubling_over_the_seeds():
     octaves = [
         {1: -8.0, 2: -8.2, 3: -7.8},
         {1: -8.5, 2: -8.6, 3: -8.4},

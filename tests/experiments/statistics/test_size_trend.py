@@ -53,14 +53,14 @@ def mixed_scatter(places: Sequence[float], gains: Sequence[Sequence[float]]) -> 
 
 
 @pytest.mark.parametrize(("seed", "scatter", "sizes"), [(1, 3.0, 6), (2, 1.5, 5), (4, 4.0, 4)])
-def test_scatter_of_sizes_is_that_of_a_mixed_model(seed: int, scatter: float, sizes: int) -> None:
+def test_scatter_of_sizes_is_that_of_a_mixed_model(seed, scatter, sizes):
     places = [20.0 + number for number in range(sizes)]
     gains = drawn(seed, places, 4, scatter)
     wanted = mixed_scatter(places, gains)
     assert wanted > 0.1 and reml_scatter(places, gains) == pytest.approx(wanted, rel=1e-3)
 
 
-def test_scatter_takes_unequal_numbers_of_seeds() -> None:
+def test_scatter_takes_unequal_numbers_of_seeds():
     gains = drawn(7, (20.0, 21.0, 22.0, 23.0), 5, 3.0)
     gains[1], gains[2] = gains[1][:2], gains[2][:3]
     places = [20.0, 21.0, 22.0, 23.0]
@@ -68,13 +68,13 @@ def test_scatter_takes_unequal_numbers_of_seeds() -> None:
     assert reml_scatter(places, gains) == pytest.approx(wanted, rel=1e-3)
 
 
-def test_sizes_on_a_line_do_not_scatter() -> None:
+def test_sizes_on_a_line_do_not_scatter():
     exact = [[place - 0.1, place + 0.1] for place in PLACES]
     assert reml_scatter(PLACES, exact) == 0.0
     assert reml_scatter(PLACES[:2], exact[:2]) == 0.0
 
 
-def test_the_slope_is_that_of_least_squares_with_welchs_degrees() -> None:
+def test_the_slope_is_that_of_least_squares_with_welchs_degrees():
     gains = [[0.9, 1.0, 1.2], [1.9, 2.1, 2.0], [3.3, 2.7, 3.0]]
     found = trend(gains).slope
     means = [np.mean(own) for own in gains]
@@ -86,7 +86,7 @@ def test_the_slope_is_that_of_least_squares_with_welchs_degrees() -> None:
     assert found.p is not None and 0 < found.p < 1
 
 
-def test_sizes_tell_of_each_others_noise_no_surer_than_they_are_many() -> None:
+def test_sizes_tell_of_each_others_noise_no_surer_than_they_are_many():
     gains = [[0.9, 1.0, 1.2], [1.9, 2.1, 2.0], [3.3, 2.7, 3.0]]
     found = differences(gains)
     common = lend(found)
@@ -103,7 +103,7 @@ def test_sizes_tell_of_each_others_noise_no_surer_than_they_are_many() -> None:
     assert together.freedom <= 4 and alone.mean == together.mean
 
 
-def test_each_size_is_forecast_from_the_others() -> None:
+def test_each_size_is_forecast_from_the_others():
     gains = [[0.0, 0.1, -0.1], [1.0, 1.1, 0.9], [5.0, 5.1, 4.9]]
     found = trend(gains)
     errors = [one.error for one in found.left_out]
@@ -112,7 +112,7 @@ def test_each_size_is_forecast_from_the_others() -> None:
     assert found.left_out[2].forecast == pytest.approx(2.0)
 
 
-def test_a_forecast_is_less_sure_by_the_largest_error_of_leaving_out() -> None:
+def test_a_forecast_is_less_sure_by_the_largest_error_of_leaving_out():
     straight = trend([[0.0, 0.1, -0.1], [1.0, 1.1, 0.9], [2.0, 2.1, 1.9]])
     bent = trend([[0.0, 0.1, -0.1], [1.0, 1.1, 0.9], [5.0, 5.1, 4.9]])
     there = PLACES[-1] + straight.reach
@@ -123,14 +123,14 @@ def test_a_forecast_is_less_sure_by_the_largest_error_of_leaving_out() -> None:
     assert straight.within_reach(there) and not straight.within_reach(there + 1)
 
 
-def test_two_sizes_have_a_slope_and_test_no_forecast() -> None:
+def test_two_sizes_have_a_slope_and_test_no_forecast():
     found = trend([[0.0, 0.1, -0.1], [1.0, 1.1, 0.9]])
     assert found.slope.mean == pytest.approx(1 / 1.5)
     assert found.left_out == [] and found.reach == 0.0
     assert not found.within_reach(PLACES[1]) and found.beyond(PLACES[2]).error == math.inf
 
 
-def test_a_size_without_an_interval_is_no_part_of_the_line() -> None:
+def test_a_size_without_an_interval_is_no_part_of_the_line():
     found = differences([[0.0, 0.1], [1.0], [2.0, 2.3]])
     kept = sizes_of(PLACES, found, [{1: 0.0, 2: 0.1}, {1: 1.0}, {1: 2.0, 2: 2.3}], None)
     assert [one.doublings for one in kept] == [20.0, 23.0]
@@ -138,7 +138,7 @@ def test_a_size_without_an_interval_is_no_part_of_the_line() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("spreads", [(1.0, 1.0, 1.0), (1.5, 1.0, 0.7), (0.7, 1.0, 1.5)])
-def test_gains_that_stay_are_rarely_said_to_change(spreads: tuple[float, ...]) -> None:
+def test_gains_that_stay_are_rarely_said_to_change(spreads):
     rng = np.random.default_rng(5)
     draws, false = 1000, 0
     for _ in range(draws):

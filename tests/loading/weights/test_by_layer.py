@@ -42,9 +42,7 @@ def assert_same(stored: HeadWeights, loaded: HeadWeights) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "openai-gpt"])
 @pytest.mark.parametrize("shard", ["1GB", "3KB"])
-def test_layers_on_disk_are_those_in_memory(
-    family: str, shard: str, tiny: Any, tmp_path: Path
-) -> None:
+def test_layers_on_disk_are_those_in_memory(family, shard, tiny, tmp_path):
     model = tiny(family)
     model.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "3KB")
@@ -55,9 +53,7 @@ def test_layers_on_disk_are_those_in_memory(
         assert_same(one, other)
 
 
-def test_numbers_of_eight_bits_without_a_method_are_those_that_transformers_loads(
-    tiny: Any, tmp_path: Path
-) -> None:
+def test_numbers_of_eight_bits_without_a_method_are_those_that_transformers_loads(tiny, tmp_path):
     """On the disk too they are looked at, and none is left out."""
     tiny("llama").save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
@@ -77,9 +73,7 @@ def test_numbers_of_eight_bits_without_a_method_are_those_that_transformers_load
         assert torch.equal(one.weight, other.weight)
 
 
-def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(
-    tiny: Any, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(tiny, tmp_path):
     model = tiny("gpt2")
     model.save_pretrained(tmp_path)
     model.transformer.save_pretrained(tmp_path / "base")
@@ -89,9 +83,7 @@ def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(
         assert_same(one, other)
 
 
-def test_only_one_block_is_in_memory(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_block_is_in_memory(tiny, tmp_path, monkeypatch):
     from layerlab.loading.weights import by_layer as layer_weights
 
     tiny("llama").save_pretrained(tmp_path)
@@ -109,14 +101,14 @@ def test_only_one_block_is_in_memory(
     assert all(p.device.type == "meta" for p in skeletons[0].parameters())
 
 
-def test_only_the_tensors_under_the_prefix_are_read(tmp_path: Path) -> None:
+def test_only_the_tensors_under_the_prefix_are_read(tmp_path):
     tensors = {"h.1.a": torch.ones(2), "h.10.a": torch.zeros(2), "h.1.b.c": torch.eye(2)}
     save_file(tensors, tmp_path / "model.safetensors")
     assert layer_tensors(tmp_path, "h.1").keys() == {"a", "b.c"}
     assert layer_tensors(tmp_path, "h.2") == {}
 
 
-def test_a_renamed_checkpoint_is_not_applicable(tiny: Any, tmp_path: Path) -> None:
+def test_a_renamed_checkpoint_is_not_applicable(tiny, tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     renamed = {name.replace("q_proj", "wq"): value for name, value in load_file(file).items()}
@@ -131,7 +123,7 @@ def test_a_renamed_checkpoint_is_not_applicable(tiny: Any, tmp_path: Path) -> No
         next(iter(read_layers(tmp_path)))
 
 
-def test_a_checkpoint_of_another_shape_is_not_applicable(tiny: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_shape_is_not_applicable(tiny, tmp_path):
     tiny("llama").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     config = json.loads(file.read_text())
@@ -161,9 +153,7 @@ FOLDERS: list[tuple[Callable[[Path], object], str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("read", "name", "content", "said"), FOLDERS)
-def test_a_folder_that_cannot_be_read_is_one_clear_line(
-    tmp_path: Path, read: Callable[[Path], object], name: str, content: bytes, said: str
-) -> None:
+def test_a_folder_that_cannot_be_read_is_one_clear_line(tmp_path, read, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said):
         read(tmp_path)

@@ -1,8 +1,6 @@
 """In which precision a model is read: as asked, as it says, or as most of it is stored."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -43,9 +41,7 @@ def test_weights_that_config_json_says_to_round_are_remarked_on(tiny, tmp_path, 
         (torch.float32, torch.float64, torch.float64),
     ],
 )
-def test_where_no_dtype_is_named_most_of_the_weights_decide(
-    first: torch.dtype, others: torch.dtype, read: torch.dtype, tiny: Any, tmp_path: Path
-) -> None:
+def test_where_no_dtype_is_named_most_of_the_weights_decide(first, others, read, tiny, tmp_path):
     """And not the first of them, as transformers has it."""
     tiny("llama").save_pretrained(tmp_path)
     name = "model.embed_tokens.weight"
@@ -62,9 +58,7 @@ def test_where_no_dtype_is_named_most_of_the_weights_decide(
     assert found == {str(read)}
 
 
-def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(
-    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(tiny, tmp_path, caplog):
     """They are not rounded, whatever config.json says."""
     tiny("llama").save_pretrained(tmp_path)
     told = json.loads((tmp_path / "config.json").read_text())

@@ -1,14 +1,13 @@
 """Tables as W&B and MLflow export them."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 from tests.logs.written import LOSSES, ROWS, check, put, read, write_csv
 
 
-def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
+def test_wandb_gives_a_column_to_each_run(tmp_path):
     rows = [
         {
             "Step": row["step"],
@@ -26,7 +25,7 @@ def test_wandb_gives_a_column_to_each_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("True", "False"), ("t", "f")])
-def test_what_is_no_number_in_mlflow_is_not_zero(yes: str, no: str, tmp_path: Path) -> None:
+def test_what_is_no_number_in_mlflow_is_not_zero(yes, no, tmp_path):
     rows = [
         {"key": "loss", "value": row["loss"], "step": row["step"], "is_nan": no} for row in ROWS
     ]
@@ -35,7 +34,7 @@ def test_what_is_no_number_in_mlflow_is_not_zero(yes: str, no: str, tmp_path: Pa
     assert found.losses[:-1].tolist() == LOSSES[:-1] and math.isnan(found.losses[-1])
 
 
-def test_mlflow_gives_a_row_to_each_metric(tmp_path: Path) -> None:
+def test_mlflow_gives_a_row_to_each_metric(tmp_path):
     rows = [
         {"run_id": run, "key": key, "value": value, "timestamp": 1, "step": row["step"]}
         for run in ("one", "two")
@@ -47,7 +46,7 @@ def test_mlflow_gives_a_row_to_each_metric(tmp_path: Path) -> None:
         check(log, arm, None)
 
 
-def test_a_table_of_wandb_may_have_several_steps(tmp_path: Path) -> None:
+def test_a_table_of_wandb_may_have_several_steps(tmp_path):
     table = put(tmp_path / "x.csv", "Step,_timestamp,wide-s1 - val/loss\n10,1700,3.5\n")
     for columns in ({}, {"step": "Step"}):
         (found,) = read(table, **columns)

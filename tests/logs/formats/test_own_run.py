@@ -41,7 +41,7 @@ def said(found: Any) -> str:
     return str(found.content["rows"][1]["said"])
 
 
-def test_arms_on_equal_terms_are_judged_strictly(place: Path) -> None:
+def test_arms_on_equal_terms_are_judged_strictly(place):
     shutil.rmtree(next(place.glob("runs/gpt2-s3*")))  # and its order of the text
     change(place, "gpt2*", "micro_batch", lambda: 2)
     change(place, "gpt2*", "model.parameters", lambda: 1000)
@@ -64,9 +64,7 @@ def test_arms_on_equal_terms_are_judged_strictly(place: Path) -> None:
         ("gpt2*", "batch_tokens", lambda: 1, "batch_tokens"),
     ],
 )
-def test_what_else_differs_is_named(
-    arm: str, path: str, value: Callable[[], Any], named: str, place: Path
-) -> None:
+def test_what_else_differs_is_named(arm, path, value, named, place):
     change(place, arm, path, value)
     assert f"arms also differ in {named}, so" in said(layerlab.judge(place))
     with pytest.raises(UserError, match=f"differs from .* in {named}; type --allow {named}"):
@@ -74,19 +72,19 @@ def test_what_else_differs_is_named(
     assert "also differ" not in said(layerlab.judge(place, strict=True, allow=[named]))
 
 
-def test_another_width_of_one_variant_is_named(place: Path) -> None:
+def test_another_width_of_one_variant_is_named(place):
     change(place, "*", "recipe.model.variant", lambda: "one")
     change(place, "gpt2*", "recipe.model.inner", lambda: 99)
     assert "arms also differ in model.inner, so" in said(layerlab.judge(place))
 
 
-def test_a_micro_batch_is_named_where_numbers_are_rounded(place: Path) -> None:
+def test_a_micro_batch_is_named_where_numbers_are_rounded(place):
     change(place, "*", "recipe.emulate.format", lambda: "int8")
     change(place, "gpt2*", "micro_batch", lambda: 2)
     assert "arms also differ in micro_batch, so" in said(layerlab.judge(place))
 
 
-def test_a_run_that_has_not_finished_is_left_out_by_name(place: Path) -> None:
+def test_a_run_that_has_not_finished_is_left_out_by_name(place):
     run = next(place.glob("runs/gpt2-s2*"))
     (run / "result.json").unlink()
     found = layerlab.judge(place).content
@@ -98,14 +96,14 @@ def test_a_run_that_has_not_finished_is_left_out_by_name(place: Path) -> None:
 
 
 @pytest.mark.parametrize("arm", LOSSES)
-def test_an_arm_of_which_no_run_has_finished_is_refused(arm: str, place: Path) -> None:
+def test_an_arm_of_which_no_run_has_finished_is_refused(arm, place):
     for file in place.glob(f"runs/{arm}-*/result.json"):
         file.unlink()
     with pytest.raises(UserError, match=f"no run of '{arm}' has finished; a verdict on runs"):
         layerlab.judge(place, baseline="llama")
 
 
-def test_a_changed_journal_is_refused(place: Path) -> None:
+def test_a_changed_journal_is_refused(place):
     file = next(place.glob("runs/gpt2-s2*")) / "events.jsonl"
     file.write_text(file.read_text("utf-8").replace("3.2895", "1.2895"), "utf-8")
     with pytest.raises(UserError, match=r"is not believed: its nats is 3[.]2895, and the last"):
@@ -113,7 +111,7 @@ def test_a_changed_journal_is_refused(place: Path) -> None:
 
 
 @pytest.mark.full
-def test_judge_and_compare_replace_no_page_of_each_other(place: Path) -> None:
+def test_judge_and_compare_replace_no_page_of_each_other(place):
     layerlab.compare(recipe(*LOSSES), out=place.parent, judge=True, progress=False)
     before = (place / "comparison.json").read_bytes()
     with pytest.raises(UserError, match="a comparison of runs of a recipe, which would be repl"):

@@ -9,7 +9,7 @@ from tests.logs.written import ROWS, check, read
 from tests.refused import refuses
 
 
-def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
+def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     wrong = [{"step": 30, "loss": 9.0}]
@@ -27,7 +27,7 @@ def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path: Path) -> None:
     check(found, "plain", None)
 
 
-def test_two_runs_in_a_folder_of_event_files_are_refused(tmp_path: Path) -> None:
+def test_two_runs_in_a_folder_of_event_files_are_refused(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     for number, (first, rows) in enumerate([(10, ROWS), (5, ROWS[:2])]):
@@ -50,7 +50,7 @@ def write_scalars(folder: Path, points: list[tuple[int, float]]) -> None:
             writer.add_scalar("eval/loss", loss, step)
 
 
-def test_readings_of_one_tag_at_one_step_are_not_merged(tmp_path: Path) -> None:
+def test_readings_of_one_tag_at_one_step_are_not_merged(tmp_path):
     """As of two texts, each evaluated under the same name; and as of no steps at all."""
     for name, steps in (("twice-s1", (10, 10, 20, 20)), ("none-s1", (0, 0, 0))):
         write_scalars(tmp_path / name, [(step, 3 - at / 9) for at, step in enumerate(steps)])
@@ -61,7 +61,7 @@ def test_readings_of_one_tag_at_one_step_are_not_merged(tmp_path: Path) -> None:
     )
 
 
-def test_scalars_of_several_texts_lie_in_folders_of_their_own(tmp_path: Path) -> None:
+def test_scalars_of_several_texts_lie_in_folders_of_their_own(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path / "wide-s1")) as writer:
@@ -74,7 +74,7 @@ def test_scalars_of_several_texts_lie_in_folders_of_their_own(tmp_path: Path) ->
     check(found, "wide", "1")
 
 
-def test_a_run_that_goes_back_in_one_file_has_its_last_readings(tmp_path: Path) -> None:
+def test_a_run_that_goes_back_in_one_file_has_its_last_readings(tmp_path):
     write_scalars(tmp_path / "wide-s1", [(10, 3.5), (20, 9.0), (30, 9.0), (20, 3.25), (30, 3.125)])
     (found,) = read(tmp_path / "wide-s1")
     check(found, "wide", "1")
@@ -83,7 +83,7 @@ def test_a_run_that_goes_back_in_one_file_has_its_last_readings(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["HALF", "FLOAT", "DOUBLE", "INT64"])
 @pytest.mark.parametrize("packed", [True, False])
-def test_scalars_of_tensorboard_may_be_tensors(kind: str, packed: bool, tmp_path: Path) -> None:
+def test_scalars_of_tensorboard_may_be_tensors(kind, packed, tmp_path):
     from tensorboard.compat.proto import summary_pb2, types_pb2
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.tensorflow_stub import dtypes
@@ -110,7 +110,7 @@ def test_scalars_of_tensorboard_may_be_tensors(kind: str, packed: bool, tmp_path
     assert (found.loss_name, found.losses.tolist()) == ("val/loss", [3.0, 2.0])
 
 
-def test_a_scalar_of_tensorboard_without_a_number_is_one_line(tmp_path: Path) -> None:
+def test_a_scalar_of_tensorboard_without_a_number_is_one_line(tmp_path):
     from tensorboard.compat.proto import summary_pb2, types_pb2
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from torch.utils.tensorboard import FileWriter

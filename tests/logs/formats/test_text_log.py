@@ -1,7 +1,6 @@
 """Lines of text: which loss of a line is judged, and at which step."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,14 +29,14 @@ from tests.logs.written import ROWS, check, put, read
         ),
     ],
 )
-def test_lines_of_text(lines: list[str], line: str | None, tmp_path: Path) -> None:
+def test_lines_of_text(lines, line, tmp_path):
     path = tmp_path / "plain-s1.log"
     path.write_text("\n".join(["starting", *lines, "done"]))
     (found,) = read(path, **({} if line is None else {"line": line}))
     check(found, "plain", "1")
 
 
-def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path: Path) -> None:
+def test_lines_say_which_loss_it_is_and_thousands_are_one_number(tmp_path):
     (held,) = read(put(tmp_path / "a.log", "step 900: val loss 3.6\nstep 1,000: val loss 3.5\n"))
     assert held.steps.tolist() == [900, 1000] and held.loss_name == "val_loss"
     (train,) = read(put(tmp_path / "b.log", "iter 10: loss 3.5, time 3ms\n"))
@@ -57,16 +56,14 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("line", "name"), KINDS.items())
-def test_of_several_losses_in_a_line_one_has_the_name_that_is_judged(
-    tmp_path: Path, line: str, name: str
-) -> None:
+def test_of_several_losses_in_a_line_one_has_the_name_that_is_judged(tmp_path, line, name):
     lines = [f"step {r['step']}/30 | {line.format(*[r['loss']] * 2)}" for r in ROWS]
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
     assert found.loss_name == name
 
 
-def test_losses_of_unlike_lines_are_told_apart(tmp_path: Path) -> None:
+def test_losses_of_unlike_lines_are_told_apart(tmp_path):
     lines = []
     for row in ROWS:
         lines += [f"[train] step {row['step'] - n}: loss 9.{n}" for n in range(9, 0, -1)]
@@ -94,9 +91,7 @@ def test_losses_of_unlike_lines_are_told_apart(tmp_path: Path) -> None:
         ("step {}: loss {} on validation set", "validation_loss"),
     ],
 )
-def test_losses_on_held_out_text_are_no_readings_of_training(
-    tmp_path: Path, line: str, name: str
-) -> None:
+def test_losses_on_held_out_text_are_no_readings_of_training(tmp_path, line, name):
     """As torchtitan prints them, at steps at which it logs its training loss, too."""
     lines = []
     for row in ROWS:
@@ -136,9 +131,7 @@ UNREAD = (
 
 
 @pytest.mark.parametrize("line", UNREAD)
-def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(
-    tmp_path: Path, line: str
-) -> None:
+def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(tmp_path, line):
     rows = [(row["step"], row["loss"]) for row in ROWS]
     text = "\n".join(f"step {a} loss 9.5\n{line.format(a, b)}" for a, b in rows)
     path = put(tmp_path / "plain-s1.log", text)
@@ -147,9 +140,7 @@ def test_losses_on_held_out_text_that_cannot_be_read_are_not_passed_over(
     assert set(read(path, loss="loss")[0].losses) == {9.5}
 
 
-def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(
-    tmp_path: Path,
-) -> None:
+def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(tmp_path):
     lines = [f"step {row['step']} loss {row['loss']}, val ppl 9.5" for row in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
     with pytest.raises(UserError, match=r"are not read, as 'step 10 loss 3\.5, val ppl 9\.5'"):
@@ -157,7 +148,7 @@ def test_another_measure_on_held_out_text_in_the_same_line_is_not_passed_over(
     check(read(path, loss="loss")[0], "plain", "1")
 
 
-def test_both_losses_of_megatron_are_told_apart(tmp_path: Path) -> None:
+def test_both_losses_of_megatron_are_told_apart(tmp_path):
     train = " iteration {:8}/ 500 | consumed samples: 9 | lm loss: 9.5E+00 | grad norm: 1.0 |"
     lines = [one.format(row["step"], row["loss"]) for row in ROWS for one in (train, MEGATRON)]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
@@ -177,7 +168,7 @@ def test_both_losses_of_megatron_are_told_apart(tmp_path: Path) -> None:
         "0.1 s of eval time, 3 steps",
     ],
 )
-def test_what_is_no_loss_on_held_out_text_refuses_no_log(tmp_path: Path, line: str) -> None:
+def test_what_is_no_loss_on_held_out_text_refuses_no_log(tmp_path, line):
     lines = [line, *(f"step {row['step']} loss {row['loss']} | test acc 0.4" for row in ROWS)]
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
@@ -185,14 +176,14 @@ def test_what_is_no_loss_on_held_out_text_refuses_no_log(tmp_path: Path, line: s
 
 
 @pytest.mark.parametrize("line", ["step={} loss=9.5 val_loss={}", "step {}: loss 9.5, val loss {}"])
-def test_two_losses_in_a_line_are_each_called_by_their_own_words(tmp_path: Path, line: str) -> None:
+def test_two_losses_in_a_line_are_each_called_by_their_own_words(tmp_path, line):
     lines = [line.format(row["step"], row["loss"]) for row in ROWS]
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
     assert found.loss_name == "val_loss"
 
 
-def test_a_configuration_is_no_reading(tmp_path: Path) -> None:
+def test_a_configuration_is_no_reading(tmp_path):
     lines = ["Namespace(max_step=5000, aux_loss=0.01, loss=1.0)"]
     lines += [f"step {row['step']} loss {row['loss']}" for row in ROWS]
     check(read(put(tmp_path / "plain-s1.log", "\n".join(lines)))[0], "plain", "1")
@@ -206,14 +197,12 @@ def test_a_configuration_is_no_reading(tmp_path: Path) -> None:
         (("0.5M/2M", "1M/2M", "2M/2M"), [5e5, 1e6, 2e6]),
     ],
 )
-def test_steps_are_read_as_they_are_meant(
-    tmp_path: Path, written: tuple[str, ...], steps: list[float]
-) -> None:
+def test_steps_are_read_as_they_are_meant(tmp_path, written, steps):
     text = "\n".join(f"step {one} loss 3.{number}" for number, one in enumerate(written))
     assert read(put(tmp_path / "a-s1.log", text))[0].steps.tolist() == steps
 
 
-def test_a_text_of_powershell_and_a_table_of_keras_are_read(tmp_path: Path) -> None:
+def test_a_text_of_powershell_and_a_table_of_keras_are_read(tmp_path):
     text = "\n".join(f"step {row['step']} loss {row['loss']}" for row in ROWS)
     (tmp_path / "plain-s1.log").write_bytes(text.encode("utf-16"))
     check(read(tmp_path / "plain-s1.log")[0], "plain", "1")
@@ -223,13 +212,13 @@ def test_a_text_of_powershell_and_a_table_of_keras_are_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["a-s1.log", "a-s1.csv"])
-def test_a_last_line_without_an_end_is_known(tmp_path: Path, name: str) -> None:
+def test_a_last_line_without_an_end_is_known(tmp_path, name):
     text = "step,loss\n1,2.5\n2,2" if name.endswith("csv") else "step 1 loss 2.5\nstep 2 loss 2"
     assert read(put(tmp_path / name, text))[0].cut
     assert not read(put(tmp_path / name, text + "\n"))[0].cut
 
 
-def test_plain_losses_behind_unlike_words_are_refused(tmp_path: Path) -> None:
+def test_plain_losses_behind_unlike_words_are_refused(tmp_path):
     lines = [f"{word}step {r['step']} loss {r['loss']}" for r in ROWS for word in ("", "probe: ")]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
     with pytest.raises(UserError, match=r"may be of unlike losses: 'step 10 .* and 'probe: step"):
@@ -238,7 +227,7 @@ def test_plain_losses_behind_unlike_words_are_refused(tmp_path: Path) -> None:
     check(found, "plain", "1")
 
 
-def test_words_that_come_and_go_with_the_time_are_of_no_other_loss(tmp_path: Path) -> None:
+def test_words_that_come_and_go_with_the_time_are_of_no_other_loss(tmp_path):
     begin = ("Mon Nov 30 23:59 PM INFO", "Tue Dec  1 00:01 AM WARNING", "2026-12-01T00:02:01Z info")
     lines = [f"{a} step {r['step']} loss {r['loss']}" for a, r in zip(begin, ROWS, strict=True)]
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
@@ -254,13 +243,13 @@ def test_words_that_come_and_go_with_the_time_are_of_no_other_loss(tmp_path: Pat
         "Iteration {}: loss = {}",
     ],
 )
-def test_lines_are_read_in_colours_and_with_other_signs(tmp_path: Path, line: str) -> None:
+def test_lines_are_read_in_colours_and_with_other_signs(tmp_path, line):
     lines = [line.format(row["step"], row["loss"]) for row in ROWS]
     (found,) = read(put(tmp_path / "plain-s1.log", "\n".join(lines)))
     check(found, "plain", "1")
 
 
-def test_a_line_that_is_not_known_is_shown(tmp_path: Path) -> None:
+def test_a_line_that_is_not_known_is_shown(tmp_path):
     said = r"no line that nanoGPT would write, as 'after 5: loss 3\.2'; type --line"
     with pytest.raises(UserError, match=said):
         read(put(tmp_path / "a-s1.log", "begin\nafter 5: loss 3.2\n"))
@@ -277,9 +266,7 @@ def test_a_line_that_is_not_known_is_shown(tmp_path: Path) -> None:
         ("aux loss 2.5, mtp loss 2.7", "--loss COLUMN, one of 'step', 'aux_loss', 'mtp_loss'"),
     ],
 )
-def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(tmp_path, line, said):
     with pytest.raises(UserError, match=said):
         read(put(tmp_path / "a-s1.log", f"step 5: {line}"))
 
@@ -287,14 +274,12 @@ def test_a_line_that_does_not_say_which_loss_is_meant_is_refused(
 @pytest.mark.parametrize(
     ("number", "value"), [("tensor(3.25)", 3.25), ("Infinity", math.inf), ("-nan(ind)", math.nan)]
 )
-def test_numbers_are_read_as_python_and_c_write_them(
-    number: str, value: float, tmp_path: Path
-) -> None:
+def test_numbers_are_read_as_python_and_c_write_them(number, value, tmp_path):
     (found,) = read(put(tmp_path / "a-s1.log", f"step 5: loss 3.5\nstep 9: loss {number}, lr 1\n"))
     np.testing.assert_equal(found.losses, [3.5, value])
 
 
-def test_a_score_behind_a_line_is_no_loss(tmp_path: Path) -> None:
+def test_a_score_behind_a_line_is_no_loss(tmp_path):
     lines = [f"step {row['step']} acc@1 {row['loss']}" for row in ROWS]
     path, line = (
         put(tmp_path / "plain-s1.log", "\n".join(lines)),
@@ -307,7 +292,7 @@ def test_a_score_behind_a_line_is_no_loss(tmp_path: Path) -> None:
     assert found.loss_name == "acc"
 
 
-def test_a_line_that_fits_two_kinds_is_refused(tmp_path: Path) -> None:
+def test_a_line_that_fits_two_kinds_is_refused(tmp_path):
     """Training and held-out text at other steps."""
     lines = []
     for row in ROWS:
@@ -324,7 +309,7 @@ def test_a_line_that_fits_two_kinds_is_refused(tmp_path: Path) -> None:
     check(found, "plain", "1")
 
 
-def test_a_unit_before_a_loss_is_no_word_of_it(tmp_path: Path) -> None:
+def test_a_unit_before_a_loss_is_no_word_of_it(tmp_path):
     units = {10: "s", 20: "ms", 30: "s"}
     lines = [f"step {r['step']} took 9{units[r['step']]} loss {r['loss']}" for r in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
@@ -333,7 +318,7 @@ def test_a_unit_before_a_loss_is_no_word_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pair", ["train/val loss: 9.5/{}", "loss 9.5 / {}"])
-def test_two_numbers_behind_a_loss_are_refused(tmp_path: Path, pair: str) -> None:
+def test_two_numbers_behind_a_loss_are_refused(tmp_path, pair):
     lines = [f"step {row['step']} | {pair.format(row['loss'])}" for row in ROWS]
     path = put(tmp_path / "plain-s1.log", "\n".join(lines))
     with pytest.raises(UserError, match="has two numbers behind a loss, as 'step 10"):

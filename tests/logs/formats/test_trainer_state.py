@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from tests.logs.written import ROWS, check, put, read
 from tests.refused import refuses
 
 
-def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path: Path) -> None:
+def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path):
     from transformers import Trainer, TrainingArguments
 
     model = tiny("gpt2")
@@ -33,7 +32,7 @@ def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_
     assert whole.mean and not train.mean and not found.mean
 
 
-def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path: Path) -> None:
+def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path):
     states = []
     for last in (2, 3):
         state = tmp_path / "plain" / f"checkpoint-{last}" / "trainer_state.json"
@@ -43,7 +42,7 @@ def test_checkpoints_of_a_run_are_one_also_where_each_is_given(tmp_path: Path) -
     check(found, "plain", None)
 
 
-def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path: Path) -> None:
+def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path):
     whole, further = (tmp_path / "plain" / place for place in ("", "checkpoint-3"))
     further.mkdir(parents=True)
     put(further / "trainer_state.json", json.dumps({"log_history": ROWS[:3]}))
@@ -56,9 +55,7 @@ def test_a_state_beside_a_checkpoint_that_knows_more_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("top", [False, True])
-def test_checkpoints_of_an_earlier_run_in_the_same_folder_are_refused(
-    top: bool, tmp_path: Path
-) -> None:
+def test_checkpoints_of_an_earlier_run_in_the_same_folder_are_refused(top, tmp_path):
     """Trainer does not empty its folder, and the highest number may be of the run before."""
     history = [{"step": 100 * one, "eval_loss": 4 - 0.1 * one, "grad": math.nan} for one in (1, 2)]
     former = [{**one, "eval_loss": 5.0} for one in [*history, {"step": 300}]]

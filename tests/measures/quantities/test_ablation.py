@@ -38,7 +38,7 @@ def loss(model: PreTrainedModel) -> list[float]:
     return [float(model(input_ids=one[None], labels=one[None]).loss) for one in IDS]
 
 
-def test_the_loss_is_the_cross_entropy() -> None:
+def test_the_loss_is_the_cross_entropy():
     logits = 5 * torch.randn(3, 150, 40, generator=torch.Generator().manual_seed(0))
     words = torch.randint(0, 40, (150,))
     expected = [functional.cross_entropy(one.double(), words) for one in logits]
@@ -53,9 +53,7 @@ def test_the_loss_is_the_cross_entropy() -> None:
         ("llama", "model.layers", "self_attn.o_proj", "mlp.down_proj"),
     ],
 )
-def test_each_change_is_that_of_weights_set_to_zero(
-    tiny: Any, name: str, blocks: str, output: str, last: str
-) -> None:
+def test_each_change_is_that_of_weights_set_to_zero(tiny, name, blocks, output, last):
     model = family(name)
     own, read = loss(model), rows(model)
     heads = model.config.num_attention_heads
@@ -81,7 +79,7 @@ def test_each_change_is_that_of_weights_set_to_zero(
 
 
 @pytest.mark.full
-def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
+def test_an_attention_that_hands_on_its_values_is_run_again():
     """Later layers of value-residual read those of the first."""
     model = build("value-residual", width=32, layers=3, heads=4, vocab=64, context=64, seed=0)
     read = rows(model)
@@ -96,7 +94,7 @@ def test_an_attention_that_hands_on_its_values_is_run_again() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("measure", ["ablation", 'ablation(replace="mean")'])
-def test_of_modules_that_blocks_share_one_block_loses_its_own(measure: str) -> None:
+def test_of_modules_that_blocks_share_one_block_loses_its_own(measure):
     shared, apart = family("llama"), family("llama")
     for name in ("self_attn", "mlp"):
         setattr(shared.model.layers[1], name, getattr(shared.model.layers[0], name))
@@ -105,7 +103,7 @@ def test_of_modules_that_blocks_share_one_block_loses_its_own(measure: str) -> N
 
 
 @pytest.mark.full
-def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_any_size_reads_the_same(monkeypatch):
     model = family("llama")
     at_once = rows(model)
     monkeypatch.setattr(ablation, "_BYTES", 1)  # a row at a time
@@ -115,7 +113,7 @@ def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.full
-def test_a_mean_takes_less_away_than_zeros() -> None:
+def test_a_mean_takes_less_away_than_zeros():
     """Where all tokens are one and the same, a head gives its mean: without it nothing changes."""
     model = family("llama")
     ids = torch.full((1, 20), 7)
@@ -126,18 +124,18 @@ def test_a_mean_takes_less_away_than_zeros() -> None:
 
 
 @pytest.mark.full
-def test_fewer_positions_are_spread_over_the_text() -> None:
+def test_fewer_positions_are_spread_over_the_text():
     few, every = rows(family("gpt2"), "ablation(samples=4)"), rows(family("gpt2"))
     assert len(few) == len(every) and few.change.tolist() != every.change.tolist()
 
 
-def test_another_replacement_is_refused() -> None:
+def test_another_replacement_is_refused():
     with pytest.raises(UserError, match="option replace of measure 'ablation' got 'median'"):
         ABLATION.given(replace="median")
 
 
 @torch.no_grad()
-def test_heads_of_both_attentions_of_a_block_are_taken_out_and_counted_on() -> None:
+def test_heads_of_both_attentions_of_a_block_are_taken_out_and_counted_on():
     """As `spectrum` counts them."""
     model = family("longcat_flash")
     own, read = loss(model), rows(model)
@@ -151,11 +149,11 @@ def test_heads_of_both_attentions_of_a_block_are_taken_out_and_counted_on() -> N
         assert row.change == pytest.approx(change, abs=2e-6)
 
 
-def test_a_model_without_attention_has_no_heads_to_take_out() -> None:
+def test_a_model_without_attention_has_no_heads_to_take_out():
     assert "MambaForCausalLM has no softmax attention" in report(family("mamba")).to_json()
 
 
-def test_a_hybrid_says_which_layers_have_no_heads() -> None:
+def test_a_hybrid_says_which_layers_have_no_heads():
     found = report(family("qwen3_next"))
     heads = found.frames["ablation"]
     heads = heads[heads.component == "head"]
@@ -163,7 +161,7 @@ def test_a_hybrid_says_which_layers_have_no_heads() -> None:
     assert "head of layer 0: none, because the block has no softmax attention" in found.to_json()
 
 
-def test_what_more_than_the_stream_leads_on_is_refused(tiny: Any) -> None:
+def test_what_more_than_the_stream_leads_on_is_refused(tiny):
     model = tiny("llama")
     model.model.layers[1].register_forward_pre_hook(
         lambda module, args: (args[0] + torch.rand(()),)
@@ -173,7 +171,7 @@ def test_what_more_than_the_stream_leads_on_is_refused(tiny: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
-def test_each_family_is_read_or_says_why(name: str) -> None:
+def test_each_family_is_read_or_says_why(name):
     model = family(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
@@ -190,7 +188,7 @@ def test_each_family_is_read_or_says_why(name: str) -> None:
 
 
 @pytest.mark.full
-def test_the_page_says_that_texts_go_on_behind_what_is_read() -> None:
+def test_the_page_says_that_texts_go_on_behind_what_is_read():
     model = family("gpt2")
     said = "the first 12 tokens of each text are read; all of them: ablation(tokens=24)"
     assert said in report(model, "ablation(tokens=12)").to_json()

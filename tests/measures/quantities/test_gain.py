@@ -1,6 +1,6 @@
 """The gain of diversity and its theorems, on real models and where the bounds are attained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan, sqrt
 from typing import Any
@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from layerlab.measures.measure import MeasureContext, Row
 from layerlab.measures.quantities.gain import MEASURES, read
@@ -65,9 +64,7 @@ def attended(scores: Tensor, **options: Any) -> AttentionRecord:
     exponent=st.floats(-2, 2),
     ids=st.lists(st.integers(0, 63), min_size=2, max_size=24),
 )
-def test_bounds_hold_on_real_models_of_any_weight_scale(
-    tiny: Callable[..., PreTrainedModel], family: str, exponent: float, ids: list[int]
-) -> None:
+def test_bounds_hold_on_real_models_of_any_weight_scale(tiny, family, exponent, ids):
     model = tiny(family)
     with torch.no_grad():
         for block in anatomy(model).blocks:
@@ -83,16 +80,12 @@ def test_bounds_hold_on_real_models_of_any_weight_scale(
             assert row["factor"] == row["bound"]
 
 
-def test_tightness_is_bound_over_measured_and_at_least_one(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_tightness_is_bound_over_measured_and_at_least_one(tiny):
     for row in rows(traced(tiny("gpt2"), range(20))):
         assert row["tightness"] == row["bound"] / row["measured"] >= 1
 
 
-def test_measured_is_the_ratio_of_distances_from_equal_tokens(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_measured_is_the_ratio_of_distances_from_equal_tokens(tiny):
     layer = traced(tiny("llama"), range(9))[0]
     for row in rows([layer]):
         part = layer.sublayers[row["sublayer"]]
@@ -100,18 +93,14 @@ def test_measured_is_the_ratio_of_distances_from_equal_tokens(
         assert row["measured"] == pytest.approx(float(spread[0] / spread[1]), rel=64 * SINGLE)
 
 
-def test_rows_are_numbered_from_zero_and_have_the_declared_columns(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_rows_are_numbered_from_zero_and_have_the_declared_columns(tiny):
     found = rows(traced(tiny("gpt2"), range(5), range(6)))
     keys = [(row["sequence"], row["layer"], row["sublayer"]) for row in found]
     assert keys == [(s, n, x) for s in (0, 1) for n in (0, 1) for x in ("attention", "ffn")]
     assert all(list(row) == [*MEASURE.per, *MEASURE.columns] for row in found)
 
 
-def test_a_feed_forward_of_another_form_is_refused_and_still_measured(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_feed_forward_of_another_form_is_refused_and_still_measured(tiny):
     session = run()
     for layer in traced(tiny("llama"), range(8)):
         part = layer.sublayers["ffn"]
@@ -124,7 +113,7 @@ def test_a_feed_forward_of_another_form_is_refused_and_still_measured(
     assert "nor a gated one" in said
 
 
-def test_a_mixture_of_experts_is_called_one() -> None:
+def test_a_mixture_of_experts_is_called_one():
     session = run()
     found = rows(traced(built("mixtral"), range(8)), session)
     assert all(isnan(row["bound"]) for row in found if row["sublayer"] == "ffn")
@@ -132,9 +121,7 @@ def test_a_mixture_of_experts_is_called_one() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_low_precision_models_are_recognised_too(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_low_precision_models_are_recognised_too(family, tiny):
     session = run()
     found = rows(traced(tiny(family).to(torch.bfloat16), range(12)), session)
     assert not any(isnan(row["bound"]) for row in found if row["sublayer"] == "attention")
@@ -144,9 +131,7 @@ def test_low_precision_models_are_recognised_too(
 # What is refused, what is flagged
 
 
-def test_a_corrupted_record_is_flagged_once_the_form_is_known(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_corrupted_record_is_flagged_once_the_form_is_known(tiny):
     first, _, second, _ = traced(tiny("gpt2"), range(8), range(8, 20))
     session = run()
     assert not any(row["violated"] for row in rows([first], session))
@@ -154,9 +139,7 @@ def test_a_corrupted_record_is_flagged_once_the_form_is_known(
     assert all(row["violated"] for row in rows([replace(second, sublayers=wrong)], session))
 
 
-def test_an_output_that_the_form_does_not_give_is_refused(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_an_output_that_the_form_does_not_give_is_refused(tiny):
     session = run()
     layer = traced(tiny("gpt2"), range(8))[0]
     normed = {
@@ -167,7 +150,7 @@ def test_an_output_that_the_form_does_not_give_is_refused(
     assert "not the linear map of Theorem 2" in session.notes["bound (attention)"]
 
 
-def test_sinks_are_refused(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_sinks_are_refused(tiny):
     session = run()
     layer = traced(tiny("gpt2"), range(8))[0]
     assert layer.attention is not None
@@ -177,9 +160,7 @@ def test_sinks_are_refused(tiny: Callable[..., PreTrainedModel]) -> None:
     assert "do not sum to 1" in session.notes["bound (attention)"]
 
 
-def test_weights_that_were_not_cut_are_refused_with_their_own_reason(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_weights_that_were_not_cut_are_refused_with_their_own_reason(tiny):
     session = run()
     layer = traced(tiny("gpt2"), range(8))[0]
     assert layer.weights is not None
@@ -188,9 +169,7 @@ def test_weights_that_were_not_cut_are_refused_with_their_own_reason(
     assert "a norm lies on the value path" in session.notes["bound (attention)"]
 
 
-def test_equal_tokens_have_no_gain_and_violate_nothing(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_equal_tokens_have_no_gain_and_violate_nothing(tiny):
     session = run()
     layer = traced(tiny("gpt2"), range(8))[0]
     rows([layer], session)
@@ -204,7 +183,7 @@ def test_equal_tokens_have_no_gain_and_violate_nothing(
 
 @settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 2**20))
-def test_rounding_of_nearly_equal_tokens_is_no_violation(digits: int, seed: int) -> None:
+def test_rounding_of_nearly_equal_tokens_is_no_violation(digits, seed):
     """Tokens a distance 10^-digits apart: below float32 the output is nothing but rounding."""
     block = Plain(nn.GELU(), seed)
     entered = gaussian(1, 8, seed=seed) + 10.0**-digits * gaussian(6, 8, seed=seed + 1)
@@ -236,7 +215,7 @@ def attained(heads: int, tokens: int = 7, width: int = 5) -> Layer:
 
 
 @pytest.mark.parametrize("heads", [1, 4])
-def test_theorem_2_is_attained_by_equal_heads_and_the_worst_spread(heads: int) -> None:
+def test_theorem_2_is_attained_by_equal_heads_and_the_worst_spread(heads):
     record = attained(heads)
     assert record.attention is not None
     (row,) = rows([record])
@@ -262,7 +241,7 @@ class Plain(nn.Module):
         return self.fc2(self.act(self.fc1(z)))
 
 
-def test_theorem_3_is_attained_where_a_relu_lets_everything_pass() -> None:
+def test_theorem_3_is_attained_where_a_relu_lets_everything_pass():
     block = Plain(nn.ReLU(), inner=8).requires_grad_(False)
     for linear in (block.fc1, block.fc2):
         linear.weight.copy_(torch.eye(8))
@@ -290,7 +269,7 @@ causal_scores = st.builds(
 
 @settings(deadline=None)
 @given(causal_scores, st.booleans())
-def test_contraction_is_the_norm_of_the_centred_attention(scores: Tensor, causal: bool) -> None:
+def test_contraction_is_the_norm_of_the_centred_attention(scores, causal):
     record = replace(attended(scores), causal=causal)
     matrix = record.weights(dtype=torch.float64)
     truth = torch.linalg.matrix_norm(matrix - matrix.mean(1, keepdim=True), 2)
@@ -303,16 +282,14 @@ def test_contraction_is_the_norm_of_the_centred_attention(scores: Tensor, causal
 
 
 @pytest.mark.parametrize("tokens", [8, 40])
-def test_contraction_by_products_agrees_with_the_exact_one(tokens: int) -> None:
+def test_contraction_by_products_agrees_with_the_exact_one(tokens):
     record = replace(attended(2 * gaussian(3, tokens, tokens)), causal=True)
     assert contraction(record).tolist() == pytest.approx(
         contraction(record, exact=True).tolist(), rel=64 * tokens * SINGLE
     )
 
 
-def test_a_contraction_that_came_out_too_small_is_computed_again_before_it_accuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_contraction_that_came_out_too_small_is_computed_again_before_it_accuses(monkeypatch):
     record = attained(1)
     short = {"contraction": torch.full((record.attention.heads,), 1e-3).double()}
     monkeypatch.setattr(attention_pass, "read_heads", lambda attended, asked: short)
@@ -321,7 +298,7 @@ def test_a_contraction_that_came_out_too_small_is_computed_again_before_it_accus
     assert row["tightness"] == pytest.approx(1, rel=1e-4)
 
 
-def test_contraction_is_zero_for_equal_rows_and_one_for_the_identity() -> None:
+def test_contraction_is_zero_for_equal_rows_and_one_for_the_identity():
     equal = contraction(attended(torch.zeros(1, 6, 6)))
     identity = contraction(attended(200 * torch.eye(6)[None]))
     assert float(equal) <= 16 * SINGLE
@@ -330,7 +307,7 @@ def test_contraction_is_zero_for_equal_rows_and_one_for_the_identity() -> None:
 
 @settings(deadline=None)
 @given(causal_scores, st.integers(0, 2**20))
-def test_theorem_2_holds_for_any_heads(scores: Tensor, seed: int) -> None:
+def test_theorem_2_holds_for_any_heads(scores, seed):
     heads, tokens, _ = scores.shape
     matrix = attended(scores.double()).weights(dtype=torch.float64)
     z = gaussian(tokens, 6, seed=seed).double()
@@ -348,9 +325,7 @@ def test_theorem_2_holds_for_any_heads(scores: Tensor, seed: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-6, 6), st.integers(0, 2**20))
-def test_spectral_bound_is_never_below_the_norm_and_hardly_above(
-    rows: int, columns: int, exponent: int, seed: int
-) -> None:
+def test_spectral_bound_is_never_below_the_norm_and_hardly_above(rows, columns, exponent, seed):
     matrix = 10.0**exponent * gaussian(3, rows, columns, seed=seed)
     truth = torch.linalg.matrix_norm(matrix.double(), 2)
     bound = spectral_bound(matrix)

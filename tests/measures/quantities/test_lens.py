@@ -36,7 +36,7 @@ def logits(seed: int, scale: float = 3.0) -> torch.Tensor:
 TOKENS = torch.randint(0, 40, (71,), generator=torch.Generator().manual_seed(9))
 
 
-def test_the_columns_are_those_of_the_definitions() -> None:
+def test_the_columns_are_those_of_the_definitions():
     true, found = logits(0), logits(1)
     read = judge(true, TOKENS).compare(found)
     p, q = (torch.distributions.Categorical(logits=one.double()) for one in (true, found))
@@ -52,7 +52,7 @@ def test_the_columns_are_those_of_the_definitions() -> None:
 
 
 @given(seed=st.integers(0, 2**16), scale=st.sampled_from([1e-6, 1.0, 30.0, 1e4]))
-def test_the_divergence_is_never_below_zero_and_zero_from_oneself(seed: int, scale: float) -> None:
+def test_the_divergence_is_never_below_zero_and_zero_from_oneself(seed, scale):
     true, found = logits(seed, scale), logits(seed + 1, scale)
     assert bool((judge(true, TOKENS).compare(found)["kl"] >= 0).all())
     own = judge(true, TOKENS).compare(true)
@@ -61,14 +61,14 @@ def test_the_divergence_is_never_below_zero_and_zero_from_oneself(seed: int, sca
     assert own["agreement"].min() == own["rank"].max() == 1
 
 
-def test_a_token_that_is_ruled_out_is_no_fault() -> None:
+def test_a_token_that_is_ruled_out_is_no_fault():
     true, found = logits(0), logits(1)
     true[:, 7] = found[:, 7] = -torch.inf
     read = judge(true, torch.where(TOKENS == 7, 8, TOKENS)).compare(found)
     assert all(bool(values.isfinite().all()) for values in read.values())
 
 
-def test_behind_the_last_token_nothing_stands() -> None:
+def test_behind_the_last_token_nothing_stands():
     true = logits(0)
     nats = judge(true, TOKENS[:70]).compare(true)["nats"]
     assert nats[:-1].isfinite().all() and nats[-1].isnan()
@@ -88,7 +88,7 @@ def literal(x: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, flo
 
 
 @pytest.mark.parametrize("tokens", [12, 50, 300])
-def test_the_map_is_the_ridge_regression_of_the_best_penalty(tokens: int) -> None:
+def test_the_map_is_the_ridge_regression_of_the_best_penalty(tokens):
     generator = np.random.default_rng(tokens)
     x = generator.normal(size=(tokens, 20)) * np.linspace(0.1, 3, 20) + 1
     y = x + x @ generator.normal(size=(20, 20)) * 0.3 + generator.normal(size=(tokens, 20)) + 2
@@ -100,14 +100,14 @@ def test_the_map_is_the_ridge_regression_of_the_best_penalty(tokens: int) -> Non
     np.testing.assert_allclose((weight * missed).sum(0), 0, atol=1e-9)
 
 
-def test_where_nothing_changes_the_map_is_the_identity() -> None:
+def test_where_nothing_changes_the_map_is_the_identity():
     x = torch.randn(30, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(fit_translator(x, x)(x), x)
     same = torch.ones(5, 8, dtype=torch.float64)
     torch.testing.assert_close(fit_translator(same, 3 * same)(same), 3 * same)
 
 
-def test_a_map_keeps_the_shape_of_several_streams() -> None:
+def test_a_map_keeps_the_shape_of_several_streams():
     x = torch.randn(6, 4, 8)
     keep = Translator(matrix=torch.zeros(32, 32).double(), bias=torch.zeros(32).double())
     assert torch.equal(keep(x), x)
@@ -137,7 +137,7 @@ def read() -> Any:
 
 
 @pytest.mark.full
-def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read: Any) -> None:
+def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read):
     means = read.groupby(["model", "layer"]).mean(numeric_only=True)
     inner = means[means.index.get_level_values("layer") < 7]
     assert (inner.tuned_kl < inner.kl).all() and (inner.kl > 0.01).all()
@@ -147,7 +147,7 @@ def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read:
 
 
 @pytest.mark.full
-def test_the_last_loss_is_that_of_the_model() -> None:
+def test_the_last_loss_is_that_of_the_model():
     rows = reading("lens(samples=64)", 2)
     last = rows[rows.layer == rows.layer.max()].nats.tolist()
     model = AutoModelForCausalLM.from_pretrained(builtin.path("llama"))
@@ -159,7 +159,7 @@ def test_the_last_loss_is_that_of_the_model() -> None:
 
 
 @pytest.mark.full
-def test_one_text_has_no_tuned_lens_and_the_page_says_so() -> None:
+def test_one_text_has_no_tuned_lens_and_the_page_says_so():
     found = inspect(
         "llama", measures=["lens(tuned=True)"], texts=texts(1), context=32, progress=False
     )
@@ -168,7 +168,7 @@ def test_one_text_has_no_tuned_lens_and_the_page_says_so() -> None:
 
 
 @pytest.mark.full
-def test_fewer_samples_are_spread_over_the_text() -> None:
+def test_fewer_samples_are_spread_over_the_text():
     few, every = reading("lens(samples=9)", 1), reading("lens", 1)
     assert len(few) == len(every) and few.kl.tolist() != every.kl.tolist()
     with pytest.raises(UserError, match="option samples of measure 'lens' got 0"):

@@ -49,7 +49,7 @@ def jacobian_norm(rerun: Callable[[Tensor], Tensor], stream: Tensor) -> float:
     return float(torch.linalg.matrix_norm(jacobian.reshape(stream.numel(), -1), 2))
 
 
-def test_a_linear_block_has_the_spectral_norm_of_its_matrix() -> None:
+def test_a_linear_block_has_the_spectral_norm_of_its_matrix():
     weight = gaussian(6, 6)
     found = local_lipschitz(lambda x: x @ weight, gaussian(4, 6), steps=6, tolerance=0.0)
     truth = float(torch.linalg.matrix_norm(weight, 2))
@@ -59,9 +59,7 @@ def test_a_linear_block_has_the_spectral_norm_of_its_matrix() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_local_is_the_largest_singular_value_of_the_full_jacobian(
-    tiny: Callable[..., PreTrainedModel], family: str, implementation: str
-) -> None:
+def test_local_is_the_largest_singular_value_of_the_full_jacobian(tiny, family, implementation):
     if family == "openai-gpt" and implementation == "sdpa":
         pytest.skip("this family has no fused attention")
     model = tiny(family, attn_implementation=implementation).double()
@@ -77,7 +75,7 @@ def test_local_is_the_largest_singular_value_of_the_full_jacobian(
         assert local_lipschitz(layer.rerun, layer.entered).value <= truth * (1 + slack)
 
 
-def test_the_same_seed_gives_the_same_number_and_another_seed_another_start() -> None:
+def test_the_same_seed_gives_the_same_number_and_another_seed_another_start():
     weight, stream = gaussian(8, 8), gaussian(5, 8)
     values = [
         local_lipschitz(lambda x: (x @ weight).tanh(), stream, steps=1, seed=seed).value
@@ -86,9 +84,7 @@ def test_the_same_seed_gives_the_same_number_and_another_seed_another_start() ->
     assert values[0] == values[1] != values[2]
 
 
-def test_bfloat16_agrees_with_float64_up_to_its_rounding(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_bfloat16_agrees_with_float64_up_to_its_rounding(tiny):
     values = {}
     for dtype in (torch.float64, torch.bfloat16):
         layer = traced(tiny("llama").to(torch.bfloat16).to(dtype))[1]
@@ -147,12 +143,12 @@ class Wrong(torch.autograd.Function):
         return gradient.detach() * 1.0
 
 
-def test_a_kernel_without_second_derivative_is_read_by_forward_mode() -> None:
+def test_a_kernel_without_second_derivative_is_read_by_forward_mode():
     assert local_lipschitz(Once.apply, gaussian(3, 4)).value == pytest.approx(2, rel=64 * DOUBLE)
 
 
 @pytest.mark.parametrize("kernel", [Blind, Wrong])
-def test_a_kernel_without_usable_derivatives_is_not_applicable_and_says_why(kernel: Any) -> None:
+def test_a_kernel_without_usable_derivatives_is_not_applicable_and_says_why(kernel):
     stream = gaussian(3, 4)
     with pytest.raises(NotApplicable):
         local_lipschitz(kernel.apply, stream)
@@ -170,7 +166,7 @@ def test_a_kernel_without_usable_derivatives_is_not_applicable_and_says_why(kern
     assert "layer 2" in session.notes["local"] and "because" in session.notes["local"]
 
 
-def test_gradient_is_that_of_the_loss_by_hand(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_gradient_is_that_of_the_loss_by_hand(tiny):
     model = tiny("gpt2").double()
     layers = traced(model, gradient=True)
     rows = [row for layer in layers for row in read(layer, run(steps=1))]
@@ -187,9 +183,7 @@ def test_gradient_is_that_of_the_loss_by_hand(tiny: Callable[..., PreTrainedMode
     assert [row["gradient"] for row in rows] == pytest.approx(truth, rel=1e-6)
 
 
-def test_the_embedding_output_has_a_gradient_and_no_constant(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_the_embedding_output_has_a_gradient_and_no_constant(tiny):
     (row,) = read(traced(tiny("gpt2"), gradient=True)[0], run())
     assert row["layer"] == EMBEDDING and row["gradient"] > 0
     assert isnan(row["local"]) and isnan(row["weights"])
@@ -197,16 +191,14 @@ def test_the_embedding_output_has_a_gradient_and_no_constant(
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(-6, 6), st.integers(0, 2**20))
-def test_spectral_norm_equals_the_svd(rows: int, columns: int, exponent: int, seed: int) -> None:
+def test_spectral_norm_equals_the_svd(rows, columns, exponent, seed):
     matrix = 10.0**exponent * gaussian(rows, columns, seed=seed)
     truth = float(torch.linalg.matrix_norm(matrix, 2))
     assert spectral_norms([matrix])[0] == pytest.approx(truth, rel=1e-5)
 
 
 @pytest.mark.parametrize(("columns", "seed"), [(5, 8784), (24, 24949), (64, 64489)])
-def test_a_start_with_little_of_the_largest_vector_is_not_taken_for_the_end(
-    columns: int, seed: int
-) -> None:
+def test_a_start_with_little_of_the_largest_vector_is_not_taken_for_the_end(columns, seed):
     """At a small residual runs had met the second value: 25, 3 and 0.8 % below the largest."""
     draw = torch.Generator().manual_seed(seed)
     matrix = torch.randn(columns + columns // 2, columns, generator=draw, dtype=torch.float64)
@@ -215,7 +207,7 @@ def test_a_start_with_little_of_the_largest_vector_is_not_taken_for_the_end(
 
 
 @pytest.mark.full
-def test_a_norm_beside_which_others_lie_is_not_missed() -> None:
+def test_a_norm_beside_which_others_lie_is_not_missed():
     """A run that stopped at a small residual had met another value, 4e-4 below the largest."""
     draw = torch.Generator().manual_seed(0)
     shapes = [(768, 768), (768, 3072), (3072, 768)]
@@ -224,7 +216,7 @@ def test_a_norm_beside_which_others_lie_is_not_missed() -> None:
     assert spectral_norms(given) == pytest.approx(truth, rel=1e-5)
 
 
-def test_weights_multiply_the_norms_and_count_experts_once() -> None:
+def test_weights_multiply_the_norms_and_count_experts_once():
     experts = torch.stack([gaussian(4, 3, seed=seed) for seed in range(3)])
     plain = gaussian(5, 5)
     norms = [float(torch.linalg.matrix_norm(m, 2)) for m in experts]
@@ -236,14 +228,14 @@ def test_weights_multiply_the_norms_and_count_experts_once() -> None:
     assert isnan(*weight_products([{}]))
 
 
-def test_matrices_that_follow_each_other_in_a_list_are_no_experts() -> None:
+def test_matrices_that_follow_each_other_in_a_list_are_no_experts():
     """CTRL's feed-forward is a sequence of modules that have numbers for names."""
     given = {f"ffn.{number}.weight": gaussian(4, 4, seed=number) for number in (0, 2)}
     norms = [float(torch.linalg.matrix_norm(one, 2)) for one in given.values()]
     assert weight_products([given]) == pytest.approx([norms[0] * norms[1]], rel=1e-5)
 
 
-def test_weights_of_a_block_are_all_its_matrices(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_weights_of_a_block_are_all_its_matrices(tiny):
     layer = traced(tiny("llama"))[1]
     assert layer.block is not None
     norms = [
@@ -256,7 +248,7 @@ def test_weights_of_a_block_are_all_its_matrices(tiny: Callable[..., PreTrainedM
     assert row["weights"] == pytest.approx(prod(norms), rel=1e-4)
 
 
-def test_the_product_of_weight_norms_bounds_nothing() -> None:
+def test_the_product_of_weight_norms_bounds_nothing():
     """Dot-product attention has no weights here, yet its constant grows with the input squared.
 
     The token 0 sees 0, a and -a with weight 1/3 each: its output changes by their variance.
@@ -267,38 +259,34 @@ def test_the_product_of_weight_norms_bounds_nothing() -> None:
         assert found.value >= 2 * a**2 / 3
 
 
-def test_a_graph_that_would_not_fit_is_not_built(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_a_graph_that_would_not_fit_is_not_built(tiny):
     session = run(memory_gib=1e-9)
     (row,) = read(traced(tiny("gpt2"))[1], session)
     assert isnan(row["local"]) and not isnan(row["weights"])
     assert "memory_gib" in session.notes["local"]
 
 
-def test_a_block_that_cannot_be_run_again_still_has_its_weights(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_block_that_cannot_be_run_again_still_has_its_weights(tiny):
     session = run()
     (row,) = read(replace(traced(tiny("gpt2"))[1], rerun=None), session)
     assert isnan(row["local"]) and row["weights"] > 0
     assert "cannot be run again" in session.notes["local"]
 
 
-def test_reading_leaves_the_model_without_gradients(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_reading_leaves_the_model_without_gradients(tiny):
     model = tiny("gpt2")
     for layer in traced(model)[1:]:
         list(read(layer, run(steps=2)))
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-def test_rows_have_exactly_the_declared_columns(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_rows_have_exactly_the_declared_columns(tiny):
     for layer in traced(tiny("llama")):
         for row in read(layer, run(steps=1)):
             assert list(row) == [*MEASURE.per, *MEASURE.columns]
 
 
-def test_the_first_direction_is_drawn_once_for_layers_that_are_alike(
-    tiny: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_direction_is_drawn_once_for_layers_that_are_alike(tiny, monkeypatch):
     layers = traced(tiny("llama"))[1:]
     expected = [local_lipschitz(one.rerun, one.entered).value for one in layers]  # type: ignore[arg-type]
     drawn, plain = list[int](), torch.randn

@@ -42,9 +42,7 @@ def read(model: Any, ids: Tensor = TOKENS, name: str = "theorems", **options: An
 
 @pytest.mark.parametrize("moved", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_theorem_has_a_row_in_every_layer_from_the_start_on(
-    moved: float, dtype: torch.dtype
-) -> None:
+def test_every_theorem_has_a_row_in_every_layer_from_the_start_on(moved, dtype):
     rows = read(made(moved=moved).to(dtype)).rows["theorems"]
     assert {(row["layer"], row["statement"]) for row in rows} == {
         (layer, statement) for layer in range(2) for statement in EVERY
@@ -56,7 +54,7 @@ def test_every_theorem_has_a_row_in_every_layer_from_the_start_on(
 
 
 @pytest.mark.full
-def test_a_series_has_a_bound_under_gain_as_well() -> None:
+def test_a_series_has_a_bound_under_gain_as_well():
     found = read(made(), name="gain")
     rows = [row for row in found.rows["gain"] if row["sublayer"] == "ffn"]
     assert all(row["ranged"] and 0 < row["measured"] <= row["bound"] for row in rows)
@@ -65,7 +63,7 @@ def test_a_series_has_a_bound_under_gain_as_well() -> None:
 
 
 @pytest.mark.full
-def test_the_first_tokens_and_a_noise_are_as_they_are_asked_for() -> None:
+def test_the_first_tokens_and_a_noise_are_as_they_are_asked_for():
     model = made()
     whole, short = read(model), read(model, tokens=8)
     measured = [
@@ -82,12 +80,12 @@ def test_the_first_tokens_and_a_noise_are_as_they_are_asked_for() -> None:
     assert changed == {"Theorem 6"}
 
 
-def test_one_token_has_no_theorem() -> None:
+def test_one_token_has_no_theorem():
     assert "one token has no diversity" in read(made(), TOKENS[:1]).refused["theorems"]
 
 
 @pytest.mark.parametrize("family", ["gptj", "mixtral", "gemma2", "opt"])
-def test_families_without_the_modules_are_not_run_for_them(family: str) -> None:
+def test_families_without_the_modules_are_not_run_for_them(family):
     found = read(built(family), torch.arange(8))
     assert "Theorems 2 and 3 are under gain" in found.refused["theorems"]
 
@@ -110,7 +108,7 @@ def layers(model: Any) -> list[Layer]:
     return [one for one in found if one.layer >= 0]
 
 
-def test_attention_runs_on_other_features_and_leaves_the_pass_as_it_is() -> None:
+def test_attention_runs_on_other_features_and_leaves_the_pass_as_it_is():
     model = made()
     with torch.no_grad():
         logits = model(input_ids=TOKENS[None]).logits
@@ -126,11 +124,11 @@ def test_attention_runs_on_other_features_and_leaves_the_pass_as_it_is() -> None
 
 
 @pytest.mark.parametrize("family", ["llama", "gptj", "phi"])
-def test_a_feed_forward_that_reads_what_attention_reads_is_no_shortcut(family: str) -> None:
+def test_a_feed_forward_that_reads_what_attention_reads_is_no_shortcut(family):
     assert all("shortcut" not in one.sublayers for one in layers(built(family)))
 
 
-def test_attention_that_is_not_heard_again_is_refused() -> None:
+def test_attention_that_is_not_heard_again_is_refused():
     model = made()
 
     def keep(layer: Layer) -> None:
@@ -143,7 +141,7 @@ def test_attention_that_is_not_heard_again_is_refused() -> None:
 
 
 @pytest.mark.full
-def test_a_report_on_models_without_the_modules_leaves_it_out_unless_it_is_named() -> None:
+def test_a_report_on_models_without_the_modules_leaves_it_out_unless_it_is_named():
     def told(models: Any, **options: Any) -> dict[str, Any]:
         found = layerlab.inspect(models, input_ids=[[*range(9)]], progress=False, **options)
         return {one["name"]: one["not_applicable"] for one in found.to_dict()["measures"]}

@@ -19,7 +19,7 @@ from tests.numerics.draw import gaussian
 DOUBLE = torch.finfo(torch.float64).eps
 
 
-def test_no_step_is_refused_instead_of_finding_zero() -> None:
+def test_no_step_is_refused_instead_of_finding_zero():
     with pytest.raises(UserError, match=r"steps=0 finds nothing; give the number of steps, 1"):
         GolubKahan(lambda v: v, lambda v: v, torch.ones(3), steps=0, tolerance=0.1)
 
@@ -43,7 +43,7 @@ matrices = st.builds(
 
 @settings(deadline=None)
 @given(matrices, st.integers(1, 12))
-def test_value_is_a_lower_bound_and_never_falls_with_more_steps(matrix: Tensor, steps: int) -> None:
+def test_value_is_a_lower_bound_and_never_falls_with_more_steps(matrix, steps):
     truth = float(torch.linalg.matrix_norm(matrix, 2))
     slack = 64 * DOUBLE * sum(matrix.shape) * truth
     fewer, more = golub_kahan(matrix, steps), golub_kahan(matrix, steps + 1)
@@ -53,7 +53,7 @@ def test_value_is_a_lower_bound_and_never_falls_with_more_steps(matrix: Tensor, 
 
 @settings(deadline=None)
 @given(matrices)
-def test_value_is_exact_once_the_krylov_space_is_exhausted(matrix: Tensor) -> None:
+def test_value_is_exact_once_the_krylov_space_is_exhausted(matrix):
     truth = float(torch.linalg.matrix_norm(matrix, 2))
     found = golub_kahan(matrix, min(matrix.shape) + 1)
     # A start that misses a direction by rounding alone would cost at most its square.
@@ -62,7 +62,7 @@ def test_value_is_exact_once_the_krylov_space_is_exhausted(matrix: Tensor) -> No
 
 @settings(deadline=None)
 @given(matrices, st.integers(1, 6))
-def test_a_singular_value_lies_within_the_residual(matrix: Tensor, steps: int) -> None:
+def test_a_singular_value_lies_within_the_residual(matrix, steps):
     found = golub_kahan(matrix, steps)
     values = torch.linalg.svdvals(matrix)
     # The value is half a step ahead of the residual: at most one residual further up.
@@ -70,7 +70,7 @@ def test_a_singular_value_lies_within_the_residual(matrix: Tensor, steps: int) -
     assert (values - found.value).abs().min() <= reach
 
 
-def test_a_zero_map_has_the_value_zero() -> None:
+def test_a_zero_map_has_the_value_zero():
     assert golub_kahan(torch.zeros(3, 4, dtype=torch.float64), 5).value == 0
 
 
@@ -79,9 +79,7 @@ def test_a_zero_map_has_the_value_zero() -> None:
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, 6.0])
 @pytest.mark.parametrize("shape", [(2, 300, 320), (340, 300)])
-def test_bounds_of_large_matrices_are_certified_and_hardly_above(
-    shape: tuple[int, ...], decay: float
-) -> None:
+def test_bounds_of_large_matrices_are_certified_and_hardly_above(shape, decay):
     """As the largest eigenvalue says, but for the rounding that the bound allows for."""
     matrix = gaussian(*shape, seed=3)
     matrix = matrix * torch.logspace(0, -decay, shape[-1], dtype=torch.float64)
@@ -92,7 +90,7 @@ def test_bounds_of_large_matrices_are_certified_and_hardly_above(
     assert (bound >= truth).all() and (bound <= truth * (1 + slack)).all()
 
 
-def test_a_direction_that_lanczos_does_not_meet_is_within_the_bound() -> None:
+def test_a_direction_that_lanczos_does_not_meet_is_within_the_bound():
     start = torch.randn(300, generator=torch.Generator().manual_seed(0)).double()
     hidden = gaussian(300, seed=4)
     hidden = hidden - start * (start @ hidden) / (start @ start)
@@ -102,13 +100,13 @@ def test_a_direction_that_lanczos_does_not_meet_is_within_the_bound() -> None:
     assert bound >= torch.linalg.matrix_norm(matrix, 2) * (1 - DOUBLE)
 
 
-def test_bounds_of_zeros_and_of_what_is_not_finite() -> None:
+def test_bounds_of_zeros_and_of_what_is_not_finite():
     given = torch.stack([torch.zeros(300, 300), torch.eye(300), torch.full((300, 300), torch.inf)])
     (bound,) = spectral_bounds([given])
     assert bound[0] == 0 and bound[1] == pytest.approx(1) and bound[2].isnan()
 
 
-def test_the_host_waits_for_all_bounds_of_a_layer_at_once(monkeypatch) -> None:
+def test_the_host_waits_for_all_bounds_of_a_layer_at_once(monkeypatch):
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
     given = [gaussian(300, 300), gaussian(280, 400), gaussian(4, 8, 300)]
     with counted() as counts:
@@ -126,7 +124,7 @@ def count_operations(matrices: list[Tensor]) -> int:
 
 
 @pytest.mark.full
-def test_matrices_with_shorter_sides_of_one_length_are_bounded_side_by_side(monkeypatch) -> None:
+def test_matrices_with_shorter_sides_of_one_length_are_bounded_side_by_side(monkeypatch):
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
     given = [gaussian(260, 300), gaussian(300, 260, seed=1), gaussian(2, 260, 400, seed=2)]
     assert count_operations(given) < 1.1 * count_operations(given[:1])
@@ -137,7 +135,7 @@ def test_matrices_with_shorter_sides_of_one_length_are_bounded_side_by_side(monk
 
 
 @pytest.mark.full
-def test_only_what_has_no_factor_is_factored_again(monkeypatch) -> None:
+def test_only_what_has_no_factor_is_factored_again(monkeypatch):
     """All singular values are close to each other in the first: Lanczos falls short of them."""
     gap = torch.linspace(1, 1 + 1e-4, 300, dtype=torch.float64)
     hard = torch.linalg.qr(gaussian(300, 300)).Q * gap
@@ -153,7 +151,7 @@ def test_only_what_has_no_factor_is_factored_again(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("schedule", [device_schedule.PROCESSOR, device_schedule.ACCELERATOR])
-def test_work_of_the_host_keeps_its_order_and_is_done_by_all_threads(monkeypatch, schedule) -> None:
+def test_work_of_the_host_keeps_its_order_and_is_done_by_all_threads(monkeypatch, schedule):
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", schedule)
     aside = schedule is device_schedule.ACCELERATOR
     before = torch.get_num_threads()

@@ -1,6 +1,5 @@
 """The bound of a gated feed-forward layer on the range that its gate takes, and of squared ReLU."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import isnan
 
@@ -9,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.activations import ACTIVATIONS
@@ -48,14 +46,8 @@ drawn_weights = st.tuples(kinds, st.floats(-2, 2), st.integers(0, 2**20))
     seed=st.integers(0, 2**20),
 )
 def test_diversity_grows_by_no_more_than_the_bound_for_adversarial_weights(
-    name: str,
-    drawn: tuple[tuple[str, float, int], ...],
-    biases: tuple[float, float],
-    tokens: int,
-    apart: float,
-    gated: bool,
-    seed: int,
-) -> None:
+    name, drawn, biases, tokens, apart, gated, seed
+):
     z = gaussian(1, 5, seed=seed).to(DOUBLE) + 10.0**apart * gaussian(tokens, 5, seed=seed + 1)
     shapes = ((5, 7), (7, 4), (5, 7))
     maps = [weights(shape, *one) for shape, one in zip(shapes, drawn, strict=True)]
@@ -71,7 +63,7 @@ def test_diversity_grows_by_no_more_than_the_bound_for_adversarial_weights(
     assert diversity(out) <= limit + rounding
 
 
-def test_the_bound_is_attained_by_a_gate_that_lets_everything_pass_alike() -> None:
+def test_the_bound_is_attained_by_a_gate_that_lets_everything_pass_alike():
     z, identity = gaussian(6, 4).to(DOUBLE), torch.eye(4, dtype=DOUBLE)
     gate = torch.full((6, 4), 2.0, dtype=DOUBLE)
     norms = [spectral_bound(one) for one in (identity, identity, 0 * identity)]
@@ -81,7 +73,7 @@ def test_the_bound_is_attained_by_a_gate_that_lets_everything_pass_alike() -> No
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma", "phi3"])
-def test_gated_families_have_a_bound_in_every_layer_that_holds(family: str) -> None:
+def test_gated_families_have_a_bound_in_every_layer_that_holds(family):
     session = run()
     found = [row for row in rows(traced(built(family), range(8)), session)]
     forward = [row for row in found if row["sublayer"] == "ffn"]
@@ -90,9 +82,7 @@ def test_gated_families_have_a_bound_in_every_layer_that_holds(family: str) -> N
         assert not isnan(row["bound"]) and row["tightness"] >= 1 and not row["violated"]
 
 
-def test_the_bound_of_a_second_text_is_that_of_its_own_range(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_the_bound_of_a_second_text_is_that_of_its_own_range(tiny):
     model = tiny("llama")
     alone = [row["bound"] for row in rows(traced(model, range(20, 40)))]
     second = [
@@ -101,9 +91,7 @@ def test_the_bound_of_a_second_text_is_that_of_its_own_range(
     assert second == pytest.approx(alone, rel=1e-6)
 
 
-def test_a_corrupted_output_of_a_gated_layer_is_flagged(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_corrupted_output_of_a_gated_layer_is_flagged(tiny):
     first, _, second, _ = traced(tiny("llama"), range(8), range(8, 20))
     session = run()
     assert not any(row["violated"] for row in rows([first], session))
@@ -112,9 +100,7 @@ def test_a_corrupted_output_of_a_gated_layer_is_flagged(
     assert all(row["violated"] for row in rows([replace(second, sublayers=wrong)], session))
 
 
-def test_squared_relu_without_a_largest_slope_is_bounded_by_that_on_the_range(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_squared_relu_without_a_largest_slope_is_bounded_by_that_on_the_range(tiny):
     session = run()
     layers = traced(tiny("gpt2", activation_function="relu2", initializer_range=0.5), range(20))
     forward = [row for row in rows(layers, session) if row["sublayer"] == "ffn"]

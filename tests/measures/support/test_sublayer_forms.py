@@ -1,12 +1,10 @@
 """Which sublayers have the form that a theorem speaks about, found from their data."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from layerlab.measures.support import sublayer_forms
 from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
@@ -36,9 +34,7 @@ def named(name: str) -> Elementwise:
         ("relu2", "relu-squared"),
     ],
 )
-def test_activation_is_found_from_what_the_layer_gives(
-    hugging_face: str, name: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_activation_is_found_from_what_the_layer_gives(hugging_face, name, tiny):
     model = tiny("gpt2", activation_function=hugging_face, initializer_range=0.5)
     layer = traced(model, range(20))[0]
     assert layer.block is not None
@@ -47,16 +43,14 @@ def test_activation_is_found_from_what_the_layer_gives(
 
 
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
-def test_attention_is_computed_again_up_to_rounding(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_attention_is_computed_again_up_to_rounding(family, tiny):
     for layer in traced(tiny(family), range(20)):
         assert layer.attention is not None and layer.weights is not None
         fit = attention_fit(layer.attention, layer.weights, layer.sublayers["attention"])
         assert fit.holds and fit.gap <= rounding(torch.float32, 64) < 1e-4
 
 
-def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_a_norm_on_the_values_is_another_form(tiny):
     layer = traced(tiny("llama"), range(20))[0]
     assert layer.attention is not None and layer.weights is not None
     part = layer.sublayers["attention"]
@@ -72,9 +66,7 @@ def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedMode
         ("gemma", ("up_proj", "down_proj", "gate_proj")),
     ],
 )
-def test_a_gated_layer_is_found_with_its_maps_in_their_places(
-    family: str, maps: tuple[str, ...]
-) -> None:
+def test_a_gated_layer_is_found_with_its_maps_in_their_places(family, maps):
     layer = traced(built(family), range(20))[0]
     assert layer.block is not None
     found = feedforward_fit(layer.block, layer.sublayers["ffn"])
@@ -83,7 +75,7 @@ def test_a_gated_layer_is_found_with_its_maps_in_their_places(
     assert found.activation == named("gelu-tanh" if family == "gemma" else "silu")
 
 
-def test_what_no_form_gives_has_none() -> None:
+def test_what_no_form_gives_has_none():
     layer = traced(built("llama"), range(20))[0]
     assert layer.block is not None
     part = layer.sublayers["ffn"]
@@ -93,9 +85,7 @@ def test_what_no_form_gives_has_none() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("loudest", [0, 30])
-def test_the_rows_that_sift_rule_out_nothing_that_all_rows_allow(
-    loudest: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rows_that_sift_rule_out_nothing_that_all_rows_allow(loudest, dtype, monkeypatch):
     """Of one token that is far larger than all others, activations can hardly be told apart."""
     layer = traced(built("llama"), range(40))[0]
     assert layer.block is not None
@@ -111,7 +101,7 @@ def test_the_rows_that_sift_rule_out_nothing_that_all_rows_allow(
     assert sifted is not None and sifted == feedforward_fit(block, sublayer)
 
 
-def test_forms_are_sifted_side_by_side(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_forms_are_sifted_side_by_side(tiny):
     """Halves of maps that are twice as wide as the stream make 40 chains; before, 7,562."""
     layer = traced(tiny("llama"), range(20))[0]
     assert layer.block is not None
@@ -129,9 +119,7 @@ def test_forms_are_sifted_side_by_side(tiny: Callable[..., PreTrainedModel]) -> 
         (("mlp.shared_expert_gate", "mlp.fc"), False),
     ],
 )
-def test_a_block_with_experts_outside_of_attention_routes(
-    paths: tuple[str, ...], mixed: bool
-) -> None:
+def test_a_block_with_experts_outside_of_attention_routes(paths, mixed):
     block = nn.Module()
     for path in paths:
         place = block

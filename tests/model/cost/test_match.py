@@ -18,7 +18,7 @@ def cost(found, **changes):
 
 @pytest.mark.parametrize("on", ["parameters", "flops"])
 @pytest.mark.parametrize(("by", "size", "most"), [("ffn", "inner", 240), ("depth", "layers", 8)])
-def test_no_other_size_is_nearer(by, size, most, on) -> None:
+def test_no_other_size_is_nearer(by, size, most, on):
     # One layer each for the feed-forward, so that every size can be tried.
     sizes = {**SIZES, "layers": 1 if by == "ffn" else 5}
     own, other = design("pangu-pi", sizes=sizes), design("gpt2", sizes=sizes)
@@ -35,7 +35,7 @@ def test_no_other_size_is_nearer(by, size, most, on) -> None:
     assert abs(found.mismatch) == min(gaps.values())
 
 
-def test_a_matched_width_keeps_the_heads_and_the_share_of_the_feed_forward() -> None:
+def test_a_matched_width_keeps_the_heads_and_the_share_of_the_feed_forward():
     own = design("llama", sizes=SIZES)
     found = match(own.spec, own.shape, cost(own, width=96, head_width=24, inner=256), by="width")
     assert found.shape.width % (2 * own.shape.heads) == 0
@@ -43,12 +43,12 @@ def test_a_matched_width_keeps_the_heads_and_the_share_of_the_feed_forward() -> 
     assert (found.shape.width, found.mismatch) == (96, 0)
 
 
-def test_a_head_of_a_width_of_its_own_keeps_it() -> None:
+def test_a_head_of_a_width_of_its_own_keeps_it():
     found = matched("llama", "llama", by="width", **SIZES, head_width=6)
     assert (found.shape.head_width, found.mismatch) == (6, 0)
 
 
-def test_none_only_says_what_differs() -> None:
+def test_none_only_says_what_differs():
     found = matched("pangu-pi", by="none", **SIZES)
     own, other = design("pangu-pi", sizes=SIZES), design("llama", sizes=SIZES)
     assert found.shape == own.shape
@@ -58,7 +58,7 @@ def test_none_only_says_what_differs() -> None:
 
 
 @pytest.mark.parametrize("by", ["ffn", "depth", "width"])
-def test_what_was_matched_is_what_is_built(by) -> None:
+def test_what_was_matched_is_what_is_built(by):
     found = matched("pangu-pi", "gpt2", by=by, **SIZES)
     model = build("pangu-pi", **found.sizes, device="meta")
     assert model.num_parameters() == found.found
@@ -66,13 +66,13 @@ def test_what_was_matched_is_what_is_built(by) -> None:
     assert f"{found.wanted:,}" in str(found) and " %)" in str(found)
 
 
-def test_the_layers_of_pangu_pi_7b_come_out_as_published() -> None:
+def test_the_layers_of_pangu_pi_7b_come_out_as_published():
     found = matched("pangu-pi", "llama-7b", by="depth", preset="pangu-pi-7b")
     assert found.shape.layers == design("pangu-pi-7b").shape.layers
     assert abs(found.percent) < 0.2
 
 
-def test_a_preset_brings_its_own_sizes_but_those_of_the_user() -> None:
+def test_a_preset_brings_its_own_sizes_but_those_of_the_user():
     found = matched("llama", "llama-7b", by="none", preset="pangu-pi-7b", layers=2)
     large = design("llama-7b", sizes={"layers": 2})
     assert found.wanted == cost(large).parameters
@@ -105,13 +105,13 @@ def test_a_preset_brings_its_own_sizes_but_those_of_the_user() -> None:
         ({"name": "llama", "against": "lama"}, "no variant is called 'lama'"),
     ],
 )
-def test_what_cannot_be_matched_is_answered_in_one_line(given, message) -> None:
+def test_what_cannot_be_matched_is_answered_in_one_line(given, message):
     with pytest.raises(UserError, match=message) as caught:
         matched(**{**SIZES, **given})
     assert "\n" not in str(caught.value)
 
 
-def test_shared_blocks_do_not_grow_with_depth() -> None:
+def test_shared_blocks_do_not_grow_with_depth():
     own = design("llama", sizes=SIZES, options={"sharing": "blocks"})
     wanted = cost(design("llama", sizes={**SIZES, "width": 480}))
     with pytest.raises(UserError, match="no depth up to 256 reaches the") as told:

@@ -40,7 +40,7 @@ def fresh(code: str) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
-def test_auto_classes_build_our_models(order: str) -> None:
+def test_auto_classes_build_our_models(order):
     done = python("-c", NEITHER + ORDERS[order] + ASK, server=BEFORE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["LabModel", "LabForCausalLM"]
@@ -58,12 +58,12 @@ def test_auto_classes_build_our_models(order: str) -> None:
         ),
     ],
 )
-def test_import_brings_no_more_than_is_there(before: str, spared: set[str]) -> None:
+def test_import_brings_no_more_than_is_there(before, spared):
     loaded = fresh(f"{before}\nimport sys, layerlab; print(*sys.modules)")
     assert not spared & set(loaded.split())
 
 
-def test_importing_the_package_imports_three_small_files_and_nothing_of_others() -> None:
+def test_importing_the_package_imports_three_small_files_and_nothing_of_others():
     code = "import sys; before = {*sys.modules}; import layerlab; print(*{*sys.modules} - before)"
     loaded = set(fresh(code).split())
     foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}

@@ -49,9 +49,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.full
-def test_every_variant_gives_the_same_bits_where_layerlab_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_variant_gives_the_same_bits_where_layerlab_is_not(tmp_path, monkeypatch):
     """All of them in one process, from folders of one name: code that is alike is imported once."""
     monkeypatch.setattr("layerlab.model.ecosystem.export.sibling", functools.cache(sibling))
     x, wanted = tokens(), {}
@@ -69,7 +67,7 @@ def test_every_variant_gives_the_same_bits_where_layerlab_is_not(
     assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
 
 
-def test_the_installed_classes_read_it_without_trust(llama: Path) -> None:
+def test_the_installed_classes_read_it_without_trust(llama):
     x = tokens()
     model = AutoModelForCausalLM.from_pretrained(llama)
     assert type(model) is LabForCausalLM
@@ -79,7 +77,7 @@ def test_the_installed_classes_read_it_without_trust(llama: Path) -> None:
     assert torch.equal(model(x).logits, shaken(small("llama"))(x).logits)
 
 
-def test_the_configuration_says_where_each_class_lies(llama: Path) -> None:
+def test_the_configuration_says_where_each_class_lies(llama):
     config = json.loads((llama / "config.json").read_text())
     assert set(config["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForCausalLM"}
     for place in config["auto_map"].values():
@@ -88,20 +86,20 @@ def test_the_configuration_says_where_each_class_lies(llama: Path) -> None:
     assert not (llama / "pytorch_model.bin").exists() and (llama / "model.safetensors").is_file()
 
 
-def test_transformers_finds_every_file_by_its_imports(llama: Path) -> None:
+def test_transformers_finds_every_file_by_its_imports(llama):
     code = {path.name for path in llama.glob("*.py")}
     found = get_relative_import_files(llama / "modeling_layerlab.py")
     assert {Path(one).name for one in found} | {"modeling_layerlab.py"} == code
 
 
-def test_files_name_no_module_of_layerlab_and_no_jaxtyping(llama: Path) -> None:
+def test_files_name_no_module_of_layerlab_and_no_jaxtyping(llama):
     for path in llama.glob("*.py"):
         assert not re.search(r"^\s*(from|import) (layerlab|jaxtyping)", path.read_text(), re.M), (
             path
         )
 
 
-def test_only_files_whose_parts_are_used_come_along() -> None:
+def test_only_files_whose_parts_are_used_come_along():
     plain, pangu = (set(code_files(small(name).config)) for name in ("llama", "pangu-pi"))
     own = {name for name in pangu - plain if name.startswith("layerlab_variants_")}
     assert own and not any("history" in name for name in own)
@@ -110,15 +108,13 @@ def test_only_files_whose_parts_are_used_come_along() -> None:
     }
 
 
-def test_a_configuration_alone_brings_the_code_too(tmp_path: Path) -> None:
+def test_a_configuration_alone_brings_the_code_too(tmp_path):
     small("llama").config.save_pretrained(tmp_path)
     assert (tmp_path / "modeling_layerlab.py").is_file()
     assert AutoConfig.from_pretrained(tmp_path).auto_map["AutoModel"].endswith(".LabModel")
 
 
-def test_what_is_pushed_to_the_hub_holds_the_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_pushed_to_the_hub_holds_the_code(tmp_path, monkeypatch):
     class Hub:
         repo_id = "me/llama"
 
@@ -150,14 +146,14 @@ def test_what_is_pushed_to_the_hub_holds_the_code(
         "from . import helper",
     ],
 )
-def test_an_import_that_cannot_travel_is_answered_with_its_line(line: str) -> None:
+def test_an_import_that_cannot_travel_is_answered_with_its_line(line):
     said = "a checkpoint cannot carry line 2 of mine.py, .*; name the module and what is in it"
     with pytest.raises(UserError, match=said) as caught:
         sibling(f"x = 1\n{line}\n", "layerlab_loaded_mine", home="mine.py")
     assert "\n" not in str(caught.value)
 
 
-def test_imports_become_siblings_and_nothing_else_changes() -> None:
+def test_imports_become_siblings_and_nothing_else_changes():
     source = (
         "import torch\n"
         "from layerlab import UserError\n"
@@ -187,7 +183,7 @@ for kind in (AutoConfig, AutoModelForCausalLM):
 @pytest.mark.parametrize(
     "name", ["modeling_layerlab.py", "configuration_layerlab.py", "layerlab_blocks_shape.py"]
 )
-def test_a_changed_file_is_refused_before_it_runs(name: str, tmp_path: Path) -> None:
+def test_a_changed_file_is_refused_before_it_runs(name, tmp_path):
     small("llama").save_pretrained(tmp_path / "saved")
     file = tmp_path / "saved" / name
     file.write_text(file.read_text() + "\nprint('it ran')\n")

@@ -34,7 +34,7 @@ def shown(what, width):
     return capture.get()
 
 
-def test_every_variant_has_a_card() -> None:
+def test_every_variant_has_a_card():
     cards = layerlab.list_variants()
     assert list(cards) == NAMES
     for name, one in cards.items():
@@ -44,7 +44,7 @@ def test_every_variant_has_a_card() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_card_says_every_option_with_its_value_and_whether_it_is_unsaid(name) -> None:
+def test_a_card_says_every_option_with_its_value_and_whether_it_is_unsaid(name):
     found = design(name, sizes=SIZES)
     settings = {(one.slot, one.name): one for one in card(found).settings}
     for slot in ("norm", "attention", "ffn", "shortcut", "residual"):
@@ -58,7 +58,7 @@ def test_a_card_says_every_option_with_its_value_and_whether_it_is_unsaid(name) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_picture_has_what_the_block_has(name) -> None:
+def test_the_picture_has_what_the_block_has(name):
     found = design(name, sizes=SIZES)
     text = picture(found.spec, found.shape)
     block = found.spec.block
@@ -75,7 +75,7 @@ def drawn(name, **options):
     return picture(found.spec, found.shape).splitlines()
 
 
-def test_the_norm_is_drawn_where_it_stands() -> None:
+def test_the_norm_is_drawn_where_it_stands():
     def lines(placement):
         return [line for line in drawn("llama", placement=placement) if "norm rms" in line]
 
@@ -85,7 +85,7 @@ def test_the_norm_is_drawn_where_it_stands() -> None:
     assert all(line.endswith("of the stream") for line in lines("post")[:2])
 
 
-def test_a_shortcut_is_drawn_beside_attention_and_nothing_skipped_is_said() -> None:
+def test_a_shortcut_is_drawn_beside_attention_and_nothing_skipped_is_said():
     lines = drawn("pangu-pi")
     at = next(index for index, line in enumerate(lines) if "attention:" in line)
     assert "shortcut: augmented" in lines[at + 1] and lines[at + 1].endswith("┤")
@@ -94,7 +94,7 @@ def test_a_shortcut_is_drawn_beside_attention_and_nothing_skipped_is_said() -> N
     assert any("nothing is skipped" in line for line in drawn("llama", residual="none"))
 
 
-def test_what_differs_from_a_default_is_in_the_picture() -> None:
+def test_what_differs_from_a_default_is_in_the_picture():
     assert any("softmax(bias=qkv)" in line for line in drawn("llama", **{"attention.bias": "qkv"}))
     assert any("dropout 0.1" in line for line in drawn("llama", dropout=0.1))
     assert any("tied to the embedding" in line for line in drawn("llama", head="tied"))
@@ -102,7 +102,7 @@ def test_what_differs_from_a_default_is_in_the_picture() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
-def test_the_table_fits_the_terminal_and_holds_every_number_whole(width) -> None:
+def test_the_table_fits_the_terminal_and_holds_every_number_whole(width):
     text = shown(everything(), width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
@@ -112,7 +112,7 @@ def test_the_table_fits_the_terminal_and_holds_every_number_whole(width) -> None
     assert ("Not shown in fewer than" in text) == (width < WIDE)
 
 
-def test_a_table_says_what_does_not_exist_at_these_sizes() -> None:
+def test_a_table_says_what_does_not_exist_at_these_sizes():
     answer = request([], sizes={"width": 12, "heads": 4})
     assert "llama" in answer.refused and "gpt2" in {one.name for one in answer.cards}
     assert "llama is not here: rotary positions turn" in shown(answer, 200)
@@ -121,7 +121,7 @@ def test_a_table_says_what_does_not_exist_at_these_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", ["pangu-pi", "gpt1", *presets()])
-def test_a_page_fits_the_terminal_and_says_it_all(name) -> None:
+def test_a_page_fits_the_terminal_and_says_it_all(name):
     answer = request([name], sizes={})
     one = answer.cards[0]
     text = shown(answer, 80)
@@ -133,7 +133,7 @@ def test_a_page_fits_the_terminal_and_says_it_all(name) -> None:
         assert "not published" in text and one.preset.source in flowing
 
 
-def test_everything_is_also_json() -> None:
+def test_everything_is_also_json():
     answer = json.loads(json.dumps(request(["pangu-pi"], sizes=SIZES, by="ffn").to_dict()))
     entry = answer["variants"]["pangu-pi"]
     assert entry["account"]["parameters"] == answer["matches"][0]["found"]
@@ -142,7 +142,7 @@ def test_everything_is_also_json() -> None:
     assert entry["baseline_account"]["parameters"] == answer["matches"][0]["wanted"]
 
 
-def test_a_card_counts_what_a_cache_keeps_and_says_what_is_not_counted() -> None:
+def test_a_card_counts_what_a_cache_keeps_and_says_what_is_not_counted():
     answer = request(["canon"], sizes=SIZES)
     text, entry = shown(answer, 120), answer.to_dict()["variants"]["canon"]
     cached = entry["account"]["cached"]
@@ -152,7 +152,7 @@ def test_a_card_counts_what_a_cache_keeps_and_says_what_is_not_counted() -> None
     assert "Not counted: activations" in text
 
 
-def test_matching_needs_a_name() -> None:
+def test_matching_needs_a_name():
     for given in ({"names": [], "by": "ffn"}, {"names": ["llama"], "against": "gpt2"}):
         with pytest.raises(UserError, match="--match resizes a variant that is named"):
             request(given.pop("names"), sizes={}, **given)
@@ -161,7 +161,7 @@ def test_matching_needs_a_name() -> None:
 @pytest.mark.parametrize(
     "name", ["llama", "gpt2", "pangu-pi", "history-7", "canon", "attention-only"]
 )
-def test_counting_a_model_without_memory_gives_what_the_formulas_say(name) -> None:
+def test_counting_a_model_without_memory_gives_what_the_formulas_say(name):
     found = design(name, sizes=SIZES)
     said = vars(account(found.spec, found.shape))
     seen = count_operations(found.spec, found.shape)
@@ -171,7 +171,7 @@ def test_counting_a_model_without_memory_gives_what_the_formulas_say(name) -> No
 
 
 @pytest.mark.full
-def test_where_a_part_has_no_formula_the_model_is_counted_and_that_is_said(monkeypatch) -> None:
+def test_where_a_part_has_no_formula_the_model_is_counted_and_that_is_said(monkeypatch):
     found = design("llama", sizes=SIZES)
     said = account(found.spec, found.shape)
     assert not said.counted

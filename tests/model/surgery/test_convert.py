@@ -13,7 +13,7 @@ from tests.model.family import FAMILIES, pretrained
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_reference_has_the_same_logits_bit_for_bit(kind: str) -> None:
+def test_reference_has_the_same_logits_bit_for_bit(kind):
     model = pretrained(kind)
     model.set_attn_implementation("eager")
     new = rebuild(model, None, {})
@@ -23,7 +23,7 @@ def test_reference_has_the_same_logits_bit_for_bit(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
-def test_rebuilt_model_generates_the_same(kind: str) -> None:
+def test_rebuilt_model_generates_the_same(kind):
     model = pretrained(kind)
     new = rebuild(model, None, {})
     start = torch.tensor([[3, 7, 5]])
@@ -31,7 +31,7 @@ def test_rebuilt_model_generates_the_same(kind: str) -> None:
     assert torch.equal(model.generate(start, **options), new.generate(start, **options))
 
 
-def test_scaled_rotary_positions_are_kept() -> None:
+def test_scaled_rotary_positions_are_kept():
     scaled = {
         "rope_type": "llama3",
         "rope_theta": 10000.0,
@@ -46,14 +46,14 @@ def test_scaled_rotary_positions_are_kept() -> None:
     assert not step0(model, plain).identical
 
 
-def test_weights_are_shared_on_demand_where_they_need_not_be_transposed() -> None:
+def test_weights_are_shared_on_demand_where_they_need_not_be_transposed():
     model = pretrained("llama")
     new = rebuild(model, None, {}, shared=True)
     theirs = model.model.layers[0].self_attn.q_proj.weight
     assert new.model.layers[0].attention.query.weight.data_ptr() == theirs.data_ptr()
 
 
-def test_a_fused_activation_is_the_same_function_in_another_rounding() -> None:
+def test_a_fused_activation_is_the_same_function_in_another_rounding():
     model = pretrained("gpt2", activation_function="gelu_pytorch_tanh")
     said = step0(model, rebuild(model, None, {}))
     assert said.dropped == () and said.added == 0
@@ -95,7 +95,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_the_reference_block_does_not_have_is_refused(message: str) -> None:
+def test_what_the_reference_block_does_not_have_is_refused(message):
     model = REFUSED[message]()
     with pytest.raises(UserError, match=message):
         read(model)

@@ -1,8 +1,6 @@
 """A pretrained model as a variant: the same function before training, and trainable after."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +27,7 @@ IDENTICAL = [
 
 @pytest.mark.parametrize("name", IDENTICAL)
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
+def test_identity_starts_keep_the_logits(kind, name):
     model = pretrained(kind)
     new = rebuild(model, name, {})
     said = step0(model, new)
@@ -38,14 +36,14 @@ def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
     assert said.dropped == ()
 
 
-def test_pangu_on_gpt2_keeps_gpt2s_own_feed_forward() -> None:
+def test_pangu_on_gpt2_keeps_gpt2s_own_feed_forward():
     new = rebuild(pretrained("gpt2"), "pangu-pi", {})
     options = new.config.parse_spec().block.ffn.given()
     assert options["body"] == "mlp" and options["bias"] is True
     assert new.config.parse_spec().stack.position == "learned"
 
 
-def test_retrofitted_model_trains() -> None:
+def test_retrofitted_model_trains():
     new = rebuild(pretrained("llama"), "pangu-pi", {"r": 8}).train()
     ids = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(new.parameters(), lr=1e-2)
@@ -59,14 +57,14 @@ def test_retrofitted_model_trains() -> None:
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_one_of_ours_can_be_rebuilt_again() -> None:
+def test_one_of_ours_can_be_rebuilt_again():
     first = rebuild(pretrained("llama"), "pangu-pi-no-siaf", {})
     again = rebuild(first, None, {})
     assert again.config.spec == first.config.spec
     assert step0(first, again).identical
 
 
-def test_a_model_that_computes_no_numbers_is_refused() -> None:
+def test_a_model_that_computes_no_numbers_is_refused():
     model = pretrained("llama")
     with torch.no_grad():
         model.model.norm.weight.mul_(1e30)
@@ -74,7 +72,7 @@ def test_a_model_that_computes_no_numbers_is_refused() -> None:
     refuses("logits on random tokens are not finite, though its weig", rebuild, model, "as-32", {})
 
 
-def test_a_filled_slot_is_not_overwritten() -> None:
+def test_a_filled_slot_is_not_overwritten():
     spec = variant("qk-norm").spec
     with pytest.raises(UserError, match="slot of this model holds 'qk-norm' already"):
         graft(spec, variant("value-residual"), kind="qk-norm")
@@ -99,9 +97,7 @@ def accounted(model: LabForCausalLM) -> int:
         ("llama", "attention-only", {}),
     ],
 )
-def test_what_is_built_has_the_parameters_that_its_spec_says(
-    kind: str, name: str | None, options: dict[str, str]
-) -> None:
+def test_what_is_built_has_the_parameters_that_its_spec_says(kind, name, options):
     model = pretrained(kind)
     new = rebuild(model, name, options)
     head = new.config.parse_spec().stack.head
@@ -115,7 +111,7 @@ def test_what_is_built_has_the_parameters_that_its_spec_says(
     )
 
 
-def test_a_tied_head_that_is_untied_is_a_matrix_of_its_own() -> None:
+def test_a_tied_head_that_is_untied_is_a_matrix_of_its_own():
     model = pretrained("gpt2")
     for shared in (False, True):
         new = rebuild(model, None, {"head": "untied"}, shared=shared)
@@ -141,13 +137,11 @@ def test_a_tied_head_that_is_untied_is_a_matrix_of_its_own() -> None:
         ("llama", 5, {}, "the variant is a int; expected the name of a variant: type retrofit"),
     ],
 )
-def test_what_cannot_be_rebuilt_is_refused(
-    kind: str, name: Any, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_rebuilt_is_refused(kind, name, options, message):
     refuses(message, rebuild, pretrained(kind), name, options)
 
 
-def test_weights_of_another_size_are_refused() -> None:
+def test_weights_of_another_size_are_refused():
     model = pretrained("llama")
     model.config.intermediate_size = 128
     refuses("in the variant; expected the same sizes", rebuild, model, None, {})
@@ -205,9 +199,7 @@ MERGE = r"merge the adapter: type PeftModel\.from_pretrained\(model, folder\)\.m
         (extended, r"the model has lm_head\.bias besides; .* set model\.config to what the model"),
     ],
 )
-def test_a_model_with_other_weights_than_its_configuration_names_is_refused(
-    make: Callable[[], PreTrainedModel], message: str, variant: str | None
-) -> None:
+def test_a_model_with_other_weights_than_its_configuration_names_is_refused(make, message, variant):
     refuses(message, rebuild, make(), variant, {})
 
 
@@ -225,26 +217,24 @@ def activated() -> PreTrainedModel:
 
 @pytest.mark.parametrize("variant", [None, "pangu-pi"])
 @pytest.mark.parametrize("make", [hooked, activated])
-def test_a_model_that_computes_what_its_weights_do_not_say_is_refused(
-    make: Callable[[], PreTrainedModel], variant: str | None
-) -> None:
+def test_a_model_that_computes_what_its_weights_do_not_say_is_refused(make, variant):
     refuses(r"computes something else than .* take its hooks", rebuild, make(), variant, {})
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_rounding_of_half_precision_is_no_other_function(kind: str) -> None:
+def test_the_rounding_of_half_precision_is_no_other_function(kind):
     model = pretrained(kind).to(torch.bfloat16)
     assert rebuild(model, "pangu-pi", {}).dtype == torch.bfloat16
 
 
-def test_a_head_that_was_replaced_can_be_kept_as_the_error_says() -> None:
+def test_a_head_that_was_replaced_can_be_kept_as_the_error_says():
     model = pretrained("qwen2")
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 2)
     refuses("type head=untied", rebuild, model, None, {})
     assert step0(model, rebuild(model, None, {"head": "untied"})).identical
 
 
-def test_a_model_whose_first_layer_was_cut_off_is_what_is_left() -> None:
+def test_a_model_whose_first_layer_was_cut_off_is_what_is_left():
     """Its layers keep their numbers, by which a cache would look for them."""
     model = pretrained("llama", num_hidden_layers=3)
     model.model.layers, model.config.num_hidden_layers = model.model.layers[1:], 2
@@ -254,7 +244,7 @@ def test_a_model_whose_first_layer_was_cut_off_is_what_is_left() -> None:
         torch.testing.assert_close(rebuild(model, None, {})(ids).logits, expected)
 
 
-def test_layers_that_are_alike_may_be_shared() -> None:
+def test_layers_that_are_alike_may_be_shared():
     model = pretrained("llama")
     model.model.layers[1].load_state_dict(model.model.layers[0].state_dict())
     new = rebuild(model, None, {"sharing": "blocks"})
@@ -274,7 +264,7 @@ def test_layers_that_are_alike_may_be_shared() -> None:
         ("openai-gpt", "gpt1-final-norm"),
     ],
 )
-def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name: str) -> None:
+def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind, name):
     model = pretrained(kind)
     new = rebuild(model, name, {})
     found, wanted = new.config.parse_spec(), variant(name).spec
@@ -284,7 +274,7 @@ def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name
     assert step0(model, new).remark == ""
 
 
-def test_what_is_carried_over_to_another_kind_is_said() -> None:
+def test_what_is_carried_over_to_another_kind_is_said():
     model = pretrained("gpt2")
     said = step0(model, rebuild(model, "pangu-pi", {})).summary("gpt2", "pangu-pi", "there")
     assert (
@@ -294,7 +284,7 @@ def test_what_is_carried_over_to_another_kind_is_said() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "openai-gpt", "llama"])
-def test_that_padding_is_counted_is_said_where_it_is(kind: str) -> None:
+def test_that_padding_is_counted_is_said_where_it_is(kind):
     model = pretrained(kind).eval()
     new = rebuild(model, None, {}).eval()
     tokens, mask = torch.arange(3, 13)[None], torch.ones(1, 10, dtype=torch.long)
@@ -315,14 +305,14 @@ def test_that_padding_is_counted_is_said_where_it_is(kind: str) -> None:
     )
 
 
-def test_many_weights_without_a_place_are_named_in_short() -> None:
+def test_many_weights_without_a_place_are_named_in_short():
     model = pretrained("llama")
     said = step0(model, rebuild(model, "attention-only", {}))
     assert len(said.dropped) > 4
     assert f" and {len(said.dropped) - 4} more\n" in said.summary("x", "y", "z")
 
 
-def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:
+def test_step0_compares_without_dropout_and_leaves_both_modes():
     model = pretrained("gpt2").train()
     new = rebuild(model, None, {}).train()
     model.transformer.h[1].eval()
@@ -333,7 +323,7 @@ def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_training_the_result_leaves_the_source_alone_unless_shared(kind: str) -> None:
+def test_training_the_result_leaves_the_source_alone_unless_shared(kind):
     model = pretrained(kind)
     before = {name: one.clone() for name, one in model.state_dict().items()}
     new = rebuild(model, "pangu-pi", {})
@@ -345,7 +335,7 @@ def test_training_the_result_leaves_the_source_alone_unless_shared(kind: str) ->
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 
-def test_settings_of_generation_are_kept() -> None:
+def test_settings_of_generation_are_kept():
     model = pretrained("llama")
     model.generation_config.temperature = 0.3
     new = rebuild(model, "as-4", {})

@@ -21,12 +21,12 @@ LOW = {
 
 
 @pytest.mark.parametrize("format", list(LOW))
-def test_the_code_sees_the_dtype_that_such_a_model_has(format: str) -> None:
+def test_the_code_sees_the_dtype_that_such_a_model_has(format):
     assert make_arithmetic(format).low == LOW[format]
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16", "fp8_e5m2", "fp4_e2m1"])
-def test_narrow_formats_are_held_in_float32(format: str) -> None:
+def test_narrow_formats_are_held_in_float32(format):
     """2 t + 2 digits hold what one operation gives well enough to round it once."""
     found = make_arithmetic(format)
     assert found.wide == torch.float32
@@ -35,11 +35,11 @@ def test_narrow_formats_are_held_in_float32(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["t16", "t24", "fp32", "fp64"])
-def test_others_are_held_in_float64(format: str) -> None:
+def test_others_are_held_in_float64(format):
     assert make_arithmetic(format).wide == torch.float64
 
 
-def test_as_run_leaves_single_precision_and_flat_does_not() -> None:
+def test_as_run_leaves_single_precision_and_flat_does_not():
     assert torch.float32 not in make_arithmetic("bf16").results
     assert make_arithmetic("t16").results[torch.float32] == find("fp32")
     flat = make_arithmetic("bf16", "flat").results
@@ -47,20 +47,20 @@ def test_as_run_leaves_single_precision_and_flat_does_not() -> None:
 
 
 @pytest.mark.parametrize("format", ["int8", "int4", "mxfp4", "nvfp4"])
-def test_formats_of_storage_round_factors(format: str) -> None:
+def test_formats_of_storage_round_factors(format):
     found = make_arithmetic(format)
     assert found.weights == found.activations == find(format)
     assert found.results[torch.bfloat16] == find("bf16")
 
 
-def test_tf32_is_a_format_of_factors() -> None:
+def test_tf32_is_a_format_of_factors():
     found = make_arithmetic("tf32")
     assert found.activations == found.weights == find("tf32")
     assert find("tf32") not in found.results.values()
     assert make_arithmetic("tf32", "flat").results[torch.float32] == find("tf32")
 
 
-def test_the_reference_rounds_nothing() -> None:
+def test_the_reference_rounds_nothing():
     found = exact(torch.bfloat16)
     assert found.wide == torch.float64
     assert not found.results

@@ -167,6 +167,6 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_the_embedding
         ("h.0.mlp", "add", "mlp:add"),
     ],
 )
-def test_a_name_that_says_too_little_is_explained(module: str, operation: str, name: str) -> None:
+def test_a_name_that_says_too_little_is_explained(module, operation, name):
     places = [OpSite("h.0.ln"), OpSite(module, operation)]
     assert SiteIndex(torch.nn.Identity(), places).kind(places[1]) == name

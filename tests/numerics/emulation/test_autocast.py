@@ -165,9 +165,7 @@ def seen_by_torch(name: str, device: str) -> list[Any]:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", [*ALONE, *PAIRED])
-def test_every_operation_gives_the_dtype_that_it_gives_under_torch_s_own(
-    name: str, device: str
-) -> None:
+def test_every_operation_gives_the_dtype_that_it_gives_under_torch_s_own(name, device):
     """Where torch refuses to mix dtypes, emulation goes on; `refused` says so."""
     model = Calls(name)
     with emulate(model, "bf16", "autocast", device=device):
@@ -180,7 +178,7 @@ def test_every_operation_gives_the_dtype_that_it_gives_under_torch_s_own(
     )
 
 
-def test_what_cuda_casts_beyond_a_cpu_is_all_known_by_name() -> None:
+def test_what_cuda_casts_beyond_a_cpu_is_all_known_by_name():
     """A torch that lists another operation fails here; one that casts it otherwise, above."""
     cast = torch._C._dispatch_has_kernel_for_dispatch_key
     listed = {
@@ -198,7 +196,7 @@ def test_what_cuda_casts_beyond_a_cpu_is_all_known_by_name() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("format", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", [*builtin.NAMES, "random gpt2", "random llama"])
-def test_a_model_errs_as_much_as_under_torch_s_own_autocast(name: str, format: str) -> None:
+def test_a_model_errs_as_much_as_under_torch_s_own_autocast(name, format):
     """The median token's error of the logits against float64, over 1024 tokens."""
     model, ids = drawn(name)
     with reference(model):
@@ -222,7 +220,7 @@ def drawn(name: str) -> tuple[nn.Module, Tensor]:
 
 
 @pytest.mark.full
-def test_as_run_is_not_autocast() -> None:
+def test_as_run_is_not_autocast():
     """A stream in bf16, and weights that were rounded, cost a third more and above."""
     model, ids = drawn("llama")
     with reference(model):
@@ -236,7 +234,7 @@ def test_as_run_is_not_autocast() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_gradients_err_as_much_as_under_torch_s_own(family: str) -> None:
+def test_gradients_err_as_much_as_under_torch_s_own(family):
     model = built(family)
     ids = words(model, 64, rows=4)
     low = copy.deepcopy(model)
@@ -266,7 +264,7 @@ class Streams(nn.Module):
 
 
 @pytest.mark.parametrize("device", [None, "cpu", "cuda"])
-def test_parameters_and_stream_stay_in_float32(device: str | None) -> None:
+def test_parameters_and_stream_stay_in_float32(device):
     model, single = Streams(), torch.float32
     x = torch.rand(SIDE, SIDE)
     with emulate(model, "fp16", "autocast", device=device) as run:
@@ -279,7 +277,7 @@ def test_parameters_and_stream_stay_in_float32(device: str | None) -> None:
         torch.testing.assert_close(found, model(x), atol=2e-3, rtol=2e-3)
 
 
-def test_nothing_of_it_is_left_behind() -> None:
+def test_nothing_of_it_is_left_behind():
     model = Streams()
     with emulate(model, "bf16", "autocast", device="cuda"):
         with pytest.raises(RuntimeError):
@@ -290,7 +288,7 @@ def test_nothing_of_it_is_left_behind() -> None:
 
 
 @pytest.mark.full
-def test_what_it_rounds_can_be_attributed_and_predicted() -> None:
+def test_what_it_rounds_can_be_attributed_and_predicted():
     model = built("llama")
     ids = words(model, 32)
     found = attribution(model, lambda: model(ids), "bf16", "autocast")
@@ -320,13 +318,13 @@ def test_what_it_rounds_can_be_attributed_and_predicted() -> None:
         ),
     ],
 )
-def test_what_means_nothing_to_it_is_refused(options: dict[str, Any], text: str) -> None:
+def test_what_means_nothing_to_it_is_refused(options, text):
     given = {"format": "bf16", "mode": "autocast", **options}
     with pytest.raises(UserError, match=text), emulate(built("gpt2"), **given):
         pass
 
 
-def test_the_rules_of_a_cpu_are_for_models_on_it() -> None:
+def test_the_rules_of_a_cpu_are_for_models_on_it():
     elsewhere = nn.Linear(SIDE, SIDE, device="meta")
     text = (
         "device='cpu', but the model is on meta, where only the rules of meta run; type model.cpu"

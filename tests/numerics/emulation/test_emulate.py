@@ -52,7 +52,7 @@ def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 @pytest.mark.parametrize(
     "family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "phi", "ours"]
 )
-def test_as_run_errs_as_much_as_torch_itself(family: str, format: str) -> None:
+def test_as_run_errs_as_much_as_torch_itself(family, format):
     model = ours("pangu-pi") if family == "ours" else built(family)
     ids = words(model, 64, rows=4)
     with reference(model):
@@ -66,7 +66,7 @@ def test_as_run_errs_as_much_as_torch_itself(family: str, format: str) -> None:
     assert typical(emulated, real) < typical(real, exact)
 
 
-def test_a_model_with_cubes_is_torch_s_own_run_but_for_the_order_of_sums() -> None:
+def test_a_model_with_cubes_is_torch_s_own_run_but_for_the_order_of_sums():
     model = built("gptj")
     model.set_attn_implementation("eager")
     ids = words(model, 64, rows=4)
@@ -81,7 +81,7 @@ def test_a_model_with_cubes_is_torch_s_own_run_but_for_the_order_of_sums() -> No
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_kind_of_block_can_be_emulated(name: str) -> None:
+def test_every_kind_of_block_can_be_emulated(name):
     model = ours(name)
     ids = words(model)
     with reference(model):
@@ -116,7 +116,7 @@ def own_gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
-def test_gradients_err_as_much_as_torch_s_own(family: str) -> None:
+def test_gradients_err_as_much_as_torch_s_own(family):
     model = built(family)
     model.set_attn_implementation("eager")
     ids = words(model)
@@ -126,7 +126,7 @@ def test_gradients_err_as_much_as_torch_s_own(family: str) -> None:
     assert emulated == pytest.approx(real, rel=0.1)
 
 
-def test_float32_of_a_float64_model_is_the_float32_run() -> None:
+def test_float32_of_a_float64_model_is_the_float32_run():
     model = built("llama")
     ids = words(model)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_float32_of_a_float64_model_is_the_float32_run() -> None:
     assert distance(emulated, single) <= 2 * distance(single, exact)
 
 
-def test_the_reference_is_float64_also_where_the_code_asks_for_float32() -> None:
+def test_the_reference_is_float64_also_where_the_code_asks_for_float32():
     """Llama's norms, rotary tables and softmax go to float32; GPT-1's code never does."""
     gpt = built("openai-gpt")
     with reference(gpt):
@@ -167,9 +167,7 @@ def test_the_reference_is_float64_also_where_the_code_asks_for_float32() -> None
     format=st.sampled_from(["bf16", "t11", "fp8_e5m2", "t8"]),
     terms=st.sampled_from([1, 3]),
 )
-def test_a_linear_layer_is_a_hand_written_loop(
-    width: int, tokens: int, seed: int, format: str, terms: int
-) -> None:
+def test_a_linear_layer_is_a_hand_written_loop(width, tokens, seed, format, terms):
     torch.manual_seed(seed)
     layer = nn.Linear(width, 5).double()
     x = torch.randn(tokens, width, dtype=torch.float64)
@@ -188,7 +186,7 @@ def test_a_linear_layer_is_a_hand_written_loop(
 
 
 @pytest.mark.full
-def test_only_chosen_places_are_rounded() -> None:
+def test_only_chosen_places_are_rounded():
     model = built("llama")
     ids = words(model)
     with reference(model):
@@ -205,7 +203,7 @@ def test_only_chosen_places_are_rounded() -> None:
     assert {place.layer for place in run.roundings} == {0, 1, None}
 
 
-def test_one_emulation_runs_again_with_other_places() -> None:
+def test_one_emulation_runs_again_with_other_places():
     model = built("gpt2")
     ids = words(model)
     run = Emulation(model, make_arithmetic("bf16"))
@@ -220,7 +218,7 @@ def test_one_emulation_runs_again_with_other_places() -> None:
     assert torch.equal(outputs[None][0], fresh)
 
 
-def test_flat_rounds_what_the_code_keeps_in_float32() -> None:
+def test_flat_rounds_what_the_code_keeps_in_float32():
     model = built("llama")
     ids = words(model)
     found = {}
@@ -236,7 +234,7 @@ def test_flat_rounds_what_the_code_keeps_in_float32() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "ctrl", "openai-gpt"])
-def test_nothing_is_left_behind_even_by_an_exception(family: str) -> None:
+def test_nothing_is_left_behind_even_by_an_exception(family):
     model = built(family)
     ids = words(model)
     before = {
@@ -275,7 +273,7 @@ def test_nothing_is_left_behind_even_by_an_exception(family: str) -> None:
     # Flat, four bits round a norm's variance to 0, and 0/0 is right.
     [("bf16", "flat"), ("fp8_e4m3", "flat"), ("fp8_e4m3", "as-run"), ("fp4_e2m1", "as-run")],
 )
-def test_masks_survive(format: str, mode: str) -> None:
+def test_masks_survive(format, mode):
     model = built("llama")
     model.set_attn_implementation("eager")
     ids = words(model, 12, rows=2)
@@ -295,7 +293,7 @@ def test_masks_survive(format: str, mode: str) -> None:
 
 
 @pytest.mark.full
-def test_it_generates() -> None:
+def test_it_generates():
     model = built("llama")
     ids = words(model, 6)
     with emulate(model, "fp32"):
@@ -304,7 +302,7 @@ def test_it_generates() -> None:
 
 
 @pytest.mark.full
-def test_weights_activations_and_cache_have_formats_of_their_own() -> None:
+def test_weights_activations_and_cache_have_formats_of_their_own():
     model = built("llama")
     ids = words(model)
     rounded = copy.deepcopy(model)
@@ -325,7 +323,7 @@ def test_weights_activations_and_cache_have_formats_of_their_own() -> None:
     assert any(place.operation == "cache" for place in run.roundings)
 
 
-def test_tied_weights_stay_one() -> None:
+def test_tied_weights_stay_one():
     model = built("gpt2")
     with emulate(model, "bf16", backward=True) as run:
         assert model.lm_head.weight is model.transformer.wte.weight
@@ -335,7 +333,7 @@ def test_tied_weights_stay_one() -> None:
     assert "lm_head.weight" not in run.gradients
 
 
-def test_stochastic_rounding_repeats_with_its_seed() -> None:
+def test_stochastic_rounding_repeats_with_its_seed():
     model = built("gpt2")
     ids = words(model)
     found = []
@@ -354,7 +352,7 @@ def test_stochastic_rounding_repeats_with_its_seed() -> None:
         (nn.TransformerEncoderLayer(16, 2, batch_first=True).eval(), (1, 5, 16)),
     ],
 )
-def test_any_module_takes_features(model: nn.Module, shape: tuple[int, ...]) -> None:
+def test_any_module_takes_features(model, shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
     with reference(model):
@@ -370,7 +368,7 @@ def test_any_module_takes_features(model: nn.Module, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_recurrent_layers_run_step_by_step(kind: type[nn.RNNBase]) -> None:
+def test_recurrent_layers_run_step_by_step(kind):
     torch.manual_seed(0)
     model = kind(4, 5, batch_first=True)
     x = torch.randn(2, 6, 4)
@@ -388,7 +386,7 @@ def test_recurrent_layers_run_step_by_step(kind: type[nn.RNNBase]) -> None:
     assert torch._C._get_mkldnn_enabled() == enabled
 
 
-def test_hidden_states_and_embeddings_are_plain() -> None:
+def test_hidden_states_and_embeddings_are_plain():
     model = built("llama")
     embedded = torch.randn(1, 6, model.config.hidden_size)
     with emulate(model, "bf16"):

@@ -21,7 +21,7 @@ class Widening(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["as-run", "flat"])
-def test_a_cast_is_a_copy(mode: str) -> None:
+def test_a_cast_is_a_copy(mode):
     given = torch.linspace(-1, 1, 37).bfloat16()
     with emulate(Widening(), "bf16", mode) as run:
         x, wide, low = run.model(given)
@@ -39,7 +39,7 @@ class Overlapping(nn.Module):
         return x[:, ::2] * 1.1, spread + x[0, :4]
 
 
-def test_results_that_share_memory_are_rounded_apart() -> None:
+def test_results_that_share_memory_are_rounded_apart():
     given = torch.randn(3, 8).bfloat16()
     with emulate(Overlapping(), "bf16", "flat") as run:
         scaled, added = run.model(given)
@@ -49,7 +49,7 @@ def test_results_that_share_memory_are_rounded_apart() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("format", "tokens"), [("fp8_e4m3", 40), ("bf16", 900)])
-def test_counts_of_tokens_are_no_values(format: str, tokens: int) -> None:
+def test_counts_of_tokens_are_no_values(format, tokens):
     """More tokens go to an expert, and more experts there are, than a format counts."""
     model = built("mixtral")
     drawn = torch.Generator().manual_seed(3)
@@ -67,7 +67,7 @@ class Counting(nn.Module):
         return torch.histc(numbers.float(), bins=600, min=0, max=599)
 
 
-def test_numbers_that_are_counted_are_not_rounded() -> None:
+def test_numbers_that_are_counted_are_not_rounded():
     numbers = torch.arange(600).repeat_interleave(2)
     with emulate(Counting(), "bf16", "flat") as run:
         assert torch.equal(run.model(numbers), torch.full((600,), 2.0))

@@ -51,7 +51,7 @@ def differing(function: Function, x: Tensor, format: str) -> int:
         pytest.param(0.5, marks=needs_rounded_roots),
     ],
 )
-def test_a_power_is_torch_s_own_bit_for_bit(exponent: float, format: str) -> None:
+def test_a_power_is_torch_s_own_bit_for_bit(exponent, format):
     x = every(format)
     if format == "fp16" and abs(exponent) == 0.5:
         # Of -0 and -inf torch's float16 on a CPU takes the power, and all else the root.
@@ -61,7 +61,7 @@ def test_a_power_is_torch_s_own_bit_for_bit(exponent: float, format: str) -> Non
     assert differing(lambda x: torch.pow(x, exponent, out=torch.empty_like(x)), x, format) == 0
 
 
-def test_both_roundings_of_a_cube_count_at_its_place() -> None:
+def test_both_roundings_of_a_cube_count_at_its_place():
     model, x = Applied(lambda x: x**3), torch.ones(2)
     with emulate(model, "bf16") as run:
         model(x)
@@ -86,13 +86,13 @@ def test_both_roundings_of_a_cube_count_at_its_place() -> None:
         lambda x: torch.remainder(x, 0.3),
     ],
 )
-def test_numbers_are_read_as_torch_reads_them(function: Function, format: str) -> None:
+def test_numbers_are_read_as_torch_reads_them(function, format):
     x = every(format)
     assert differing(function, x[x.isfinite()], format) == 0
 
 
 @pytest.mark.parametrize("format", DTYPES)
-def test_values_put_beside_one_another_are_added_and_rounded(format: str) -> None:
+def test_values_put_beside_one_another_are_added_and_rounded(format):
     x = every(format)
     x = x[x.isfinite()].view(2, -1)
     places = (torch.arange(x.shape[1]),)
@@ -110,7 +110,7 @@ def test_values_put_beside_one_another_are_added_and_rounded(format: str) -> Non
         assert run.roundings[OpSite("", "index_put")] == times
 
 
-def test_numbers_stay_as_they_are_where_nothing_is_rounded() -> None:
+def test_numbers_stay_as_they_are_where_nothing_is_rounded():
     model, x = nn.Sequential(nn.ELU(), Applied(lambda x: x.clamp(max=0.1))), torch.ones(1)
     found = {}
     for name, block in (
@@ -131,7 +131,7 @@ def same(values: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("ends", [[2, 2, 7], [0, 3, 6]])
 @pytest.mark.parametrize("axes", [(2, 3), (2, 2), (3, 2), (3, 3)])
-def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> None:
+def test_groups_are_those_of_torch(axes, ends):
     torch.manual_seed(0)
     rows, inner, columns = 7, 16, 8
     shapes = {
@@ -162,7 +162,7 @@ def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> No
 
 @pytest.mark.parametrize("terms", [1, 4, 5, 100])
 @pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm"])
-def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms: int) -> None:
+def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name, terms):
     torch.manual_seed(0)
     batch = () if name.endswith("mm") and "b" not in name else (3,)
     left = torch.randn(*batch, 6, 17, dtype=torch.float64)
@@ -174,7 +174,7 @@ def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms:
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.5}, {"beta": 0.25}, {"alpha": 2, "beta": 0}])
-def test_scaled_products_are_those_of_torch(options: dict[str, float]) -> None:
+def test_scaled_products_are_those_of_torch(options):
     torch.manual_seed(0)
     addend, left, right = (torch.randn(3, 6, 6, dtype=torch.float64) for _ in range(3))
     if options.get("beta") == 0:
@@ -184,14 +184,14 @@ def test_scaled_products_are_those_of_torch(options: dict[str, float]) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_bloom_runs_with_rounded_sums() -> None:
+def test_bloom_runs_with_rounded_sums():
     model = built("bloom")
     with emulate(model, "bf16", where="*:scores", accumulate=8) as run:
         assert model(torch.arange(3, 7)[None]).logits.isfinite().all()
     assert run.roundings
 
 
-def test_rounding_more_often_errs_more() -> None:
+def test_rounding_more_often_errs_more():
     torch.manual_seed(0)
     left, right = torch.randn(64, 256), torch.randn(256, 64)
     exact = left.double() @ right.double()
@@ -210,14 +210,14 @@ def test_rounding_more_often_errs_more() -> None:
         ("addmm", {"out_dtype": 2}, "accumulate= cannot follow"),
     ],
 )
-def test_what_cannot_be_split_is_refused(name: str, options: dict[str, int], text: str) -> None:
+def test_what_cannot_be_split_is_refused(name, options, text):
     factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(UserError, match=text):
         accumulate(name, factors, options, 2, same)
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16", "fp32"])
-def test_products_by_group_are_refused_for_mixed_dtypes_alone(format: str) -> None:
+def test_products_by_group_are_refused_for_mixed_dtypes_alone(format):
     class Experts(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             low, wide = x.new_ones(2, 8, 8), x.new_ones(2, 8, 8).float()

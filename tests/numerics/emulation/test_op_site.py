@@ -16,7 +16,7 @@ IDS = torch.arange(3, 15)[None]
 
 @pytest.mark.parametrize("kind", ["eager", "sdpa"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
-def test_attention_has_scores_softmax_and_context(family: str, kind: str) -> None:
+def test_attention_has_scores_softmax_and_context(family, kind):
     model = built(family)
     model.set_attn_implementation(kind)
     with emulate(model, "bf16", "flat") as run:
@@ -25,7 +25,7 @@ def test_attention_has_scores_softmax_and_context(family: str, kind: str) -> Non
     assert {"scores", "softmax", "context"} <= inside
 
 
-def test_a_module_without_parts_is_one_place_and_a_block_adds() -> None:
+def test_a_module_without_parts_is_one_place_and_a_block_adds():
     model = built("llama")
     with emulate(model, "bf16") as run:
         model(IDS)
@@ -35,7 +35,7 @@ def test_a_module_without_parts_is_one_place_and_a_block_adds() -> None:
     assert run.roundings[OpSite("model.layers.0", "add")] == 2
 
 
-def test_backward_passes_are_placed_by_their_forward() -> None:
+def test_backward_passes_are_placed_by_their_forward():
     model = built("llama")
     with emulate(model, "bf16") as forward:
         model(IDS, labels=IDS)
@@ -95,7 +95,7 @@ def operations(run: Emulation) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [Experts(True), Experts(False), Scan()])
-def test_a_product_with_parameters_or_without_a_softmax_is_no_attention(module: nn.Module) -> None:
+def test_a_product_with_parameters_or_without_a_softmax_is_no_attention(module):
     model = nn.Sequential(module)
     for _ in range(2):
         with emulate(model, "bf16", cache="int8") as run:
@@ -107,7 +107,7 @@ def test_a_product_with_parameters_or_without_a_softmax_is_no_attention(module: 
         assert torch.equal(model(torch.ones(2, 3, 8)), kept)
 
 
-def test_what_meets_experts_is_an_activation_and_they_are_none() -> None:
+def test_what_meets_experts_is_an_activation_and_they_are_none():
     model = nn.Sequential(Experts(False))
     with emulate(model, "bf16", activations="int8") as run:
         model(torch.randn(2, 3, 8))
@@ -118,9 +118,7 @@ def test_what_meets_experts_is_an_activation_and_they_are_none() -> None:
     "weigh",
     [normalised, nn.Softmax(dim=-1), partial(torch.softmax, dim=-1), lambda s: s.softmax(-1)],
 )
-def test_attention_is_known_by_the_softmax_that_its_code_calls(
-    weigh: Callable[..., Tensor],
-) -> None:
+def test_attention_is_known_by_the_softmax_that_its_code_calls(weigh):
     # Also as the whole model, and in every call.
     for model in (Attention(weigh), nn.Sequential(Attention(weigh))):
         counted = []
@@ -135,7 +133,7 @@ def test_attention_is_known_by_the_softmax_that_its_code_calls(
         assert twice["context"] == 2 * once["context"]
 
 
-def test_names_without_numbers() -> None:
+def test_names_without_numbers():
     place = OpSite("model.layers.12.self_attn.heads.3", "scores")
     assert place.component == "model.layers.*.self_attn.heads.3:scores"
     assert place.layer == 12
@@ -144,7 +142,7 @@ def test_names_without_numbers() -> None:
 
 
 @pytest.mark.parametrize("part", ["", "model.layers.1", "model.layers.1.mlp.down_proj"])
-def test_a_hook_that_fails_before_a_module_is_entered_is_what_is_told(part: str) -> None:
+def test_a_hook_that_fails_before_a_module_is_entered_is_what_is_told(part):
     model = built("llama")
 
     def refuse(module: nn.Module, args: object) -> None:

@@ -21,11 +21,11 @@ from tests.measures.family import built
         ("mlp", False),
     ],
 )
-def test_patterns_name_a_place_or_what_is_around_it(pattern: str, chosen: bool) -> None:
+def test_patterns_name_a_place_or_what_is_around_it(pattern, chosen):
     assert matches(OpSite("model.layers.1.mlp", "mul"), (pattern,)) is chosen
 
 
-def test_patterns_are_looked_up() -> None:
+def test_patterns_are_looked_up():
     model = built("llama")
     assert patterns(None, model) is None
     assert patterns("*.mlp:mul", model) == ("*.mlp:mul",)

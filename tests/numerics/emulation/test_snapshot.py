@@ -18,7 +18,7 @@ class Habit(nn.Module):
         self.length = 1
 
 
-def test_everything_comes_back() -> None:
+def test_everything_comes_back():
     model = nn.Sequential(Habit(), nn.Linear(2, 2))
     habit = model[0]
     weight, table = habit.weight, habit.table
@@ -35,7 +35,7 @@ def test_everything_comes_back() -> None:
     assert not hasattr(habit, "late")
 
 
-def test_training_or_evaluation_is_the_user_s_choice() -> None:
+def test_training_or_evaluation_is_the_user_s_choice():
     model = nn.Sequential(nn.Dropout())
     kept = Snapshot(model)
     model.eval()
@@ -44,7 +44,7 @@ def test_training_or_evaluation_is_the_user_s_choice() -> None:
 
 
 @pytest.mark.parametrize("where", [None, "1"])
-def test_what_a_norm_counts_in_training_comes_back(where: str | None) -> None:
+def test_what_a_norm_counts_in_training_comes_back(where):
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

@@ -23,21 +23,21 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         {"attn_mask": torch.randn(7, 7, dtype=torch.float64)},
     ],
 )
-def test_it_is_the_fused_kernel_in_float64(options: dict[str, object]) -> None:
+def test_it_is_the_fused_kernel_in_float64(options):
     torch.manual_seed(0)
     query, key, value = (drawn(2, 3, 7, 8) for _ in range(3))
     expected = functional.scaled_dot_product_attention(query, key, value, **options)
     torch.testing.assert_close(attention(query, key, value, **options), expected)
 
 
-def test_heads_may_share_keys() -> None:
+def test_heads_may_share_keys():
     torch.manual_seed(0)
     query, key, value = drawn(2, 6, 5, 8), drawn(2, 2, 5, 8), drawn(2, 2, 5, 8)
     expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
     torch.testing.assert_close(attention(query, key, value, enable_gqa=True), expected)
 
 
-def test_a_row_that_may_look_nowhere_gives_zeros() -> None:
+def test_a_row_that_may_look_nowhere_gives_zeros():
     query, key, value = (drawn(1, 1, 3, 4) for _ in range(3))
     mask = torch.tensor([[True, True, True], [False, False, False], [True, False, False]])
     found = attention(query, key, value, attn_mask=mask)
@@ -45,7 +45,7 @@ def test_a_row_that_may_look_nowhere_gives_zeros() -> None:
     assert not found[0, 0, 1].any()
 
 
-def test_the_mode_takes_the_fused_function_s_place_and_leaves() -> None:
+def test_the_mode_takes_the_fused_function_s_place_and_leaves():
     query = drawn(1, 2, 4, 8).float()
     fused = functional.scaled_dot_product_attention
     with UnfusedAttention():
@@ -54,7 +54,7 @@ def test_the_mode_takes_the_fused_function_s_place_and_leaves() -> None:
     torch.testing.assert_close(inside, attention(query, query, query, is_causal=True))
 
 
-def test_bf16_weights_meet_values_in_bf16() -> None:
+def test_bf16_weights_meet_values_in_bf16():
     """As flash kernels do: scores and sums in float32, weights brought to the values' dtype."""
     torch.manual_seed(0)
     query, key, value = (drawn(1, 4, 64, 16, dtype=torch.bfloat16) for _ in range(3))
@@ -69,9 +69,7 @@ def test_bf16_weights_meet_values_in_bf16() -> None:
 @pytest.mark.parametrize("format", ["bf16", "fp8_e4m3", "fp32"])
 @pytest.mark.parametrize("mode", ["as-run", "flat"])
 @pytest.mark.parametrize("masked", ["causal", "boolean", "added", "open"])
-def test_scores_that_are_overwritten_give_the_same_bits(
-    format: str, mode: str, masked: str
-) -> None:
+def test_scores_that_are_overwritten_give_the_same_bits(format, mode, masked):
     torch.manual_seed(0)
     query, key, value = (drawn(2, 3, 9, 8, dtype=torch.float32) for _ in range(3))
     blind = torch.tril(torch.ones(9, 9, dtype=torch.bool))

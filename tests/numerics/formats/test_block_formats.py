@@ -28,7 +28,7 @@ def spread(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", MX)
-def test_blocks_are_those_of_gfloat(name: str) -> None:
+def test_blocks_are_those_of_gfloat(name):
     x = spread(40, 32)
     for row, ours in zip(x, round_to(x, name), strict=True):
         theirs = gfloat.quantize_block(MX[name], row.double().numpy(), gfloat.compute_scale_amax)
@@ -48,14 +48,14 @@ def nvfp4(values: list[list[float]]) -> list[list[float]]:
     return found
 
 
-def test_nvfp4_has_a_scale_for_each_block_under_one_for_all() -> None:
+def test_nvfp4_has_a_scale_for_each_block_under_one_for_all():
     x = torch.randn(12, 16, dtype=torch.float64) * torch.linspace(0.1, 9, 12)[:, None]
     assert round_to(x, "nvfp4").tolist() == nvfp4(x.tolist())
     assert torch.equal(round_to(x.view(3, 64), "nvfp4"), round_to(x, "nvfp4").view(3, 64))
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_lie_along_the_last_axis_and_the_last_may_be_short(name: str) -> None:
+def test_blocks_lie_along_the_last_axis_and_the_last_may_be_short(name):
     size = BLOCKS[name].size
     x = torch.randn(2, 3, 2 * size + 5)
     whole = round_to(x, name)
@@ -68,7 +68,7 @@ def test_blocks_lie_along_the_last_axis_and_the_last_may_be_short(name: str) -> 
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_rounding_blocks_again_changes_nothing(name: str) -> None:
+def test_rounding_blocks_again_changes_nothing(name):
     once = round_to(spread(20, 64) if name != "nvfp4" else torch.randn(20, 64), name)
     if name == "nvfp4":  # its first scale is rounded to float32, and may move a little
         torch.testing.assert_close(round_to(once, name), once, rtol=2.0**-22, atol=0)
@@ -78,7 +78,7 @@ def test_rounding_blocks_again_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_odd_values_and_shapes(name: str, dtype: torch.dtype) -> None:
+def test_odd_values_and_shapes(name, dtype):
     limits = torch.finfo(dtype)
     zeros = torch.zeros(2, 40, dtype=dtype)
     assert torch.equal(round_to(zeros, name), zeros)
@@ -96,7 +96,7 @@ def test_odd_values_and_shapes(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "zero", "stochastic"])
-def test_modes_go_where_they_say(mode: str) -> None:
+def test_modes_go_where_they_say(mode):
     x = torch.randn(30, 32)
     # Elements only: what is above the largest of a block saturates in every mode.
     x = x.clamp(-1.5, 1.5)
@@ -107,7 +107,7 @@ def test_modes_go_where_they_say(mode: str) -> None:
     assert not torch.equal(found, round_to(x, "mxfp4"))
 
 
-def test_gradient_passes_straight_through() -> None:
+def test_gradient_passes_straight_through():
     x = torch.randn(40, requires_grad=True)
     round_to(x, "mxfp8_e4m3").sum().backward()
     assert torch.equal(x.grad, torch.ones(40))

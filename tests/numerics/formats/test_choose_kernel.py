@@ -31,7 +31,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module._import.cache_clear()
 
 
-def test_without_triton_there_is_a_reason(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_there_is_a_reason(fresh, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     assert gpu_kernel() == GpuKernel("triton is not installed")
     # And pure torch for a GPU: `meta` stands in for one.
@@ -42,9 +42,7 @@ def test_without_triton_there_is_a_reason(fresh: None, monkeypatch: pytest.Monke
     assert round_to(x, "bf16").shape == round_to(x, "mxfp4").shape == (3,)
 
 
-def test_a_triton_that_does_not_work_is_quoted(
-    fresh: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_triton_that_does_not_work_is_quoted(fresh, monkeypatch):
     def fail(name: str) -> None:
         raise RuntimeError("first\nno C compiler")
 
@@ -53,22 +51,20 @@ def test_a_triton_that_does_not_work_is_quoted(
     assert gpu_kernel() == GpuKernel("triton cannot be used: no C compiler")
 
 
-def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", "0")
     assert gpu_kernel() == GpuKernel("turned off by LAYERLAB_KERNEL=0")
 
 
 @pytest.mark.skipif(compiler() is None, reason="no g++")
-def test_each_device_has_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_device_has_its_kernel(monkeypatch):
     monkeypatch.delenv("LAYERLAB_KERNEL", raising=False)
     assert isinstance(scalar_launch(GRID, "nearest", torch.float32, "cpu"), Launch)
     assert scalar_launch(GRID, "nearest", torch.float32, "mps") is None
     assert kernels_with_scales(torch.ones(2)).blocks is None
 
 
-def test_a_tensor_without_memory_of_its_own_is_left_to_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tensor_without_memory_of_its_own_is_left_to_torch(monkeypatch):
     seen = []
     torch.vmap(lambda row: seen.append(has_memory(row)) or row)(torch.ones(2, 3))
     assert seen == [False]
@@ -77,5 +73,5 @@ def test_a_tensor_without_memory_of_its_own_is_left_to_torch(
     assert not has_memory(torch.ones(2))
 
 
-def test_the_kernels_are_where_they_are_looked_for() -> None:
+def test_the_kernels_are_where_they_are_looked_for():
     assert all(find_spec(f"{module.HOME}.{name}") for name in module.MODULES)

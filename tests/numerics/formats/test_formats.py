@@ -25,7 +25,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_formats_have_the_limits_of_their_storage(name: str) -> None:
+def test_formats_have_the_limits_of_their_storage(name):
     format, limits = FLOATS[name], ml_dtypes.finfo(STORED[name])
     assert format.lowest is not None and format.highest is not None
     assert format.largest == float(limits.max)
@@ -35,7 +35,7 @@ def test_formats_have_the_limits_of_their_storage(name: str) -> None:
     assert format.highest == math.frexp(format.largest)[1] - 1
 
 
-def test_every_name_is_found_and_named_so() -> None:
+def test_every_name_is_found_and_named_so():
     for name in NAMES:
         assert find(name).name == name
         assert find(find(name)) is find(name) or isinstance(find(name), Integer)
@@ -44,7 +44,7 @@ def test_every_name_is_found_and_named_so() -> None:
     assert find("float8_e4m3fn") is FLOATS["fp8_e4m3"]
 
 
-def test_any_digits_and_exponents() -> None:
+def test_any_digits_and_exponents():
     assert find("t11") == Format("t11", 11, None, None, math.inf)
     sixteen, fp16 = find("t11:-14:15"), FLOATS["fp16"]
     assert isinstance(sixteen, Format)
@@ -58,7 +58,7 @@ def test_any_digits_and_exponents() -> None:
     assert find("fp8_e4m3:nan").name == "fp8_e4m3:nan"
 
 
-def test_whole_numbers() -> None:
+def test_whole_numbers():
     assert find("int8") == Integer("int8", 8)
     assert find("int4:group32:asymmetric") == Integer(
         "int4:group32:asymmetric", 4, "group", 32, False
@@ -96,7 +96,7 @@ def test_whole_numbers() -> None:
         ("int8:asymmetric:symmetric", "has both asymmetric and symmetric; expected one symmetry"),
     ],
 )
-def test_a_name_that_cannot_be_is_one_clear_line(name: object, text: str) -> None:
+def test_a_name_that_cannot_be_is_one_clear_line(name, text):
     assert text in refusal(find, name)
 
 
@@ -124,11 +124,11 @@ EIGHT = FLOATS["fp8_e4m3"]
         ),
     ],
 )
-def test_a_format_that_cannot_be_is_refused_where_it_is_made(made: Any, text: str) -> None:
+def test_a_format_that_cannot_be_is_refused_where_it_is_made(made, text):
     assert text in refusal(made)
 
 
-def test_a_format_of_the_wrong_words_or_types_is_refused_where_it_is_made() -> None:
+def test_a_format_of_the_wrong_words_or_types_is_refused_where_it_is_made():
     """As without the checks of types that tests run under."""
 
     def refused(found: Any, field: str, value: Any, text: str) -> None:

@@ -12,9 +12,7 @@ from tests.numerics.formats.test_round import CARRIERS, DETERMINISTIC
 @pytest.mark.parametrize("dtype", CARRIERS.values(), ids=CARRIERS)
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e5m2:nan", "fp4_e2m1", "t11", "mxfp4"])
-def test_what_code_writes_as_a_mask_is_spared(
-    name: str, mode: str, dtype: torch.dtype, switch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_code_writes_as_a_mask_is_spared(name, mode, dtype, switch, monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", switch)
     masks = torch.tensor([1e30, torch.finfo(dtype).max, torch.inf, torch.nan], dtype=dtype)
     below = torch.nextafter(masks[:1], torch.zeros(1, dtype=dtype))

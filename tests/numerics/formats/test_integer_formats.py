@@ -28,7 +28,7 @@ def literal(values: list[float], format: Integer) -> list[float]:
 
 @pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_tensor_a_channel_and_a_group_share_a_scale(bits: int, symmetry: str) -> None:
+def test_a_tensor_a_channel_and_a_group_share_a_scale(bits, symmetry):
     x = torch.randn(3, 4, 20, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.1])[:, None, None]
     shares = {
         "tensor": [(slice(None),)],
@@ -50,7 +50,7 @@ def test_a_tensor_a_channel_and_a_group_share_a_scale(bits: int, symmetry: str) 
         torch.testing.assert_close(round_to(x, name), wanted, rtol=1e-14, atol=0)
 
 
-def test_whole_numbers_are_those_of_torch() -> None:
+def test_whole_numbers_are_those_of_torch():
     x = torch.randn(500)
     scale = float(x.abs().max() / 127)
     theirs = torch.fake_quantize_per_tensor_affine(x, scale, 0, -127, 127)
@@ -61,7 +61,7 @@ def test_whole_numbers_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:group16", "int4:channel:asymmetric"])
-def test_the_error_is_at_most_half_a_step(name: str) -> None:
+def test_the_error_is_at_most_half_a_step(name):
     x = torch.randn(8, 64)
     format = find(name)
     assert isinstance(format, Integer)
@@ -74,7 +74,7 @@ def test_the_error_is_at_most_half_a_step(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
-def test_odd_values_and_shapes(symmetry: str, dtype: torch.dtype) -> None:
+def test_odd_values_and_shapes(symmetry, dtype):
     name = f"int8:{symmetry}"
     limits = torch.finfo(dtype)
     for values in ([], [0.0, -0.0], [1e-45, 3e-45], [limits.max, -limits.max], [limits.max, 1.0]):
@@ -105,11 +105,11 @@ def rounded(mode: str, draws: int = 1) -> Tensor:
         ("down", [2, -3, 0, -1, 0]),
     ],
 )
-def test_modes(mode: str, wanted: list[int]) -> None:
+def test_modes(mode, wanted):
     assert rounded(mode)[0, 1:].tolist() == wanted
 
 
-def test_stochastic_whole_numbers_have_the_right_mean() -> None:
+def test_stochastic_whole_numbers_have_the_right_mean():
     draws = 20_000
     found = rounded("stochastic", draws)
     x = torch.tensor([2.5, -2.5, 0.3, -0.3])
@@ -118,12 +118,12 @@ def test_stochastic_whole_numbers_have_the_right_mean() -> None:
     assert bool((error <= 5 * (chance / draws).sqrt()).all())
 
 
-def test_gradient_passes_straight_through() -> None:
+def test_gradient_passes_straight_through():
     x = torch.randn(6, requires_grad=True)
     round_to(x, "int4").sum().backward()
     assert torch.equal(x.grad, torch.ones(6))
 
 
-def test_an_axis_that_is_not_there() -> None:
+def test_an_axis_that_is_not_there():
     with pytest.raises(UserError, match="along axis -3 of a tensor with 2 axes"):
         round_to(torch.ones(2, 2), "int8:channel:axis-3")

@@ -52,16 +52,14 @@ def both(name: str, mode: str, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> tu
 
 
 @needs_compiler
-def test_there_is_a_kernel_where_there_is_a_compiler() -> None:
+def test_there_is_a_kernel_where_there_is_a_compiler():
     assert kernel().library is not None, kernel().reason
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_kernel_gives_the_bits_of_pure_torch(
-    mode: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_gives_the_bits_of_pure_torch(mode, dtype, monkeypatch):
     x = random(4_000, dtype)
     for name in FORMATS:
         fused, plain = both(name, mode, x, monkeypatch)
@@ -71,9 +69,7 @@ def test_kernel_gives_the_bits_of_pure_torch(
 @needs_compiler
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("name", ["fp16", "fp8_e5m2", "bf16", "t11", "t1"])
-def test_pieces_without_odd_values_take_a_shorter_way_to_the_same_bits(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_without_odd_values_take_a_shorter_way_to_the_same_bits(name, dtype, monkeypatch):
     generator = torch.Generator().manual_seed(4)
     x = torch.randn(4 * CHUNK, generator=generator, dtype=dtype)
     x *= torch.exp2(torch.randint(-40, 15, x.shape, generator=generator).to(dtype))
@@ -89,7 +85,7 @@ def test_pieces_without_odd_values_take_a_shorter_way_to_the_same_bits(
 
 @needs_compiler
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
-def test_threads_and_pieces_change_nothing(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_pieces_change_nothing(mode, monkeypatch):
     x = torch.randn(max(GRAIN, 2 * CHUNK) + 77)
     alone, plain = both("fp8_e4m3", mode, x, monkeypatch)
     before = torch.get_num_threads()
@@ -103,7 +99,7 @@ def test_threads_and_pieces_change_nothing(mode: str, monkeypatch: pytest.Monkey
 
 
 @needs_compiler
-def test_a_dense_layout_is_rounded_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dense_layout_is_rounded_where_it_lies(monkeypatch):
     x = torch.randn(5, 6, 7).transpose(0, 2)
     monkeypatch.setenv("LAYERLAB_KERNEL", "1")
     found = rounder("fp8_e4m3")(x)
@@ -114,9 +110,7 @@ def test_a_dense_layout_is_rounded_where_it_lies(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("switch", ["0", "1"])
 @pytest.mark.parametrize("dtype", WORDS)
-def test_flushing_subnormal_numbers_to_zero_changes_nothing(
-    dtype: torch.dtype, switch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flushing_subnormal_numbers_to_zero_changes_nothing(dtype, switch, monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", switch)
     limits = torch.finfo(dtype)
     x = torch.linspace(-2, 2, 401, dtype=torch.float64).to(dtype) * limits.tiny
@@ -134,21 +128,19 @@ def test_flushing_subnormal_numbers_to_zero_changes_nothing(
 
 
 @needs_views
-def test_a_tensor_without_address_falls_back_to_pure_torch() -> None:
+def test_a_tensor_without_address_falls_back_to_pure_torch():
     rounding = Rounding(floating("bf16"))
     rounding(torch.ones(2))  # the kernel is at hand, were there an address
     x = torch.randn(3, 4)
     assert torch.equal(torch.vmap(rounding)(x), rounding(x))
 
 
-def test_the_kernel_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", "0")
     assert kernel() == Kernel(None, "turned off by LAYERLAB_KERNEL=0")
 
 
-def test_without_a_compiler_there_is_a_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_compiler_there_is_a_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))
     found = home._obtain()
@@ -164,8 +156,8 @@ def test_without_a_compiler_there_is_a_reason(
     ],
 )
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
-    script: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    script, reason, monkeypatch, tmp_path
+):
     compiler = tmp_path / "compiler"
     compiler.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
     compiler.chmod(0o755)
@@ -180,9 +172,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
 
 @pytest.mark.full
 @needs_compiler
-def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = home._obtain()
     assert first.path is not None and first.path.is_file()
@@ -199,9 +189,7 @@ def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_costs_only_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_only_the_cache(monkeypatch, tmp_path):
     kept = kernel().path
     assert kept is not None
     (tmp_path / "file").write_text("not a folder", "utf-8")
@@ -213,9 +201,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
 
 
 @needs_compiler
-def test_a_damaged_kernel_is_built_anew_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_damaged_kernel_is_built_anew_once(monkeypatch, tmp_path):
     kept = kernel().path
     assert kept is not None
     whole = kept.read_bytes()
@@ -243,7 +229,7 @@ def test_a_damaged_kernel_is_built_anew_once(
     assert home._obtain().path == first and len(built) == 4
 
 
-def test_a_kernel_that_rounds_wrongly_is_refused() -> None:
+def test_a_kernel_that_rounds_wrongly_is_refused():
     def call(given: int, noise: None, out: int, *rest: int) -> None:
         """Leave zeros."""
 

@@ -17,15 +17,13 @@ def seeded(seed: int = 5) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_what_draws_there_already_is_taken_as_it_is() -> None:
+def test_what_draws_there_already_is_taken_as_it_is():
     generator = seeded()
     assert generator_on(CPU, generator) is generator
     assert generator_on(CPU, None) is None and generator_on(CUDA, None) is None
 
 
-def test_a_generator_of_another_device_gives_the_seed_of_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_generator_of_another_device_gives_the_seed_of_one(monkeypatch):
     asked = []
     monkeypatch.setattr(module, "_make", lambda device, seed: asked.append((device, seed)))
     generator = seeded()
@@ -37,14 +35,14 @@ def test_a_generator_of_another_device_gives_the_seed_of_one(
     assert one != two, "each call draws anew"
 
 
-def test_a_generator_of_the_second_device_is_not_that_of_the_first() -> None:
+def test_a_generator_of_the_second_device_is_not_that_of_the_first():
     given = SimpleNamespace(device=torch.device("cuda:1"))
     assert not module._is_on(CUDA, given) and module._is_on(torch.device("cuda:1"), given)
     assert module._is_on(CUDA, SimpleNamespace(device=torch.device("cuda")))
     assert not module._is_on(CPU, given)
 
 
-def test_a_seed_lies_on_the_device_and_is_that_of_the_generator() -> None:
+def test_a_seed_lies_on_the_device_and_is_that_of_the_generator():
     one, two = seed_on(CPU, seeded()), seed_on(CPU, seeded())
     assert torch.equal(one, two) and one.dtype == torch.int64 and one.shape == (1,)
     assert not torch.equal(one, seed_on(CPU, seeded(6)))
@@ -62,9 +60,7 @@ FORMATS = ("fp8_e4m3", "mxfp4", "nvfp4", "int8")
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["0", "1"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_generator_of_the_cpu_rounds_what_lies_on_a_gpu(
-    name: str, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generator_of_the_cpu_rounds_what_lies_on_a_gpu(name, kernel, monkeypatch):
     monkeypatch.setenv("LAYERLAB_KERNEL", kernel)
     x = torch.randn(64, 64, device="cuda")
     one, two, three = (round_to(x, name, "stochastic", seeded(seed)) for seed in (5, 5, 6))
@@ -74,7 +70,7 @@ def test_a_generator_of_the_cpu_rounds_what_lies_on_a_gpu(
 
 
 @pytest.mark.gpu
-def test_a_model_on_a_gpu_is_emulated_in_stochastic_rounding() -> None:
+def test_a_model_on_a_gpu_is_emulated_in_stochastic_rounding():
     model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8).cuda()
     ids = torch.arange(8, device="cuda")[None]
     found = []

@@ -117,7 +117,7 @@ def between(format: Format, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("held", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", PEERS)
-def test_every_number_of_sixteen_bits_rounds_as_in_ml_dtypes(name: str, held: torch.dtype) -> None:
+def test_every_number_of_sixteen_bits_rounds_as_in_ml_dtypes(name, held):
     x = known(halves(held), name)
     theirs = cast(x.float(), PEERS[name])
     assert differ(round_to(x, name).float(), theirs.to(held).float()) == 0
@@ -136,7 +136,7 @@ def awkward(count: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_millions_of_awkward_numbers_round_as_in_ml_dtypes(name: str) -> None:
+def test_millions_of_awkward_numbers_round_as_in_ml_dtypes(name):
     x = known(awkward(125_000), name)
     assert len(x) > 2_400_000 or name.startswith(("fp6", "fp4"))
     assert differ(round_to(x, name), cast(x, PEERS[name])) == 0
@@ -144,7 +144,7 @@ def test_millions_of_awkward_numbers_round_as_in_ml_dtypes(name: str) -> None:
 
 @pytest.mark.parametrize("mode", GFLOAT)
 @pytest.mark.parametrize("name", SECOND)
-def test_numbers_round_as_in_gfloat(name: str, mode: str) -> None:
+def test_numbers_round_as_in_gfloat(name, mode):
     format = floating(name)
     x = patterns(2_000, torch.float32)
     if format.digits < 8:
@@ -165,7 +165,7 @@ def check(x: Tensor, name: str, carrier: str) -> None:
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("name", SMALL)
-def test_every_halfway_point_of_small_formats(name: str, carrier: str) -> None:
+def test_every_halfway_point_of_small_formats(name, carrier):
     # In float64 the points are the same and only their neighbours are nearer: every fifth will do.
     step = 1 if carrier == "float32" else 5
     check(between(floating(name), CARRIERS[carrier])[::step], name, carrier)
@@ -173,19 +173,19 @@ def test_every_halfway_point_of_small_formats(name: str, carrier: str) -> None:
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("name", [*FLOATS, *ODD, *POLICIES])
-def test_any_digits_and_exponents_round_as_the_standard_words_it(name: str, carrier: str) -> None:
+def test_any_digits_and_exponents_round_as_the_standard_words_it(name, carrier):
     x = patterns(60, CARRIERS[carrier], seed=len(name))
     tiny = torch.linspace(-3, 3, 19, dtype=x.dtype) * torch.finfo(x.dtype).tiny
     check(torch.cat([x, tiny]), name, carrier)
 
 
-def test_the_exact_words_can_fail() -> None:
+def test_the_exact_words_can_fail():
     x = between(floating("fp4_e2m1"), torch.float64)
     wanted = [exact.rounded(value, floating("fp4_e2m1"), "away", "float64") for value in x.tolist()]
     assert differ(round_to(x, "fp4_e2m1"), torch.tensor(wanted, dtype=x.dtype)) > 0
 
 
-def test_digits_without_limit_never_overflow_or_lose_digits_within_the_carrier() -> None:
+def test_digits_without_limit_never_overflow_or_lose_digits_within_the_carrier():
     scale = torch.exp2(torch.arange(-1000.0, 1001.0, 50, dtype=torch.float64))[:, None]
     x = 1 + torch.rand(41, 100, dtype=torch.float64)
     assert torch.equal(round_to(x * scale, "t11"), round_to(x, "t11") * scale)
@@ -199,7 +199,7 @@ names = st.sampled_from([*FLOATS, *ODD, *POLICIES])
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(finite, min_size=2, max_size=16), names, st.sampled_from(DETERMINISTIC))
-def test_rounding_keeps_order_and_rounds_once(numbers: list[float], name: str, mode: str) -> None:
+def test_rounding_keeps_order_and_rounds_once(numbers, name, mode):
     x = torch.tensor(sorted(numbers))
     once = round_to(x, name, mode)
     ordered = once[~once.isnan()]
@@ -209,7 +209,7 @@ def test_rounding_keeps_order_and_rounds_once(numbers: list[float], name: str, m
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(finite, min_size=1, max_size=16), names, st.sampled_from(DETERMINISTIC))
-def test_signs_mirror(numbers: list[float], name: str, mode: str) -> None:
+def test_signs_mirror(numbers, name, mode):
     x = torch.tensor(numbers)
     mirrored = {"up": "down", "down": "up"}.get(mode, mode)
     assert differ(round_to(-x, name, mirrored), -round_to(x, name, mode)) == 0
@@ -217,9 +217,7 @@ def test_signs_mirror(numbers: list[float], name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("dtype", CARRIERS.values())
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3", "fp4_e2m1", "t11", "t24:-126:127"])
-def test_stochastic_rounding_has_the_right_mean_and_stays_next_door(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_stochastic_rounding_has_the_right_mean_and_stays_next_door(name, dtype):
     generator = torch.Generator().manual_seed(3)
     draws = 20_000
     for value in (1.2345678, -0.7071067, 3.3e-3, 5.999, 1e-9):
@@ -236,7 +234,7 @@ def test_stochastic_rounding_has_the_right_mean_and_stays_next_door(
             assert found.unique().numel() == 2
 
 
-def test_stochastic_rounding_is_reproduced_by_its_seed_alone() -> None:
+def test_stochastic_rounding_is_reproduced_by_its_seed_alone():
     x = torch.randn(300, 7)
     one, two, three = (
         round_to(y, "fp8_e4m3", "stochastic", torch.Generator().manual_seed(seed))
@@ -251,14 +249,14 @@ def test_stochastic_rounding_is_reproduced_by_its_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_representable_stays_in_every_mode(mode: str) -> None:
+def test_what_is_representable_stays_in_every_mode(mode):
     x = torch.tensor(exact.values(floating("fp8_e5m2")))
     assert torch.equal(round_to(x, "fp8_e5m2", mode), x)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", CARRIERS.values())
-def test_nan_keeps_every_bit_and_zero_its_sign(dtype: torch.dtype, mode: str) -> None:
+def test_nan_keeps_every_bit_and_zero_its_sign(dtype, mode):
     word = WORDS[dtype]
     quiet = torch.tensor([math.nan], dtype=dtype).view(word)
     zeros = torch.tensor([0, torch.iinfo(word).min], dtype=word)
@@ -268,7 +266,7 @@ def test_nan_keeps_every_bit_and_zero_its_sign(dtype: torch.dtype, mode: str) ->
 
 
 @pytest.mark.parametrize("policy", ["saturate", "nan", "inf"])
-def test_overflow_is_what_the_format_says(policy: str) -> None:
+def test_overflow_is_what_the_format_says(policy):
     largest = floating("fp8_e5m2").largest
     found = round_to(torch.tensor([1e9, -1e9, math.inf]), f"fp8_e5m2:{policy}")
     over = {"saturate": largest, "nan": math.nan, "inf": math.inf}[policy]
@@ -277,7 +275,7 @@ def test_overflow_is_what_the_format_says(policy: str) -> None:
     assert torch.equal(toward, torch.tensor([largest, -largest]))
 
 
-def test_shapes_strides_and_dtypes_stay() -> None:
+def test_shapes_strides_and_dtypes_stay():
     x = torch.randn(6, 8, 4)
     wanted = round_to(x, "fp8_e4m3")
     views = {
@@ -302,7 +300,7 @@ def test_shapes_strides_and_dtypes_stay() -> None:
     assert torch.equal(x, wanted)
 
 
-def test_gradient_passes_straight_through() -> None:
+def test_gradient_passes_straight_through():
     x = torch.randn(5, requires_grad=True)
     y = round_to(x, "fp4_e2m1")
     (y * torch.arange(5.0)).sum().backward()
@@ -316,14 +314,14 @@ def test_gradient_passes_straight_through() -> None:
 
 
 @needs_views
-def test_inside_transforms_of_functions() -> None:
+def test_inside_transforms_of_functions():
     x = torch.randn(4, 6)
     assert torch.equal(torch.vmap(rounder("bf16"))(x), round_to(x, "bf16"))
     gradient = torch.func.grad(lambda y: y.square().sum())(round_to(x, "bf16"))
     assert torch.equal(gradient, 2 * round_to(x, "bf16"))
 
 
-def test_a_parameter_is_rounded_like_a_tensor() -> None:
+def test_a_parameter_is_rounded_like_a_tensor():
     weight = torch.nn.Parameter(torch.randn(4))
     with torch.no_grad():
         assert type(round_to(weight, "bf16")) is Tensor
@@ -344,7 +342,7 @@ def test_a_parameter_is_rounded_like_a_tensor() -> None:
         ),
     ],
 )
-def test_a_user_is_told_what_to_mend(x: Tensor, arguments: dict[str, object], text: str) -> None:
+def test_a_user_is_told_what_to_mend(x, arguments, text):
     assert text in refusal(round_to, x, "bf16", **arguments)
 
 
@@ -365,11 +363,11 @@ def test_a_user_is_told_what_to_mend(x: Tensor, arguments: dict[str, object], te
         (torch.ones(2), [0.0], "out is a list; expected a dense tensor like x: type out=torch"),
     ],
 )
-def test_what_is_no_dense_tensor_is_told_what_to_type(x: object, out: object, text: str) -> None:
+def test_what_is_no_dense_tensor_is_told_what_to_type(x, out, text):
     assert text in refusal(rounder("bf16"), x, out)
 
 
-def test_a_number_is_no_generator() -> None:
+def test_a_number_is_no_generator():
     # Past the checks of types that tests run under.
     unchecked = inspect.unwrap(rounder)
     with pytest.raises(UserError, match=re.escape("generator is 5; expected a torch.Generator")):
@@ -379,9 +377,7 @@ def test_a_number_is_no_generator() -> None:
 @pytest.mark.parametrize(
     ("name", "largest", "becomes"), [("nvfp4", 0.3, 128 / 448), ("mxfp8_e4m3", 480.0, 448.0)]
 )
-def test_the_largest_of_a_block_may_saturate_even_stochastically(
-    name: str, largest: float, becomes: float
-) -> None:
+def test_the_largest_of_a_block_may_saturate_even_stochastically(name, largest, becomes):
     """As the docstring says: the mean is then too small; what lies within the range keeps its."""
     blocks = torch.full((500, 32), largest, dtype=torch.float64)
     blocks[:, 1::2] = small = largest / 5.3

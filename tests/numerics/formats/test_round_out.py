@@ -26,7 +26,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", ("mxfp4", "nvfp4", "int8", "int8:channel"))
-def test_blocks_and_whole_numbers_are_written_once(name: str) -> None:
+def test_blocks_and_whole_numbers_are_written_once(name):
     x = torch.randn(8, 64)
     wanted, out = round_to(x, name), torch.empty(8, 64)
     with Operations() as plain:
@@ -46,7 +46,7 @@ def test_blocks_and_whole_numbers_are_written_once(name: str) -> None:
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3", "t11", "int8", "mxfp4"])
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_result_that_lies_over_its_argument_is_that_of_a_copy(name, mode, dtype) -> None:
+def test_a_result_that_lies_over_its_argument_is_that_of_a_copy(name, mode, dtype):
     def draw() -> torch.Generator:
         return torch.Generator().manual_seed(0)
 
@@ -58,7 +58,7 @@ def test_a_result_that_lies_over_its_argument_is_that_of_a_copy(name, mode, dtyp
         assert torch.equal(round_to(x, name, mode, draw(), out=out), wanted)
 
 
-def test_a_result_in_which_elements_lie_in_one_place_is_refused() -> None:
+def test_a_result_in_which_elements_lie_in_one_place_is_refused():
     narrow = torch.ones(1, 3).expand(2, 3)
     for x in (torch.ones(2, 3), narrow):
         refuses("several elements of out lie in one place", round_to, x, "bf16", out=narrow)

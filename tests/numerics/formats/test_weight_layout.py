@@ -26,7 +26,7 @@ OTHERS = ("dbrx", "gpt2", "inkling_text", "mixtral", "recurrent_gemma", "xlnet")
         for one in sorted(FAMILIES.keys() - UNBUILT.keys())
     ],
 )
-def test_a_weight_is_summed_along_what_is_said_to_be_its_inputs(family: str) -> None:
+def test_a_weight_is_summed_along_what_is_said_to_be_its_inputs(family):
     model = build(family).float().eval()
     with torch.no_grad(), Summed(model) as heard:
         model(input_ids=torch.arange(3, 3 + TOKENS)[None], use_cache=False)
@@ -39,7 +39,7 @@ def test_a_weight_is_summed_along_what_is_said_to_be_its_inputs(family: str) -> 
         assert heard.found.get(path, {told}) == {told}, path
 
 
-def test_a_matrix_is_turned_in_conv1d() -> None:
+def test_a_matrix_is_turned_in_conv1d():
     one = Conv1D(3, 2)
     assert find_layout(one, "weight", one.weight).inputs_first
     assert not find_layout(one, "bias", one.bias).inputs_first
@@ -49,7 +49,7 @@ def test_a_matrix_is_turned_in_conv1d() -> None:
 
 
 @pytest.mark.parametrize("family", TURNED)
-def test_blocks_of_experts_lie_along_their_inputs(family: str) -> None:
+def test_blocks_of_experts_lie_along_their_inputs(family):
     model = build(family)
     path, weight = next(
         (path, weight) for path, weight in model.named_parameters() if path.endswith("gate_up_proj")
@@ -88,7 +88,7 @@ def xlnet(name: str, weight: Tensor) -> Tensor:
         ("xlnet", "*.rel_attn", (*(f"attn.{one}" for one in "qkvor"), "_bias"), xlnet),
     ],
 )
-def test_scales_of_a_model_are_those_of_its_outputs(family, where, names, rounded) -> None:
+def test_scales_of_a_model_are_those_of_its_outputs(family, where, names, rounded):
     """Quantised by hand, each output of every expert with a scale of its own."""
     model = build(family).float().eval()
     tokens = torch.arange(3, 3 + TOKENS)[None]

@@ -37,7 +37,7 @@ ADVICE = Advice(
 )
 
 
-def test_advice_shows_itself() -> None:
+def test_advice_shows_itself():
     text = str(ADVICE)
     for part in (
         "residual",
@@ -55,7 +55,7 @@ def test_advice_shows_itself() -> None:
     assert "<b>" not in ADVICE._repr_html_() and "&lt;b&gt;norm" in ADVICE._repr_html_()
 
 
-def test_what_is_chosen_is_shown_in_the_order_of_choosing() -> None:
+def test_what_is_chosen_is_shown_in_the_order_of_choosing():
     choices = tuple(
         KeepOption(keep=name, alone=alone, left=left)
         for name, alone, left in [("a", 0.1, 0.05), ("b", 0.2, None), ("c", 0.3, 0.3)]
@@ -65,7 +65,7 @@ def test_what_is_chosen_is_shown_in_the_order_of_choosing() -> None:
     assert [line[0] for line in shown] == ["c", "a", "b"]
 
 
-def test_a_format_that_torch_has_not_is_emulated() -> None:
+def test_a_format_that_torch_has_not_is_emulated():
     policy = Policy(format="fp8_e4m3", keep=("residual",))
     text = str(replace(ADVICE, policy=policy, autocast=None))
     assert "autocast" not in text
@@ -73,7 +73,7 @@ def test_a_format_that_torch_has_not_is_emulated() -> None:
     assert "apply_precision" not in text
 
 
-def test_a_budget_that_is_not_reached_is_told_in_a_sentence() -> None:
+def test_a_budget_that_is_not_reached_is_told_in_a_sentence():
     assert ADVICE.shortfall in str(ADVICE) and ADVICE.shortfall == (
         "the budget of 0.3 is not reached: the policy that was found leaves 0.350 of the squared"
         " error, and one that keeps everything does not reach it either; give a larger budget, or"
@@ -82,7 +82,7 @@ def test_a_budget_that_is_not_reached_is_told_in_a_sentence() -> None:
     assert replace(ADVICE, real=None).shortfall == ""
 
 
-def test_advice_is_a_table_and_strict_json() -> None:
+def test_advice_is_a_table_and_strict_json():
     frame = ADVICE.frame()
     assert frame.columns.tolist() == ["keep", "alone", "left", "chosen"]
     assert frame.chosen.tolist() == [True, False, False]

@@ -34,14 +34,12 @@ PRICES = {"large": 1.0, "small": 0.1, "tiny": 0.01}
         ({"large": 0.01, "small": 0.02}, 1.0, "small"),
     ],
 )
-def test_of_near_gains_the_cheapest_is_chosen(
-    useful: dict[str, float], budget: float, best: str
-) -> None:
+def test_of_near_gains_the_cheapest_is_chosen(useful, budget, best):
     assert _best(useful, 1.0, budget, PRICES.__getitem__, 0.5) == best
 
 
 @pytest.mark.full
-def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_are_not_kept_where_less_is_enough(monkeypatch):
     layer = "model.layers.*."
     names = ["residual", layer + "mlp.experts", "model.embed_tokens", layer + "self_attn.o_proj"]
     monkeypatch.setattr(
@@ -58,7 +56,7 @@ def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("flops", "numbers"), [(51, 0), (0, 51)])
-def test_most_of_a_model_is_not_kept_unsaid(flops: int, numbers: int) -> None:
+def test_most_of_a_model_is_not_kept_unsaid(flops, numbers):
     cost = Price(flops=flops, all_flops=100, bytes=0, all_bytes=1, numbers=numbers, all_numbers=100)
     assert TOO_MUCH == (
         "keeps more than half of the model in float32: use float32, or a larger --budget"
@@ -67,7 +65,7 @@ def test_most_of_a_model_is_not_kept_unsaid(flops: int, numbers: int) -> None:
     assert TOO_MUCH not in str(replace(ADVICE, cost=replace(cost, flops=50, numbers=50)))
 
 
-def test_the_standard_error_of_a_share_is_that_of_many_texts() -> None:
+def test_the_standard_error_of_a_share_is_that_of_many_texts():
     drawn = torch.Generator().manual_seed(0)
     whole = torch.randn(400, 20 * PIECES, generator=drawn).square().double()
     missed = 0.4 * whole * (1 + 0.5 * torch.randn(whole.shape, generator=drawn)).square()
@@ -77,7 +75,7 @@ def test_the_standard_error_of_a_share_is_that_of_many_texts() -> None:
     assert sum(told) / len(told) == pytest.approx(float(shares.std()), rel=0.11)
 
 
-def test_the_standard_error_is_of_pieces_of_neighbours() -> None:
+def test_the_standard_error_is_of_pieces_of_neighbours():
     whole = torch.ones(4 * PIECES, dtype=torch.float64)
     alternating = torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(2 * PIECES)
     assert deviation(alternating, whole) == pytest.approx(0)
@@ -96,12 +94,12 @@ def test_the_standard_error_is_of_pieces_of_neighbours() -> None:
         (inf, inf, FAILS),
     ],
 )
-def test_near_the_budget_nothing_is_decided(left: float, error: float, verdict: str) -> None:
+def test_near_the_budget_nothing_is_decided(left, error, verdict):
     assert judge_share(left, error, 0.5) == verdict
 
 
 @pytest.mark.full
-def test_advice_of_the_source_carries_its_uncertainty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_of_the_source_carries_its_uncertainty(monkeypatch):
     search = searched()
     higher, control = literature_advice(search, BUDGET)
     assert "±" in higher.reason and f"is left on {search.tokens} tokens" in control.reason
@@ -119,12 +117,12 @@ def test_advice_of_the_source_carries_its_uncertainty(monkeypatch: pytest.Monkey
         ([1.0, 2.0, 3.0, 3e19], "bf16 reaches as far as float32, so look for weights"),
     ],
 )
-def test_logits_without_shares_say_what_is_wrong_with_them(values: list[float], text: str) -> None:
+def test_logits_without_shares_say_what_is_wrong_with_them(values, text):
     with pytest.raises(UserError, match=text):
         advise(Table(values), look_up, "bf16")
 
 
 @pytest.mark.parametrize("format", ["BF16", "bfloat16"])
-def test_other_spellings_are_verified_in_real_runs_too(format: str) -> None:
+def test_other_spellings_are_verified_in_real_runs_too(format):
     advice = advise(Table([0.1, 0.2, 0.3, 0.4]), look_up, format, 0.01)
     assert advice.policy.format == "bf16" and advice.real is not None

@@ -71,7 +71,7 @@ def search(
     return advice, steps, announced
 
 
-def test_errors_that_cancel_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_cancel_are_kept_together(monkeypatch):
     advice, steps, announced = search(monkeypatch, share)
     assert min(one.alone for one in advice.choices if one.keep in CANCELLING) > 1
     assert set(advice.policy.keep) == CANCELLING
@@ -83,17 +83,13 @@ def test_errors_that_cancel_are_kept_together(monkeypatch: pytest.MonkeyPatch) -
     assert sum("without" in step for step in steps[begun:]) <= len(ERRORS) + 6
 
 
-def test_where_one_at_a_time_is_enough_nothing_is_begun_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_one_at_a_time_is_enough_nothing_is_begun_anew(monkeypatch):
     advice, steps, announced = search(monkeypatch, lambda kept: 0.2 if "one" in kept else 1.0)
     assert advice.policy.keep == ("one",) and announced == []
     assert "everything kept" not in steps
 
 
-def test_what_is_refused_alone_is_kept_beside_its_neighbours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_refused_alone_is_kept_beside_its_neighbours(monkeypatch):
     def refuse(kept: frozenset[str]) -> float:
         if kept and len(kept & {"one", "two"}) == 1:
             raise UserError("torch refuses to mix dtypes")
@@ -106,7 +102,7 @@ def test_what_is_refused_alone_is_kept_beside_its_neighbours(
     assert set(frame.keep[frame.chosen]) == CANCELLING
 
 
-def test_what_is_refused_in_any_case_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_in_any_case_is_left_out(monkeypatch):
     def refuse(kept: frozenset[str]) -> float:
         if "large" in kept:
             raise UserError("torch refuses to mix dtypes")
@@ -116,16 +112,14 @@ def test_what_is_refused_in_any_case_is_left_out(monkeypatch: pytest.MonkeyPatch
     assert set(advice.policy.keep) == CANCELLING and set(advice.refused) == {"large"}
 
 
-def test_only_what_even_everything_leaves_is_beyond_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_what_even_everything_leaves_is_beyond_the_budget(monkeypatch):
     advice, _, _ = search(monkeypatch, lambda kept: share(kept, beyond=0.4))
     assert not advice.reached and advice.policy.keep == ("large",)
     assert "one that keeps everything does not reach it either" in advice.shortfall
     assert "at least" not in str(advice)
 
 
-def test_memory_that_ran_out_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_ran_out_is_no_verdict(monkeypatch):
     def run_out(kept: frozenset[str]) -> float:
         if len(kept) == len(ERRORS):
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -136,9 +130,7 @@ def test_memory_that_ran_out_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.full
-def test_a_built_in_model_reaches_a_budget_that_one_at_a_time_did_not(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_built_in_model_reaches_a_budget_that_one_at_a_time_did_not(capfd):
     passage = sample(samples=1, context=64)
     advice = find_policy(PrecisionRequest(model="llama", passage=passage, budget=0.15))
     assert advice.reached and max(advice.left, advice.real or 0.0) <= 0.15

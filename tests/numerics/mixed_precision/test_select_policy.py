@@ -67,7 +67,7 @@ def squared(seen: Tensor, true: Tensor) -> float:
 
 
 @pytest.mark.full
-def test_the_budget_is_kept_in_emulation_and_in_a_real_run() -> None:
+def test_the_budget_is_kept_in_emulation_and_in_a_real_run():
     advice, _ = advised()
     with reference(llama()):
         true = run(llama())
@@ -86,7 +86,7 @@ def test_the_budget_is_kept_in_emulation_and_in_a_real_run() -> None:
 
 
 @pytest.mark.full
-def test_nothing_that_is_kept_can_be_let_go() -> None:
+def test_nothing_that_is_kept_can_be_let_go():
     advice, _ = advised()
     search = searched()
     for name in advice.policy.keep:
@@ -96,7 +96,7 @@ def test_nothing_that_is_kept_can_be_let_go() -> None:
 
 
 @pytest.mark.full
-def test_every_candidate_was_tried_and_every_run_was_told() -> None:
+def test_every_candidate_was_tried_and_every_run_was_told():
     advice, steps = advised()
     assert {one.keep for one in advice.choices} | set(advice.refused) == set(candidates(llama()))
     assert [one.alone for one in advice.choices] == sorted(one.alone for one in advice.choices)
@@ -107,7 +107,7 @@ def test_every_candidate_was_tried_and_every_run_was_told() -> None:
 
 
 @refuses_mixed
-def test_what_cannot_be_kept_apart_is_refused_with_the_reason() -> None:
+def test_what_cannot_be_kept_apart_is_refused_with_the_reason():
     search = PolicyRuns(built("xglm"), run, "bf16", silent)
     assert search.alone("model.embed_tokens") is not None and not search.refused
     assert search.alone("model.layers.*.self_attn.v_proj") is None
@@ -117,13 +117,13 @@ def test_what_cannot_be_kept_apart_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0, inf, float("nan")])
-def test_a_budget_is_a_share(budget: float) -> None:
+def test_a_budget_is_a_share(budget):
     with pytest.raises(UserError, match="is no share of the squared error; type a number between"):
         advise(llama(), run, "bf16", budget)
 
 
 @pytest.mark.parametrize("format", ["fp32", "fp64", "tf32"])
-def test_float32_has_nothing_to_keep(format: str) -> None:
+def test_float32_has_nothing_to_keep(format):
     with pytest.raises(UserError, match="is in float32 already: there is nothing to keep"):
         advise(llama(), run, format)
 
@@ -144,17 +144,17 @@ def look_up(model: nn.Module) -> Tensor:
     return model(torch.arange(4)[None])
 
 
-def test_without_an_error_there_is_nothing_to_keep() -> None:
+def test_without_an_error_there_is_nothing_to_keep():
     with pytest.raises(UserError, match="the logits have no rounding error in"):
         advise(Table([1.0, 2.0, 3.0, 4.0]), look_up)
 
 
-def test_an_error_that_is_not_finite_has_no_shares() -> None:
+def test_an_error_that_is_not_finite_has_no_shares():
     with pytest.raises(UserError, match="the logits are not finite, so no share of their error"):
         advise(Table([1.0, 2.0, 3.0, 400.0]), look_up, "fp16")
 
 
-def test_a_model_of_no_family_can_be_advised() -> None:
+def test_a_model_of_no_family_can_be_advised():
     advice = advise(Table([0.1, 0.2, 0.3, 0.4]), look_up, "fp8_e4m3", 0.01)
     assert advice.policy.keep == ("table",) and advice.left == pytest.approx(0, abs=1e-9)
     assert advice.real is None and "real run" not in str(advice)
@@ -170,13 +170,13 @@ class Picky(Table):
         return super().forward(ids)
 
 
-def test_a_model_that_torch_does_not_run_is_judged_by_emulation() -> None:
+def test_a_model_that_torch_does_not_run_is_judged_by_emulation():
     advice = advise(Picky([0.1, 0.2, 0.3, 0.4]), look_up, "bf16", 0.01)
     assert advice.real is None and advice.reached and advice.policy.keep == ("table",)
     assert "not implemented for" in advice.refused["torch's own bf16"]
 
 
-def test_kept_modules_of_stored_formats_are_not_quantised() -> None:
+def test_kept_modules_of_stored_formats_are_not_quantised():
     everything = Policy(format="int8", keep=("*", "residual"))
     with reference(llama()):
         true = run(llama())
@@ -185,7 +185,7 @@ def test_kept_modules_of_stored_formats_are_not_quantised() -> None:
     assert left < (100 * 2.0**-24) ** 2
 
 
-def test_cost_is_what_is_counted_by_hand() -> None:
+def test_cost_is_what_is_counted_by_hand():
     config, tokens = llama().config, 2 * TOKENS
     head = 2 * tokens * config.hidden_size * config.vocab_size
     found = PolicyCost(llama(), run, "bf16").of(("lm_head",))
@@ -200,7 +200,7 @@ def test_cost_is_what_is_counted_by_hand() -> None:
     assert everything.work == pytest.approx(1, abs=0.01) and everything.growth == 1
 
 
-def test_experts_count_for_the_tokens_that_they_are_given() -> None:
+def test_experts_count_for_the_tokens_that_they_are_given():
     model = built("mixtral")
     config = model.config
     found = PolicyCost(model, run, "int8").of(("model.layers.*.mlp.experts",))
@@ -214,7 +214,7 @@ def test_experts_count_for_the_tokens_that_they_are_given() -> None:
 @pytest.mark.parametrize(
     ("name", "width"), [("bf16", 16), ("fp6_e2m3", 6), ("tf32", 19), ("nvfp4", 4.5), ("t11", None)]
 )
-def test_bits_are_those_of_the_format(name: str, width: float | None) -> None:
+def test_bits_are_those_of_the_format(name, width):
     assert bits(find(name)) == width
 
 
@@ -231,7 +231,7 @@ def overheard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
     return found
 
 
-def test_exact_scores_are_those_of_exact_queries_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_scores_are_those_of_exact_queries_and_keys(monkeypatch):
     search = searched()
     found = overheard(monkeypatch)
     exact_scores(search)
@@ -245,7 +245,7 @@ def test_exact_scores_are_those_of_exact_queries_and_keys(monkeypatch: pytest.Mo
 
 
 @pytest.mark.full
-def test_where_attention_gives_nothing_exact_scores_change_nothing() -> None:
+def test_where_attention_gives_nothing_exact_scores_change_nothing():
     model = built("llama")
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data.zero_()
@@ -267,7 +267,7 @@ class Attending(nn.Module):
         return nn.functional.scaled_dot_product_attention(query, key, value)
 
 
-def test_lowered_scores_are_rounded_step_by_step() -> None:
+def test_lowered_scores_are_rounded_step_by_step():
     drawn = torch.Generator().manual_seed(0)
     given = [torch.randn(2, 7, 16, generator=drawn).bfloat16().float() for _ in range(3)]
     with RoundedScores(model := Attending(), make_arithmetic("bf16")).running():
@@ -293,13 +293,7 @@ def test_lowered_scores_are_rounded_step_by_step() -> None:
         (0.2, None, 0.8, (HOLDS, FAILS)),
     ],
 )
-def test_verdicts_follow_the_numbers(
-    left: float,
-    real: float | None,
-    exact: float,
-    verdicts: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_verdicts_follow_the_numbers(left, real, exact, verdicts, monkeypatch):
     search = searched()
     monkeypatch.setattr(search, "share", lambda keep: left)
     monkeypatch.setattr(search, "real_share", lambda keep: real)
@@ -310,7 +304,7 @@ def test_verdicts_follow_the_numbers(
     assert tuple(one.verdict for one in literature_advice(search, BUDGET)) == verdicts
 
 
-def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch):
     search = searched()
 
     def refuse(keep: object) -> float:
@@ -322,7 +316,7 @@ def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.Monkey
     assert search.refused == {}
 
 
-def test_what_autocast_leaves_stands_beside_the_policy() -> None:
+def test_what_autocast_leaves_stands_beside_the_policy():
     """The share of a real run under autocast."""
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         real = searched().remaining_share(run(llama()))
@@ -331,5 +325,5 @@ def test_what_autocast_leaves_stands_beside_the_policy() -> None:
 
 
 @pytest.mark.parametrize(("family", "heard"), [("llama", 2), ("bloom", 0), ("qwen3_next", 1)])
-def test_attention_is_kept_where_it_is_asked_for(family: str, heard: int) -> None:
+def test_attention_is_kept_where_it_is_asked_for(family, heard):
     assert len(attentions(built(family))) == heard

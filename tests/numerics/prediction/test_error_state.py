@@ -27,7 +27,7 @@ def values(count: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_spacing_is_the_distance_to_the_next_number(name: str) -> None:
+def test_spacing_is_the_distance_to_the_next_number(name):
     format = find(name)
     x = round_to(torch.cat([values(400), values(400) * 2.0**-14]), format)
     x = x[(x.abs() < format.largest) & (x != 0)].abs()
@@ -38,7 +38,7 @@ def test_spacing_is_the_distance_to_the_next_number(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("mode", ["nearest", "away", "zero", "up", "down"])
-def test_an_exact_value_errs_by_what_rounding_does_to_it(name: str, mode: str) -> None:
+def test_an_exact_value_errs_by_what_rounding_does_to_it(name, mode):
     x, format = values(500), find(name)
     found = VARIANCE.round(x, None, format, mode)
     assert found is not None
@@ -47,7 +47,7 @@ def test_an_exact_value_errs_by_what_rounding_does_to_it(name: str, mode: str) -
 
 @pytest.mark.parametrize("part", [0.03, 0.3, 1.0, 10.0])
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
-def test_variance_is_the_mean_square_of_what_happens(mode: str, part: float) -> None:
+def test_variance_is_the_mean_square_of_what_happens(mode, part):
     """A value known up to a normal error of so many gaps, rounded; n = 200 000."""
     format = find("t6")
     x = values(200_000)
@@ -70,9 +70,7 @@ def test_variance_is_the_mean_square_of_what_happens(mode: str, part: float) -> 
     scale=st.integers(-30, 30),
     width=st.integers(-20, 8),
 )
-def test_bound_holds_for_all_values_within(
-    name: str, mode: str, seed: int, scale: int, width: int
-) -> None:
+def test_bound_holds_for_all_values_within(name, mode, seed, scale, width):
     """Ends of the interval, its middle and between; subnormal and overflowing values among them."""
     x = values(50, seed) * 2.0**scale
     s = x.abs() * 2.0**width
@@ -90,7 +88,7 @@ def test_bound_holds_for_all_values_within(
 
 
 @pytest.mark.parametrize("kind", [BOUND, VARIANCE])
-def test_masks_and_saturation(kind: BoundAlgebra | VarianceAlgebra) -> None:
+def test_masks_and_saturation(kind):
     x = torch.tensor([-3e38, -torch.inf, 1000.0, 1000.0], dtype=torch.float64)
     s = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     found = kind.round(x, s, find("fp8_e4m3"), "nearest")
@@ -105,7 +103,7 @@ def test_masks_and_saturation(kind: BoundAlgebra | VarianceAlgebra) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int4:group8", "int4:asymmetric", "mxfp4", "nvfp4"])
-def test_stored_formats_are_bounded(name: str) -> None:
+def test_stored_formats_are_bounded(name):
     format = find(name)
     for seed in range(5):
         x = values(256, seed).view(4, 64)

@@ -23,7 +23,7 @@ def size(error: Tensor, value: Tensor) -> float:
     "format", ["bf16", *(pytest.param(one, marks=pytest.mark.full) for one in ("fp8_e5m2", "fp32"))]
 )
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
-def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: str) -> None:
+def test_it_is_within_thirty_percent_of_what_is_observed(family, format):
     model = built(family)
     ids = torch.randint(3, 64, (2, 32), generator=torch.Generator().manual_seed(1))
     layers = tuple(next(one for one in model.modules() if isinstance(one, nn.ModuleList)))
@@ -35,7 +35,7 @@ def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: st
 
 
 @pytest.mark.full
-def test_it_is_a_kind_of_prediction_and_repeats() -> None:
+def test_it_is_a_kind_of_prediction_and_repeats():
     model = built("llama")
     ids = torch.arange(3, 15)[None]
     first = spreads(model, lambda: model(ids), make_arithmetic("bf16"), [], "sampled")
@@ -47,7 +47,7 @@ def test_it_is_a_kind_of_prediction_and_repeats() -> None:
 
 
 @pytest.mark.parametrize("format", ["bf16", "t11"])
-def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: str) -> None:
+def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format):
     run = MonteCarlo(nn.Linear(2, 2), make_arithmetic(format))
     kind = find(format)
     torch.manual_seed(0)
@@ -60,7 +60,7 @@ def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: s
     assert abs(float(part.mean())) < 5 * (1 / 12 / len(values)) ** 0.5
 
 
-def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
+def test_what_the_format_holds_is_not_moved_nor_what_it_cannot():
     run = MonteCarlo(nn.Linear(2, 2), make_arithmetic("fp8_e4m3"))
     values = torch.tensor([0.0, 1.0, -0.375, 448.0, 1000.0, torch.inf, -3e38]).double()
     held = torch.tensor([0.0, 1.0, -0.375, 448.0, 448.0, 448.0, -3e38]).double()
@@ -69,7 +69,7 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
     assert moved[6] == values[6]
 
 
-def test_weights_are_rounded_and_not_drawn() -> None:
+def test_weights_are_rounded_and_not_drawn():
     layer = nn.Linear(3, 3)
     for run in (
         MonteCarlo(layer, make_arithmetic("bf16")),

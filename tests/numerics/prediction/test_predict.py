@@ -83,7 +83,7 @@ def relative(error: Tensor, value: Tensor) -> float:
         ("qwen3", "sdpa"),
     ],
 )
-def test_prediction_is_within_30_percent_on_random_weights(family: str, attention: str) -> None:
+def test_prediction_is_within_30_percent_on_random_weights(family, attention):
     model = built(family, attention=attention)
     ids = tokens()
     call = partial(model, ids)
@@ -106,7 +106,7 @@ def test_prediction_is_within_30_percent_on_random_weights(family: str, attentio
         ("mxfp8_e4m3", {}),
     ],
 )
-def test_prediction_and_bound_with_options(format: str, options: dict[str, Any]) -> None:
+def test_prediction_and_bound_with_options(format, options):
     # Narrow: sums of products that are rounded one by one take a step per feature.
     width = 16 if options.get("accumulate") == 1 else 32
     narrow = {"hidden_size": width, "intermediate_size": 2 * width}
@@ -121,7 +121,7 @@ def test_prediction_and_bound_with_options(format: str, options: dict[str, Any])
     assert ((seen - value).abs() <= bound).all()
 
 
-def test_only_what_is_chosen_is_predicted() -> None:
+def test_only_what_is_chosen_is_predicted():
     model = built("gpt2")
     ids = tokens()
     call = partial(model, ids)
@@ -147,9 +147,7 @@ def test_only_what_is_chosen_is_predicted() -> None:
     rounding=st.sampled_from(["nearest", "stochastic", "up"]),
     scale=st.sampled_from([1e-3, 0.1, 1.0, 3.0, 20.0]),
 )
-def test_bound_is_never_exceeded(
-    seed: int, family: str, attention: str, format: str, mode: Any, rounding: str, scale: float
-) -> None:
+def test_bound_is_never_exceeded(seed, family, attention, format, mode, rounding, scale):
     """Random models whose matrices are scaled from harmless to saturating."""
     model = built(family, seed, attention, initializer_range=0.05)
     with torch.no_grad():
@@ -180,9 +178,7 @@ class Power(nn.Module):
 
 @pytest.mark.parametrize("exponent", [2, 3, -2, 2.3, -0.7])
 @pytest.mark.parametrize("format", ["bf16", "fp16", "t8", "fp32"])
-def test_powers_are_predicted_with_what_their_kernels_round_inside(
-    format: str, exponent: float
-) -> None:
+def test_powers_are_predicted_with_what_their_kernels_round_inside(format, exponent):
     """The cube's square and 1/x^2's are rounded, and an exponent has the digits of the format."""
     model = Power(exponent)
     x = 2.0 ** torch.empty(4096).uniform_(-2, 2, generator=torch.Generator().manual_seed(0))
@@ -198,7 +194,7 @@ def test_powers_are_predicted_with_what_their_kernels_round_inside(
 
 
 @pytest.mark.full
-def test_bound_speaks_at_float32() -> None:
+def test_bound_speaks_at_float32():
     """After one block it is a small number still, and above what is predicted."""
     model = built("llama")
     ids = tokens()
@@ -212,9 +208,7 @@ def test_bound_speaks_at_float32() -> None:
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(("family", "front"), [("gpt2", "drop"), ("llama", "embed_tokens")])
 @pytest.mark.parametrize("format", ["fp32", "t40"])
-def test_bound_is_below_1_behind_a_block(
-    family: str, front: str, attention: str, format: str
-) -> None:
+def test_bound_is_below_1_behind_a_block(family, front, attention, format):
     """Masks at the end of the range and the sum of the weights let nothing grow."""
     model = built(family, attention=attention)
     inner: Any = model.get_submodule(model.base_model_prefix)
@@ -226,7 +220,7 @@ def test_bound_is_below_1_behind_a_block(
         assert relative(bound, value) < 1
 
 
-def test_scores_that_are_unknown_leave_fused_attention_among_its_values() -> None:
+def test_scores_that_are_unknown_leave_fused_attention_among_its_values():
     """The bound of the weights' quotient alone is infinite: every score is off by dozens."""
     model = Sharp()
     x = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -250,7 +244,7 @@ class Sharp(nn.Module):
         return nn.functional.scaled_dot_product_attention(asked, asked, x, is_causal=True)
 
 
-def test_float64_is_what_it_is() -> None:
+def test_float64_is_what_it_is():
     """Nothing is rounded there, and a mask at the end of its range harms no bound."""
     model = built("llama")
     ids = tokens()
@@ -277,7 +271,7 @@ class Attending(nn.Module):
         return (weights @ value[None]) - self.shift[1]
 
 
-def test_what_scores_share_and_weights_exchange_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_scores_share_and_weights_exchange_is_known(monkeypatch):
     model = Attending()
     x = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
     call = partial(model, x)
@@ -311,7 +305,7 @@ class Returned(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
-def test_what_is_written_in_place_carries_its_spread(kind: Any) -> None:
+def test_what_is_written_in_place_carries_its_spread(kind):
     x = torch.randn(4, generator=torch.Generator().manual_seed(0))
     readings = []
     for model in (Written(), Returned()):
@@ -328,7 +322,7 @@ class Choosing(nn.Module):
 
 
 @pytest.mark.parametrize(("value", "decided"), [(1.0, False), (2.0, True)])
-def test_a_choice_within_the_error_has_no_bound(value: float, decided: bool) -> None:
+def test_a_choice_within_the_error_has_no_bound(value, decided):
     model = Choosing()
     x = torch.full((3,), value)
     _, (bound,) = spreads(model, lambda: model(x), make_arithmetic("bf16"), [], "bound")
@@ -353,7 +347,7 @@ class Remembering(nn.Module):
         return self.memory[0].copy_(x.exp()) * 2.0
 
 
-def test_errors_are_not_lost_in_older_tensors() -> None:
+def test_errors_are_not_lost_in_older_tensors():
     model = Remembering()
     x = torch.ones(3)
     with pytest.raises(UserError, match="into a tensor made before the run"):
@@ -368,7 +362,7 @@ class Gated(nn.Linear):
 
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
-def test_masks_of_bools_and_what_is_left_for_a_backward_pass_have_no_error(kind: Any) -> None:
+def test_masks_of_bools_and_what_is_left_for_a_backward_pass_have_no_error(kind):
     torch.manual_seed(0)
     model, x = Gated(16, 16), torch.randn(64, 16)
     kept = (torch.arange(64) % 2 == 0)[:, None]
@@ -382,7 +376,7 @@ def test_masks_of_bools_and_what_is_left_for_a_backward_pass_have_no_error(kind:
     assert 0.7 < size < 1.4 or kind == "bound"
 
 
-def test_mistakes_are_named() -> None:
+def test_mistakes_are_named():
     strange = Strange()
     x = torch.ones(3)
     with pytest.raises(UserError) as caught:

@@ -150,7 +150,7 @@ def ruled(kind: Any, func: Any, args: list[Any], spreads: list[Tensor], kwargs: 
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_variance_goes_through_the_squared_jacobian(case: Any) -> None:
+def test_variance_goes_through_the_squared_jacobian(case):
     func, args, kwargs, _ = case
     inputs = floats(args)
     spreads = [SMALL**2 * size(*x.shape, seed=9) for x in inputs]
@@ -174,7 +174,7 @@ def test_variance_goes_through_the_squared_jacobian(case: Any) -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 0.3])
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_bound_holds_at_the_corners(case: Any, scale: float) -> None:
+def test_bound_holds_at_the_corners(case, scale):
     func, args, kwargs, loose = case
     inputs = floats(args)
     spreads = [scale * size(*x.shape, seed=9) for x in inputs]
@@ -198,7 +198,7 @@ def test_bound_holds_at_the_corners(case: Any, scale: float) -> None:
         assert (bound <= 6 * loose * worst + 1e-12).all()
 
 
-def test_one_tensor_twice_is_a_square() -> None:
+def test_one_tensor_twice_is_a_square():
     """x * x errs by 2 x e, which is twice the variance of a product of strangers."""
     spread = 1e-8 * size(3, 4)
     for func, factor in ((aten.mul.Tensor, 4 * X.square()), (aten.add.Tensor, torch.tensor(4.0))):
@@ -209,12 +209,12 @@ def test_one_tensor_twice_is_a_square() -> None:
 
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
-def test_exact_arguments_have_exact_moves(kind: Any) -> None:
+def test_exact_arguments_have_exact_moves(kind):
     call = OpCall("cat", aten.cat.default, [[X, Z]], [[None, None]], {}, [torch.cat([X, Z])])
     assert rule(aten.cat.default)(call, algebra(kind, LONG)) == [None]
 
 
-def test_functions_on_the_wrong_side_of_a_pole_have_no_bound() -> None:
+def test_functions_on_the_wrong_side_of_a_pole_have_no_bound():
     for func in (aten.reciprocal.default, aten.rsqrt.default, aten.log.default):
         found = ruled("bound", func, [torch.full((2,), 0.1, dtype=LONG)], [size(2)], {})
         assert found is not None
@@ -222,7 +222,7 @@ def test_functions_on_the_wrong_side_of_a_pole_have_no_bound() -> None:
 
 
 @pytest.mark.parametrize("value", [-3.4e38, -torch.inf])
-def test_masks_stay_masks_in_softmax(value: float) -> None:
+def test_masks_stay_masks_in_softmax(value):
     scores = torch.tensor([1.0, 2.0, value], dtype=LONG)
     spread = torch.tensor([0.5, 0.1, 1e30], dtype=LONG)
     bound = ruled("bound", aten._softmax.default, [scores, 0, False], [spread], {})
@@ -232,7 +232,7 @@ def test_masks_stay_masks_in_softmax(value: float) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
-def test_choices_are_decided_by_what_is_far_apart(name: str) -> None:
+def test_choices_are_decided_by_what_is_far_apart(name):
     two = name in ("eq", "ne", "lt", "le", "gt", "ge")
     values = torch.tensor([1.0, 3.0, 7.0], dtype=LONG)
     args = (values, values + 2.0) if two else (values, 1)
@@ -241,14 +241,14 @@ def test_choices_are_decided_by_what_is_far_apart(name: str) -> None:
     assert CHOICES[name](args, (None, None if two else 1))
 
 
-def test_an_operation_without_a_rule_is_named() -> None:
+def test_an_operation_without_a_rule_is_named():
     with pytest.raises(UserError) as caught:
         rule(aten.fmod.Tensor)
     assert "errors cannot be followed through aten.fmod.Tensor" in str(caught.value)
     assert "no rule is known for its derivative; observe the error instead" in str(caught.value)
 
 
-def test_every_rule_is_that_of_an_operation() -> None:
+def test_every_rule_is_that_of_an_operation():
     def known(name: str) -> bool:
         return hasattr(aten, name) or hasattr(aten, name + "_")
 

@@ -29,14 +29,14 @@ def draw(noise: float) -> ExpertChoices:
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.01, 0.03])
-def test_margins_foretell_how_many_choose_otherwise(noise: float) -> None:
+def test_margins_foretell_how_many_choose_otherwise(noise):
     found = draw(noise)
     assert found.total == TOKENS
     # Other pairs than the nearest add to it, the more the larger the noise.
     assert found.expected == pytest.approx(found.changed, rel=0.35)
 
 
-def test_errors_that_grow_with_the_value_are_those_beside_the_margin() -> None:
+def test_errors_that_grow_with_the_value_are_those_beside_the_margin():
     torch.manual_seed(0)
     first = torch.randn(TOKENS, 64).mul(2).softmax(-1)
     second = first * (1 + 0.02 * torch.randn(TOKENS, 64))
@@ -46,24 +46,24 @@ def test_errors_that_grow_with_the_value_are_those_beside_the_margin() -> None:
     assert found.expected == pytest.approx(found.changed, rel=0.45)
 
 
-def test_without_a_difference_nothing_changes() -> None:
+def test_without_a_difference_nothing_changes():
     found = draw(0.0)
     assert found.changed == 0 and found.expected == 0
 
 
-def test_the_same_experts_in_another_order_are_the_same() -> None:
+def test_the_same_experts_in_another_order_are_the_same():
     values = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[2.0, 3.0, 1.0]])
     found = count(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
     assert found.changed == 0
 
 
-def test_who_takes_all_chooses_nothing() -> None:
+def test_who_takes_all_chooses_nothing():
     values = torch.tensor([[3.0, 2.0]]), torch.tensor([[2.0, 3.0]])
     found = count(values, (torch.tensor([[0, 1]]), torch.tensor([[1, 0]])))
     assert found.expected == 0
 
 
-def test_what_is_masked_out_is_no_error() -> None:
+def test_what_is_masked_out_is_no_error():
     gone = float("-inf")
     values = torch.tensor([[1.0, 0.5, gone]]), torch.tensor([[1.0, 0.5, gone]])
     found = count(values, (torch.tensor([[0]]), torch.tensor([[0]])))
@@ -74,7 +74,7 @@ def layer(*changed: bool, likely: float = 0.5) -> ChangedChoices:
     return ChangedChoices(torch.tensor(changed), torch.full((len(changed),), likely).double())
 
 
-def test_a_token_is_counted_once_however_many_of_its_layers_change() -> None:
+def test_a_token_is_counted_once_however_many_of_its_layers_change():
     whole = ExpertChoices()
     first = whole.add([layer(True, False, False, True), layer(True, True, False, True)], 4)
     # After the last token nothing is predicted.
@@ -87,14 +87,14 @@ def test_a_token_is_counted_once_however_many_of_its_layers_change() -> None:
     assert (whole.tokens, whole.tokens_changed) == (4, 2)
 
 
-def test_rows_of_several_choices_a_token_are_found_by_their_axis() -> None:
+def test_rows_of_several_choices_a_token_are_found_by_their_axis():
     changed = torch.tensor([[[True, False], [False, False], [False, True]]])
     whole = ExpertChoices()
     assert whole.add([ChangedChoices(changed, changed.double())], 3).tolist() == [True, False]
     assert whole.total == 6
 
 
-def test_where_experts_choose_tokens_no_share_of_tokens_is_told() -> None:
+def test_where_experts_choose_tokens_no_share_of_tokens_is_told():
     whole = ExpertChoices()
     assert whole.add([layer(True, False)], 5).tolist() == [False] * 4
     assert [one.name for one in whole.values] == [
@@ -103,7 +103,7 @@ def test_where_experts_choose_tokens_no_share_of_tokens_is_told() -> None:
     ]
 
 
-def test_a_model_without_experts_tells_nothing_of_them() -> None:
+def test_a_model_without_experts_tells_nothing_of_them():
     whole = ExpertChoices()
     whole.add([], 5)
     assert whole.values == []

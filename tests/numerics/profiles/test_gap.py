@@ -39,7 +39,7 @@ def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> RunG
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gpt2", "qwen3"])
 @pytest.mark.parametrize("b", ["torch-compile", "autocast-bf16", "torch-sdpa", "float32"])
-def test_shares_add_up(family: str, b: str) -> None:
+def test_shares_add_up(family, b):
     found = gap(family, "torch-eager", b)
     assert 0.9 < found.closure < 1.1 and 0.9 < found.layer_closure < 1.1
     assert 0.9 < found.component_closure < 1.1
@@ -52,7 +52,7 @@ def test_shares_add_up(family: str, b: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
-def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> None:
+def test_a_question_about_a_trained_model_takes_no_more_passes(name):
     model = load_model(name).model
     for b in ("torch-compile", "autocast-bf16"):
         found = find_gap(model, [IDS], EAGER, load_profile(b), call=call)
@@ -61,7 +61,7 @@ def test_a_question_about_a_trained_model_takes_no_more_passes(name: str) -> Non
 
 
 @pytest.mark.full
-def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
+def test_many_layers_are_told_apart_in_groups_when_passes_run_out():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     config = MixtralConfig(
@@ -76,7 +76,7 @@ def test_many_layers_are_told_apart_in_groups_when_passes_run_out() -> None:
 
 
 @pytest.mark.full
-def test_what_is_left_has_the_experts_that_are_found_then() -> None:
+def test_what_is_left_has_the_experts_that_are_found_then():
     torch.manual_seed(0)
     model = build("mixtral")
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_what_is_left_has_the_experts_that_are_found_then() -> None:
 
 
 @pytest.mark.full
-def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left() -> None:
+def test_where_shares_do_not_add_up_pairs_take_what_passes_are_left():
     coarse = NumericsProfile(name="coarse", format="t3")
     found = find_gap(load_model("llama").model, [IDS], EAGER, coarse, call=call)
     assert abs(found.closure - 1) > CLOSED
@@ -116,7 +116,7 @@ PLACED = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PLACED)
-def test_a_component_has_the_share_of_its_operations(name: str) -> None:
+def test_a_component_has_the_share_of_its_operations(name):
     format = {"scores": "fp8_e5m2", "embedding_weights": "fp8_e5m2"}.get(name, "fp32")
     changed = NumericsProfile(name="changed", operations={name: format})
     found = gap("llama", "torch-eager", changed)
@@ -133,7 +133,7 @@ def test_a_component_has_the_share_of_its_operations(name: str) -> None:
 
 
 @pytest.mark.full
-def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
+def test_what_is_projected_belongs_to_where_it_is_projected():
     changed = NumericsProfile(name="changed", operations={"weights": "fp8_e4m3"})
     found = gap("mixtral", "torch-eager", changed)
     apart = {one.name for one in found.components if one.differs}
@@ -148,7 +148,7 @@ def test_what_is_projected_belongs_to_where_it_is_projected() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["mixtral", "gpt2", "llama"])
 @pytest.mark.parametrize("what", ["weights", "factors"])
-def test_a_head_and_a_router_may_be_kept_as_they_are(family: str, what: str) -> None:
+def test_a_head_and_a_router_may_be_kept_as_they_are(family, what):
     """As engines do that quantize the other products; the head of GPT-2 is its embedding."""
     components = {"head": "LM head", "router": "router"}
     for part in components if family == "mixtral" else ("head",):
@@ -160,7 +160,7 @@ def test_a_head_and_a_router_may_be_kept_as_they_are(family: str, what: str) -> 
 
 
 @pytest.mark.full
-def test_what_bounds_logits_belongs_to_the_head() -> None:
+def test_what_bounds_logits_belongs_to_the_head():
     changed = NumericsProfile(name="changed", operations={"head": "fp8_e4m3"})
     found = gap("gemma2", "torch-eager", changed)
     assert [one.name for one in found.causes] == ["head"]
@@ -195,13 +195,13 @@ SUMS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_difference_is_named_first(name: str) -> None:
+def test_a_planted_difference_is_named_first(name):
     check_first(gap("llama", "torch-eager", changed({name: PLANTED[name]})), name)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("family", "name", "said"), SUMS)
-def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: str) -> None:
+def test_a_planted_order_of_sums_is_named_first(family, name, said):
     found = gap(family, "torch-eager", changed({}, {name: said}))
     check_first(found, name)
     assert 0.9 < found.closure < 1.1 and found.to_dict()["b"]["sums"] == {name: said}
@@ -210,7 +210,7 @@ def test_a_planted_order_of_sums_is_named_first(family: str, name: str, said: st
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["projection", "head", "context"])
-def test_coarse_sums_are_named_before_what_else_differs(name: str) -> None:
+def test_coarse_sums_are_named_before_what_else_differs(name):
     found = gap("llama", "torch-eager", changed({"gate": "fp32"}, {name: "t3 split-k 4"}))
     assert [one.name for one in found.causes] == [name, "gate"]
     assert found.operations[0].name == name, "before roundings that came out otherwise, too"
@@ -228,7 +228,7 @@ def check_first(found: RunGap, name: str) -> None:
 
 
 @pytest.mark.full
-def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> None:
+def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first():
     several = {"cache": "fp8_e5m2", "norm_cast": "fp32", "gate": "fp32"}
     found = gap("llama", "torch-eager", changed(several))
     assert found.first is not None and found.first.operations == ("cache",)
@@ -238,20 +238,20 @@ def test_of_a_coarse_and_a_fine_difference_the_coarse_one_is_named_first() -> No
     assert f"this makes {found.causes[0].share:.0%} of the squared difference" in advise(found)
 
 
-def test_the_same_profile_twice_is_no_difference() -> None:
+def test_the_same_profile_twice_is_no_difference():
     found = gap("llama", "torch-eager", "torch-eager")
     assert found.difference.largest == 0 and found.operations == () and found.first is None
     assert "the same to the bit" in str(found)
 
 
-def test_profiles_that_say_the_same_are_not_said_to_run_alike() -> None:
+def test_profiles_that_say_the_same_are_not_said_to_run_alike():
     found = gap("llama", "torch-sdpa", "hf-generate")
     assert found.difference.largest == 0 and "to the bit" not in str(found)
     assert "both profiles say the same; real runs of the two may differ all the same" in str(found)
 
 
 @pytest.mark.full
-def test_of_one_change_roundings_that_both_do_are_told_too() -> None:
+def test_of_one_change_roundings_that_both_do_are_told_too():
     single = NumericsProfile(name="single", operations={"norm_cast": "fp32"})
     found = gap("llama", "torch-eager", single)
     assert found.echo > 0.5
@@ -260,7 +260,7 @@ def test_of_one_change_roundings_that_both_do_are_told_too() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3"])
-def test_only_a_choice_of_experts_is_counted(family: str) -> None:
+def test_only_a_choice_of_experts_is_counted(family):
     """Attention with sinks takes a maximum, and groups of experts are chosen before experts are."""
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     own: dict[str, Any] = {"num_local_experts": 4, "head_dim": 16}
@@ -288,7 +288,7 @@ def test_only_a_choice_of_experts_is_counted(family: str) -> None:
 
 
 @pytest.mark.full
-def test_experts_that_change_are_a_part_of_their_own() -> None:
+def test_experts_that_change_are_a_part_of_their_own():
     coarse = NumericsProfile(name="coarse", operations={"router": "t2"})
     found = gap("mixtral", "torch-eager", coarse)
     assert 0 < found.choices.changed < found.choices.total
@@ -298,7 +298,7 @@ def test_experts_that_change_are_a_part_of_their_own() -> None:
 
 
 @pytest.mark.full
-def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> None:
+def test_tokens_whose_experts_change_have_their_share_of_the_difference():
     coarse = NumericsProfile(name="coarse", operations={"router": "t3"})
     scores = TokenScores(model := build("mixtral"), [IDS, IDS[:9]], call)
     pair = [Lane(profile=EAGER), Lane(profile=coarse)]
@@ -319,7 +319,7 @@ def test_tokens_whose_experts_change_have_their_share_of_the_difference() -> Non
 
 
 @pytest.mark.full
-def test_every_number_of_the_text_has_its_name_and_unit() -> None:
+def test_every_number_of_the_text_has_its_name_and_unit():
     found = gap("llama", "torch-eager", "autocast-bf16")
     lines = str(found).splitlines()
     for value in found.difference.values:
@@ -333,7 +333,7 @@ def test_every_number_of_the_text_has_its_name_and_unit() -> None:
 
 
 @pytest.mark.full
-def test_a_layer_takes_its_share() -> None:
+def test_a_layer_takes_its_share():
     model = build("llama")
     found = gap("llama", "torch-eager", "autocast-bf16")
     names = [one.name for one in found.layers]
@@ -342,7 +342,7 @@ def test_a_layer_takes_its_share() -> None:
 
 
 @pytest.mark.full
-def test_json_has_the_closure_at_the_top() -> None:
+def test_json_has_the_closure_at_the_top():
     found = gap("llama", "torch-eager", "torch-eager").to_dict()
     assert json.loads(json.dumps(found, allow_nan=False))["closure"] is None
     found = gap("llama", "torch-eager", "torch-sdpa").to_dict()
@@ -352,7 +352,7 @@ def test_json_has_the_closure_at_the_top() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_model_without_finite_numbers_is_one_line(value: float) -> None:
+def test_a_model_without_finite_numbers_is_one_line(value):
     model = build("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight.fill_(value)
@@ -362,7 +362,7 @@ def test_a_model_without_finite_numbers_is_one_line(value: float) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", [one for one in FAMILIES if one not in UNBUILT])
-def test_every_family_closes_or_tells_why_not(family: str) -> None:
+def test_every_family_closes_or_tells_why_not(family):
     try:
         found = gap(family, "torch-eager", "torch-compile")
     except UserError as error:

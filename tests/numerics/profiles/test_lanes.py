@@ -40,7 +40,7 @@ def run_lanes(model: nn.Module, *lanes: Lane) -> list[Tensor]:
 # GPT-2's activation has a cube, which is two roundings here, as in torch, and one in an emulation.
 @pytest.mark.full
 @pytest.mark.parametrize("family", [one for one in FAMILIES if one != "gpt2"])
-def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family: str) -> None:
+def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family):
     model = build(family, "eager")
     values = run_lanes(model, Lane(profile=EAGER), Lane(profile=SDPA))
     with emulate(model, "bf16"):
@@ -52,13 +52,13 @@ def test_a_profile_of_nothing_but_a_format_is_the_model_as_it_is_loaded(family: 
 # Gemma's kernel has no bound on scores, which its eager code has.
 @pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES[:4])
-def test_fused_attention_taken_apart_is_eager_attention(family: str) -> None:
+def test_fused_attention_taken_apart_is_eager_attention(family):
     eager = run_lanes(build(family, "eager"), *[Lane(profile=EAGER)] * 2)
     fused = run_lanes(build(family, "sdpa"), *[Lane(profile=EAGER)] * 2)
     torch.testing.assert_close(fused[0], eager[0], rtol=0, atol=0)
 
 
-def test_float32_is_the_model_itself() -> None:
+def test_float32_is_the_model_itself():
     model = build("llama")
     values = run_lanes(model, *[Lane(profile=load_profile("float32"))] * 2)
     with torch.no_grad():
@@ -71,9 +71,7 @@ def test_float32_is_the_model_itself() -> None:
 @pytest.mark.parametrize(
     "b", ["torch-sdpa", "torch-compile", "autocast-bf16", "float32", SUMMED_APART]
 )
-def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(
-    family: str, b: str | NumericsProfile
-) -> None:
+def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(family, b):
     model = build(family)
     lanes = [Lane(profile=EAGER), Lane(profile=load_profile(b))]
     lanes += [Lane(takes=lambda result: True), Lane(takes=lambda result: False)]
@@ -82,7 +80,7 @@ def test_a_run_with_all_errors_of_b_is_b_and_with_none_is_a(
     torch.testing.assert_close(everything, b, rtol=1e-4, atol=1e-4)
 
 
-def test_runs_that_sum_alike_sum_what_is_their_own() -> None:
+def test_runs_that_sum_alike_sum_what_is_their_own():
     model = build("llama")
     gates = {**SUMMED_APART.operations, "gate": "fp8_e4m3"}
     coarse = replace(SUMMED_APART, name="coarse", operations=gates)
@@ -91,7 +89,7 @@ def test_runs_that_sum_alike_sum_what_is_their_own() -> None:
     torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
 
-def test_runs_that_do_the_same_share_every_value() -> None:
+def test_runs_that_do_the_same_share_every_value():
     model = build("llama")
     index = OperationIndex(model)
     run = SideBySide(model, [Lane(profile=EAGER)] * 4, index)
@@ -101,7 +99,7 @@ def test_runs_that_do_the_same_share_every_value() -> None:
     assert run.computed == run.products
 
 
-def test_the_model_is_as_it_was() -> None:
+def test_the_model_is_as_it_was():
     model = build("mixtral")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run_lanes(model, Lane(profile=EAGER), Lane(profile=SDPA))
@@ -110,7 +108,7 @@ def test_the_model_is_as_it_was() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_experts_are_chosen_by_the_first_run_and_others_are_counted() -> None:
+def test_experts_are_chosen_by_the_first_run_and_others_are_counted():
     model = build("mixtral")
     index = OperationIndex(model)
     coarse = NumericsProfile(name="coarse", operations={"router": "t2"})
@@ -173,13 +171,11 @@ def run_writer(write: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 
 @pytest.mark.parametrize("write", [into_whole, into_part, into_transposed])
-def test_each_run_writes_into_a_tensor_of_its_own(
-    write: Callable[[Tensor, Tensor], Tensor],
-) -> None:
+def test_each_run_writes_into_a_tensor_of_its_own(write):
     run_writer(write)
 
 
-def test_what_is_written_into_a_parameter_is_told() -> None:
+def test_what_is_written_into_a_parameter_is_told():
     model = Writer(into_whole)
 
     def scale(module: nn.Module, args: tuple[Tensor, ...]) -> None:

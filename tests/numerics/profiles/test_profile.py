@@ -23,7 +23,7 @@ def rules(profile: NumericsProfile) -> list[str | None]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_profile_says_what_it_stands_for(name: str) -> None:
+def test_a_shipped_profile_says_what_it_stands_for(name):
     found = load_profile(name)
     assert found.name == name and found.description
     assert found.verified or found.sources, "what is not verified names where it was read"
@@ -31,7 +31,7 @@ def test_a_shipped_profile_says_what_it_stands_for(name: str) -> None:
 
 @pytest.mark.parametrize("a", SHIPPED)
 @pytest.mark.parametrize("b", SHIPPED)
-def test_with_all_differences_taken_back_one_computes_as_the_other(a: str, b: str) -> None:
+def test_with_all_differences_taken_back_one_computes_as_the_other(a, b):
     one, other = load_profile(a), load_profile(b)
     changed = other
     for name in differences(one, other):
@@ -40,7 +40,7 @@ def test_with_all_differences_taken_back_one_computes_as_the_other(a: str, b: st
     assert differences(one, changed) == []
 
 
-def test_what_is_set_to_the_same_is_no_difference() -> None:
+def test_what_is_set_to_the_same_is_no_difference():
     plain = NumericsProfile(name="a")
     assert differences(plain, NumericsProfile(name="b", operations={"residual": "fp32"})) == [
         "residual"
@@ -62,12 +62,12 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_is_said_in_other_words_is_no_difference(one: Any, other: Any) -> None:
+def test_what_is_said_in_other_words_is_no_difference(one, other):
     a, b = NumericsProfile(name="a", **one), NumericsProfile(name="b", **other)
     assert differences(a, b) == differences(b, a) == []
 
 
-def test_the_same_words_of_what_is_rounded_are_differences() -> None:
+def test_the_same_words_of_what_is_rounded_are_differences():
     sparse = NumericsProfile(name="a", every={"residual": 4})
     late = NumericsProfile(name="b", attention="unnormalized")
     assert differences(sparse, late) == ["residual", "attention"]
@@ -111,15 +111,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_profile_is_one_line(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_profile_is_one_line(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("p.toml").write_text(text, "utf-8")
     assert WRONG[text] in refusal(load_profile, "p.toml")
 
 
-def test_orders_of_sums_are_differences_that_can_be_taken_back(tmp_path: Path) -> None:
+def test_orders_of_sums_are_differences_that_can_be_taken_back(tmp_path):
     path = tmp_path / "apart.toml"
     said = "t14 sequential 32, fp32 sequential 128"
     path.write_text(f'[sums]\nprojection = "{said}"\nhead = "bf16 split-k 4"\n', "utf-8")
@@ -132,11 +130,11 @@ def test_orders_of_sums_are_differences_that_can_be_taken_back(tmp_path: Path) -
     assert differences(plain, apart.take_back("head", plain).take_back("projection", plain)) == []
 
 
-def test_a_profile_that_is_nowhere_is_told_with_the_names_of_those_that_are() -> None:
+def test_a_profile_that_is_nowhere_is_told_with_the_names_of_those_that_are():
     assert "torch-sdpa" in refuses("did you mean 'torch-eager'", load_profile, "torch-eagre")
 
 
-def test_what_is_no_name_is_one_line() -> None:
+def test_what_is_no_name_is_one_line():
     wrong: Any = None
     refuses("a profile is None; expected its name or a TOML file", load_profile, wrong)
 
@@ -144,9 +142,7 @@ def test_what_is_no_name_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("encoding", "said"), [("utf-8-sig", None), ("utf-16", "is no text in UTF-8; expected TOML")]
 )
-def test_a_mark_at_the_head_is_no_part_of_a_profile(
-    encoding: str, said: str | None, tmp_path: Path
-) -> None:
+def test_a_mark_at_the_head_is_no_part_of_a_profile(encoding, said, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('format = "fp16"\n', encoding)
     if said is None:
@@ -155,14 +151,14 @@ def test_a_mark_at_the_head_is_no_part_of_a_profile(
     refuses(said, load_profile, path)
 
 
-def test_a_profile_is_looked_for_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_looked_for_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     (tmp_path / "mine.toml").write_text('format = "fp16"\n', "utf-8")
     assert load_profile("~/mine.toml").format == "fp16"
 
 
-def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
+def test_a_profile_of_ones_own_is_read_from_a_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('description = "mine"\n[operations]\ncache = "fp8_e4m3"\n', "utf-8")
     found = load_profile(path)

@@ -89,7 +89,7 @@ def compare(model: nn.Module, pieces: list[Tensor], name: str) -> tuple[Tensor, 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("scale", [1, 8])
-def test_eager_is_emulated_to_the_bit(family: str, scale: int) -> None:
+def test_eager_is_emulated_to_the_bit(family, scale):
     model = build(family, NARROW, 2)
     with torch.no_grad():
         for name, one in model.named_parameters():
@@ -103,7 +103,7 @@ def test_eager_is_emulated_to_the_bit(family: str, scale: int) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
-def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
+def test_errors_have_the_size_of_real_ones(family, name):
     emulated, real = compare(build(family), draw(), name)
     assert rms(emulated) == pytest.approx(rms(real), rel=SIZE)
 
@@ -121,9 +121,7 @@ def test_errors_have_the_size_of_real_ones(family: str, name: str) -> None:
         ("gpt2", WIDE, None),
     ],
 )
-def test_a_compiled_run_is_known_by_its_errors(
-    family: str, width: int, digits: float | None
-) -> None:
+def test_a_compiled_run_is_known_by_its_errors(family, width, digits):
     """By their digits, too: rounded are the sums that Inductor stores, and only they agree."""
     emulated, real = compare(build(family, width, 2), draw(), "torch-compile")
     explained = 1 - (emulated - real).square().sum() / real.square().sum()
@@ -134,7 +132,7 @@ def test_a_compiled_run_is_known_by_its_errors(
 @pytest.mark.full
 @pytest.mark.skipif(not STORIES.exists(), reason="no stories260K beside the repository")
 @pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
-def test_errors_of_a_trained_model_have_the_size_of_real_ones(name: str) -> None:
+def test_errors_of_a_trained_model_have_the_size_of_real_ones(name):
     model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32)
     # Tokens that a trained model writes: on others its errors have long tails.
     torch.manual_seed(0)
@@ -154,7 +152,7 @@ BRANCHED = {
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", BRANCHED)
-def test_under_autocast_norms_of_products_give_what_their_code_casts_back_to(family: str) -> None:
+def test_under_autocast_norms_of_products_give_what_their_code_casts_back_to(family):
     """Norms of queries and of what blocks add read bf16 there, and most end by casting back.
 
     Seen by the difference from a run in bf16, which casts back there as well.
@@ -170,25 +168,25 @@ def test_under_autocast_norms_of_products_give_what_their_code_casts_back_to(fam
 
 
 @pytest.mark.full
-def test_a_tied_head_reads_its_own_rounding_of_the_table() -> None:
+def test_a_tied_head_reads_its_own_rounding_of_the_table():
     """Under autocast the embedding reads the table in float32, and the head in bf16."""
     emulated, real = compare(build("gpt2"), draw(), "autocast-bf16")
     assert 1 - (emulated - real).square().sum() / real.square().sum() > 0
 
 
-def test_the_sum_before_the_blocks_belongs_to_the_embedding() -> None:
+def test_the_sum_before_the_blocks_belongs_to_the_embedding():
     index = OperationIndex(build("gpt2", NARROW, 1))
     assert index.find(OpSite("transformer", "add"), weighted=False) == "embedding"
 
 
 @pytest.mark.parametrize("sizes", [[1] * 128, [100, 28], [128]])
-def test_chunks_read_what_the_whole_text_says(sizes: list[int]) -> None:
+def test_chunks_read_what_the_whole_text_says(sizes):
     model, ids = build("llama", NARROW, 2), draw(1)[0]
     with torch.no_grad():
         torch.testing.assert_close(read_in_chunks(model, ids, sizes), call(model, ids))
 
 
-def test_the_model_stays_as_it_is() -> None:
+def test_the_model_stays_as_it_is():
     model = build("llama", NARROW, 1).train()
     before = {name: one.clone() for name, one in model.state_dict().items()}
     for name in ("torch-eager", "autocast-bf16", "float32", "hf-generate"):
@@ -197,7 +195,7 @@ def test_the_model_stays_as_it_is() -> None:
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
-def test_what_does_not_run_here_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_run_here_says_why(monkeypatch):
     model, pieces = build("llama", NARROW, 1), draw(1, 8)
     with pytest.raises(NotApplicable, match="nothing here runs as vllm does"):
         read_real(model, pieces, load_profile("vllm"), call)
@@ -206,7 +204,7 @@ def test_what_does_not_run_here_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         read_real(model, pieces, load_profile("torch-compile"), call)
 
 
-def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
+def test_a_model_that_torch_refuses_in_bf16_says_so():
     model = AutoModelForCausalLM.from_pretrained(builtin.path("post-norm"))
     ids = torch.arange(5, 13)
     with pytest.raises(NotApplicable, match="torch refuses to run it so: expected m1 and m2"):
@@ -215,7 +213,7 @@ def test_a_model_that_torch_refuses_in_bf16_says_so() -> None:
         )
 
 
-def test_an_attention_that_the_model_does_not_take_is_not_run_as_another() -> None:
+def test_an_attention_that_the_model_does_not_take_is_not_run_as_another():
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": VOCABULARY}
     falcon = FalconForCausalLM._from_config(
@@ -235,7 +233,7 @@ def test_an_attention_that_the_model_does_not_take_is_not_run_as_another() -> No
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
 @pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
-def test_texts_of_many_lengths_are_compiled_once() -> None:
+def test_texts_of_many_lengths_are_compiled_once():
     """And give the digits of those that are compiled for each length."""
     model, profile = build("llama", NARROW, 1), load_profile("torch-compile")
     pieces = [draw(1, length)[0] for length in range(20, 44)]
@@ -250,7 +248,7 @@ def test_texts_of_many_lengths_are_compiled_once() -> None:
         )
 
 
-def test_weights_of_a_kernel_are_rounded_before_they_are_divided() -> None:
+def test_weights_of_a_kernel_are_rounded_before_they_are_divided():
     torch.manual_seed(0)
     scores = 3 * torch.randn(4, 50)
     powers = (scores - scores.amax(-1, keepdim=True)).exp()
@@ -262,7 +260,7 @@ def test_weights_of_a_kernel_are_rounded_before_they_are_divided() -> None:
         assert float(((found - wanted).abs() < 1e-6).double().mean()) > 0.98, name
 
 
-def test_one_in_so_many_results_is_rounded() -> None:
+def test_one_in_so_many_results_is_rounded():
     model, pieces = build("llama", NARROW, 2), draw(1)
     wide = NumericsProfile(name="wide", operations={"residual": "fp32"})
     counts = (1, 2, 4, 6)  # of the four sums of two blocks, and what is looked up before
@@ -286,7 +284,7 @@ def test_one_in_so_many_results_is_rounded() -> None:
         ("every = 2", "every in"),
     ],
 )
-def test_what_a_profile_says_wrongly_of_runs_is_told(text: str, said: str, tmp_path: Path) -> None:
+def test_what_a_profile_says_wrongly_of_runs_is_told(text, said, tmp_path):
     path = tmp_path / "p.toml"
     path.write_text(text)
     with pytest.raises(UserError) as caught:

@@ -59,7 +59,7 @@ SAID = (
 
 @pytest.mark.parametrize("terms", [1, 7, 22])
 @pytest.mark.parametrize("said", SAID)
-def test_each_order_is_a_loop_to_the_bit(said: str, terms: int) -> None:
+def test_each_order_is_a_loop_to_the_bit(said, terms):
     torch.manual_seed(0)
     left, right = torch.randn(3, terms).bfloat16(), torch.randn(terms, 4).bfloat16()
     found = multiply(left, right, said)
@@ -78,7 +78,7 @@ def draw_sixteenths() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_parts_of_a_product_stored_by_torch_are_split_k(dtype: torch.dtype) -> None:
+def test_parts_of_a_product_stored_by_torch_are_split_k(dtype):
     left, right = (one.to(dtype) for one in draw_sixteenths())
     name = {kind: format for format, kind in DTYPES.items()}[dtype]
     parts = zip(left.split(16, dim=1), right.split(16), strict=True)
@@ -90,7 +90,7 @@ def test_parts_of_a_product_stored_by_torch_are_split_k(dtype: torch.dtype) -> N
     assert not torch.equal(found, left @ right)
 
 
-def test_products_added_to_a_low_one_by_torch_are_sequential() -> None:
+def test_products_added_to_a_low_one_by_torch_are_sequential():
     left, right = (one.half() for one in draw_sixteenths())
     total = torch.zeros(8, 8, dtype=torch.half)
     for a, b in zip(left.split(16, dim=1), right.split(16), strict=True):
@@ -107,9 +107,7 @@ def test_products_added_to_a_low_one_by_torch_are_sequential() -> None:
     st.integers(1, 60),
     st.integers(0, 2**32 - 1),
 )
-def test_errors_keep_the_bound_of_their_order(
-    format: str, order: str, terms: int, number: int, seed: int
-) -> None:
+def test_errors_keep_the_bound_of_their_order(format, order, terms, number, seed):
     """|error| <= gamma_m sum |a b|, m the roundings that a product passes at most."""
     draw = torch.Generator().manual_seed(seed)
     left = torch.randn(2, terms, generator=draw).bfloat16()
@@ -131,7 +129,7 @@ def test_errors_keep_the_bound_of_their_order(
     assert bool(((found - exact).abs() <= most * 1.01 * size + below).all())
 
 
-def test_an_order_with_fewer_roundings_errs_less() -> None:
+def test_an_order_with_fewer_roundings_errs_less():
     torch.manual_seed(0)
     left, right = torch.randn(64, 512).bfloat16(), torch.randn(512, 64).bfloat16()
     exact = left.double() @ right.double()
@@ -141,7 +139,7 @@ def test_an_order_with_fewer_roundings_errs_less() -> None:
 
 
 @pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear"])
-def test_every_product_is_made_of_one_of_matrices(name: str) -> None:
+def test_every_product_is_made_of_one_of_matrices(name):
     torch.manual_seed(0)
     batch = (3,) if "bmm" in name else ()
     left, right = torch.randn(*batch, 4, 6), torch.randn(*batch, 6, 5)
@@ -166,7 +164,7 @@ def test_every_product_is_made_of_one_of_matrices(name: str) -> None:
         ("native_layer_norm", ([5, 6], None, None, 1e-5)),
     ],
 )
-def test_sums_of_values_are_those_of_torch(name: str, given: tuple[Any, ...]) -> None:
+def test_sums_of_values_are_those_of_torch(name, given):
     torch.manual_seed(0)
     values = torch.randn(4, 5, 6)
     wanted = getattr(torch.ops.aten, name)(values, *given)
@@ -220,7 +218,7 @@ def normalize(read: Tensor, weight: Tensor, square: Tensor | None = None) -> Ten
 
 
 @pytest.mark.parametrize("said", ["bf16 tree 1", "fp16 sequential 1", "fp32 tree 1"])
-def test_a_norm_adds_its_squares_in_order(said: str) -> None:
+def test_a_norm_adds_its_squares_in_order(said):
     torch.manual_seed(0)
     block, given = Block(False), torch.randn(2, 5, 64).bfloat16().float()
     weight = block.norm.weight.detach().uniform_(0.5, 2)
@@ -234,7 +232,7 @@ def test_a_norm_adds_its_squares_in_order(said: str) -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_norm_reads_the_sum_before_it_is_rounded(in_place: bool) -> None:
+def test_a_norm_reads_the_sum_before_it_is_rounded(in_place):
     torch.manual_seed(0)
     model = Stream(in_place)
     given = torch.randn(2, 5, 64).bfloat16().float()

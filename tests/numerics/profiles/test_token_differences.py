@@ -16,7 +16,7 @@ PROBABILITY = st.floats(-20, 0)
 
 
 @given(st.lists(st.tuples(PROBABILITY, PROBABILITY), min_size=1, max_size=40))
-def test_each_number_is_what_numpy_gives(pairs: list[tuple[float, float]]) -> None:
+def test_each_number_is_what_numpy_gives(pairs):
     a, b = np.array(pairs).T
     found = compare_tokens(torch.tensor(a), torch.tensor(b))
     apart = a - b
@@ -29,7 +29,7 @@ def test_each_number_is_what_numpy_gives(pairs: list[tuple[float, float]]) -> No
     assert found.clipped == pytest.approx((np.abs(np.exp(apart) - 1) > CLIP).mean())
 
 
-def test_divergences_are_those_of_torch() -> None:
+def test_divergences_are_those_of_torch():
     torch.manual_seed(0)
     p, q = torch.randn(300, 11), torch.randn(300, 11)
     whole = DistributionDifferences()
@@ -43,7 +43,7 @@ def test_divergences_are_those_of_torch() -> None:
     assert found["argmax_changed"] == float((p.argmax(-1) != q.argmax(-1)).double().mean())
 
 
-def test_a_distribution_is_as_far_from_itself_as_nothing() -> None:
+def test_a_distribution_is_as_far_from_itself_as_nothing():
     found = DistributionDifferences()
     found.add(torch.zeros(0), [torch.randn(5, 7)] * 2)
     assert found.mean == {"argmax_changed": 0, "kl_ab": 0, "kl_ba": 0}

@@ -44,9 +44,7 @@ def read_whole(model: nn.Module) -> list[Tensor]:
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "cohere", "mixtral"])
 @pytest.mark.parametrize("size", [1, 2**27])
-def test_tokens_in_turns_are_all_of_them_at_once(
-    family: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_in_turns_are_all_of_them_at_once(family, size, monkeypatch):
     monkeypatch.setattr(token_scores, "LOGITS", size)
     model = build(family)
     seen: list[tuple[Tensor, Sequence[Tensor]]] = []
@@ -60,7 +58,7 @@ def test_tokens_in_turns_are_all_of_them_at_once(
     assert all(len(logits) == 2 and len(logits[0]) == len(targets) for targets, logits in seen)
 
 
-def test_of_experts_both_runs_are_seen_beside_each_other() -> None:
+def test_of_experts_both_runs_are_seen_beside_each_other():
     model = build("mixtral")
     scores = TokenScores(model, [IDS], call)
     mine = scores.read(PAIR)[0]
@@ -123,7 +121,7 @@ def count_bytes(entries: int) -> int:
 
 
 @pytest.mark.full
-def test_logits_of_all_runs_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_of_all_runs_are_never_held_at_once(monkeypatch):
     monkeypatch.setattr(token_scores, "LOGITS", 2**22)
     added = count_bytes(MANY) - count_bytes(FEW)
     table = 4 * MANY * WIDTH

@@ -78,7 +78,7 @@ CONTEXTS: dict[str, tuple[Callable[[Any, Tensor, list[Tensor]], Tensor], str]] =
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CONTEXTS)
-def test_what_a_text_was_read_beside_is_named(learned: Any, name: str) -> None:
+def test_what_a_text_was_read_beside_is_named(learned, name):
     read, cause = CONTEXTS[name]
     texts = [torch.arange(20, 20 + size) for size in (40, 31, 25)]
     before = {key: one.clone() for key, one in learned.named_parameters()}

@@ -60,9 +60,7 @@ def recorded(logits: list[tuple[Tensor, Tensor]], temperature: float = 1.0) -> l
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_tokens_of_other_experts_are_no_bug(
-    model: nn.Module, logits: list[tuple[Tensor, Tensor]], real: bool
-) -> None:
+def test_tokens_of_other_experts_are_no_bug(model, logits, real):
     found = find(model, recorded(logits), [EAGER, VLLM, load_profile("torch-sdpa")], real)
     assert not found.is_bug and not found.outliers and found.excess == 0
     if real:
@@ -70,9 +68,7 @@ def test_tokens_of_other_experts_are_no_bug(
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_a_token_that_is_wrong_is_still_found(
-    model: nn.Module, logits: list[tuple[Tensor, Tensor]], real: bool
-) -> None:
+def test_a_token_that_is_wrong_is_still_found(model, logits, real):
     records = recorded(logits)
     values = list(records[1].logprobs)
     values[40] = values[40] - 3.0  # type: ignore[operator]
@@ -81,17 +77,13 @@ def test_a_token_that_is_wrong_is_still_found(
     assert found.is_bug and [(one.text, one.place) for one in found.outliers] == [(2, 40)]
 
 
-def test_a_mistake_is_named_though_experts_change(
-    model: nn.Module, logits: list[tuple[Tensor, Tensor]]
-) -> None:
+def test_a_mistake_is_named_though_experts_change(model, logits):
     found = find(model, recorded(logits, 0.8), [EAGER, VLLM])
     assert found.cause is not None and found.cause.name.startswith("temperature 0.")
     assert "none that was tried" not in str(found)
 
 
-def test_experts_that_agree_by_chance_are_no_cast_of_the_model(
-    model: nn.Module, logits: list[tuple[Tensor, Tensor]]
-) -> None:
+def test_experts_that_agree_by_chance_are_no_cast_of_the_model(model, logits):
     """A few tokens make most of a difference, and a cast model may send these where others do."""
     scores = TokenScores(model, [ids for ids, _ in logits], run_model)
     exact, whole = scores.read_each((EXACT, VLLM))
@@ -108,7 +100,7 @@ def test_experts_that_agree_by_chance_are_no_cast_of_the_model(
 
 @pytest.mark.full
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C++ compiler")
-def test_what_a_compiler_says_of_routers_reaches_nobody(model: nn.Module) -> None:
+def test_what_a_compiler_says_of_routers_reaches_nobody(model):
     torch._dynamo.utils.warn_once_cache.clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -60,7 +60,7 @@ RUNS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", RUNS)
-def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor], name: str) -> None:
+def test_a_record_is_assigned_to_its_run(model, pieces, name):
     found = find(model, record(pieces, RUNS[name]), CANDIDATES, real=True)
     assert found.best[0].name == name and found.candidates[0].real == pytest.approx(1, abs=1e-6)
     assert not found.is_bug and found.rest == pytest.approx(0, abs=1e-6)
@@ -74,9 +74,7 @@ def test_a_record_is_assigned_to_its_run(model: nn.Module, pieces: list[Tensor],
 
 
 @pytest.mark.full
-def test_by_emulation_alone_runs_that_round_alike_are_named_together(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
+def test_by_emulation_alone_runs_that_round_alike_are_named_together(model, pieces):
     found = find(model, record(pieces, RUNS["torch-sdpa"]), CANDIDATES)
     assert {one.name for one in found.best} == {"torch-sdpa", "hf-generate"}
     assert "hf-generate or torch-sdpa" in str(found) or "torch-sdpa or hf-generate" in str(found)
@@ -87,9 +85,7 @@ def test_by_emulation_alone_runs_that_round_alike_are_named_together(
 
 
 @pytest.mark.full
-def test_errors_that_went_apart_are_told_by_their_size(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
+def test_errors_that_went_apart_are_told_by_their_size(model, pieces):
     """A float32 run lies nearest to what fits no digit, and has no error at all."""
     generator = torch.Generator().manual_seed(0)
     exact = load_shallow("sdpa", torch.float32)
@@ -108,9 +104,7 @@ def test_errors_that_went_apart_are_told_by_their_size(
 
 
 @pytest.mark.full
-def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
+def test_an_answer_alone_is_compared_and_its_prompt_read_at_once(model, pieces):
     other, prompt = load_shallow("sdpa"), 24
 
     def read(ids: Tensor) -> Tensor:
@@ -174,9 +168,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
         for name in MISTAKES
     ],
 )
-def test_a_mistake_is_called_a_bug_and_named(
-    model: Any, pieces: list[Tensor], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_called_a_bug_and_named(model, pieces, name, monkeypatch):
     make, cause = MISTAKES[name]
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
     before = {key: one.clone() for key, one in model.named_buffers()}
@@ -189,16 +181,14 @@ def test_a_mistake_is_called_a_bug_and_named(
 
 
 @pytest.mark.full
-def test_a_few_tokens_are_assigned_to_no_profile(model: nn.Module, pieces: list[Tensor]) -> None:
+def test_a_few_tokens_are_assigned_to_no_profile(model, pieces):
     found = find(model, record([pieces[0][:6]], RUNS["torch-sdpa"]), CANDIDATES[:2])
     assert not found.is_bug
     assert "5 tokens are too few to tell whose (24 are needed)" in str(found)
 
 
 @pytest.mark.full
-def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
+def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(model, pieces):
     other = load_shallow("sdpa")
     with torch.no_grad():
         for one in other.parameters():
@@ -210,7 +200,7 @@ def test_another_checkpoint_is_a_bug_that_nothing_tried_explains(
 
 
 @pytest.mark.full
-def test_a_beginning_left_out_is_named(pieces: list[Tensor]) -> None:
+def test_a_beginning_left_out_is_named(pieces):
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     config = LlamaConfig(vocab_size=500, num_attention_heads=4, **sizes, initializer_range=0.2)  # type: ignore[arg-type]
@@ -234,7 +224,7 @@ CUTS: dict[str, tuple[dict[str, float], str]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CUTS)
-def test_what_a_sampler_cuts_off_is_named(model: Any, name: str) -> None:
+def test_what_a_sampler_cuts_off_is_named(model, name):
     given, cause = CUTS[name]
     torch.manual_seed(0)
     options: dict[str, Any] = {"top_k": 0, "temperature": 1.0, **given}
@@ -278,12 +268,7 @@ def wrong_base(logits: Tensor, ids: Tensor) -> list[float]:
         (wrong_base, "logarithms to the base of 10"),
     ],
 )
-def test_other_numbers_than_log_probabilities_are_named(
-    model: Any,
-    pieces: list[Tensor],
-    wrong: Callable[[Tensor, Tensor], list[float]],
-    cause: str,
-) -> None:
+def test_other_numbers_than_log_probabilities_are_named(model, pieces, wrong, cause):
     engine = load_shallow("sdpa")
     with torch.no_grad():
         records = [
@@ -309,7 +294,7 @@ def keep(records: list[TokenRecord], change: Callable[[float], float]) -> list[T
 
 
 @pytest.mark.full
-def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tensor]) -> None:
+def test_one_profile_alone_is_held_against_what_rounding_makes(pieces):
     model, low = (load("sdpa", kind) for kind in (torch.float32, torch.bfloat16))
     plain = record(pieces, lambda ids: model(input_ids=ids[None]).logits[0])
     rounded = record(pieces, lambda ids: low(input_ids=ids[None]).logits[0])
@@ -336,9 +321,7 @@ def test_one_profile_alone_is_held_against_what_rounding_makes(pieces: list[Tens
 
 
 @pytest.mark.full
-def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
-    model: Any, pieces: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(model, pieces, monkeypatch):
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)
     wrong = keep(record(pieces, RUNS["torch-sdpa"]), lambda value: value - 1000.0)
     found = find(model, wrong, CANDIDATES[:2])
@@ -348,9 +331,7 @@ def test_no_mistake_explains_a_record_by_leaving_the_worst_token_out(
 
 
 @pytest.mark.full
-def test_no_more_texts_are_read_than_tell_something(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_texts_are_read_than_tell_something(model, monkeypatch):
     most = 4
     monkeypatch.setattr("layerlab.numerics.recorded.explain.TEXTS", most)
     one = TokenRecord(token_ids=(5, 6), logprobs=(None, -50.0))

@@ -84,17 +84,17 @@ def write(folder: Path, *rows: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_read(form: str, tmp_path: Path) -> None:
+def test_every_form_is_read(form, tmp_path):
     assert read_records(write(tmp_path, FORMS[form]), VOCABULARY) == [WANTED]
 
 
-def test_the_ids_of_places_with_one_token_each_are_those_tokens(tmp_path: Path) -> None:
+def test_the_ids_of_places_with_one_token_each_are_those_tokens(tmp_path):
     places = [{"5": -1.0}, {"7": -0.5}, {"9": -2.0}]
     (found,) = read_records(write(tmp_path, {"prompt_logprobs": places}), VOCABULARY)
     assert found.token_ids == (5, 7, 9) and found.start == 1
 
 
-def test_every_answer_of_several_is_a_text(tmp_path: Path) -> None:
+def test_every_answer_of_several_is_a_text(tmp_path):
     """As with n=2, and with several prompts in one request."""
     other = {**NAMED, "token_logprobs": [None, -0.5, -3.0]}
     chat = [{"token": "token_id:9", "logprob": -3.0}]
@@ -119,7 +119,7 @@ def test_every_answer_of_several_is_a_text(tmp_path: Path) -> None:
     assert {one.token_ids for one in found} == {(5, 7, 9)}
 
 
-def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
+def test_texts_stand_a_line_each_or_in_one_list(tmp_path):
     lines = read_records(write(tmp_path, PLAIN, *FORMS.values()), VOCABULARY)
     assert lines == [WANTED] * (1 + len(FORMS))
     path = tmp_path / "list.json"
@@ -127,14 +127,14 @@ def test_texts_stand_a_line_each_or_in_one_list(tmp_path: Path) -> None:
     assert read_records(path, VOCABULARY) == [WANTED] * 2
 
 
-def test_what_separates_lines_in_texts_alone_separates_none(tmp_path: Path) -> None:
+def test_what_separates_lines_in_texts_alone_separates_none(tmp_path):
     path = tmp_path / "record.jsonl"
     row = json.dumps({**PLAIN, "text": "a\u2028b\x85c"}, ensure_ascii=False)
     path.write_text(f"{row}\n{row}\n", "utf-8-sig")  # and the mark at the head is no part of it
     assert read_records(path, VOCABULARY) == [WANTED] * 2
 
 
-def test_an_answer_alone_is_compared_from_its_first_token(tmp_path: Path) -> None:
+def test_an_answer_alone_is_compared_from_its_first_token(tmp_path):
     row = {"prompt_token_ids": [5, 7], "outputs": [{"token_ids": [9], "logprobs": PLACES[2:]}]}
     (found,) = read_records(write(tmp_path, row), VOCABULARY)
     assert (
@@ -142,9 +142,7 @@ def test_an_answer_alone_is_compared_from_its_first_token(tmp_path: Path) -> Non
     )
 
 
-def test_tokens_as_texts_become_those_of_the_tokenizer(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_tokens_as_texts_become_those_of_the_tokenizer(tmp_path, tokenizer):
     text = "A small house stands here."
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     spelled = [tokenizer.decode([token]) for token in ids]
@@ -250,19 +248,17 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("row", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_what_is_wrong_is_told_in_a_line(row: Any, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_in_a_line(row, said, tmp_path):
     assert said in refusal(read_records, write(tmp_path, row), VOCABULARY)
 
 
-def test_other_tokens_than_the_tokenizer_makes_are_refused(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_other_tokens_than_the_tokenizer_makes_are_refused(tmp_path, tokenizer):
     row = {"logprobs": {"tokens": list("house"), "token_logprobs": [None, *[-1.0] * 4]}}
     with pytest.raises(UserError, match="5 tokens whose text the model's tokenizer cuts into"):
         read_records(write(tmp_path, row), len(tokenizer), tokenizer)
 
 
-def test_as_many_other_tokens_are_refused_too(tmp_path: Path) -> None:
+def test_as_many_other_tokens_are_refused_too(tmp_path):
     """A model may write "ab" and "c" where its tokenizer cuts "a" and "bc"."""
     words = {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4}
     engine = Tokenizer(models.BPE(vocab=words, merges=[("b", "c"), ("a", "b")]))
@@ -287,14 +283,14 @@ def test_as_many_other_tokens_are_refused_too(tmp_path: Path) -> None:
         (b"\xff\xfe", "is no text in UTF-8; expected JSON"),
     ],
 )
-def test_what_is_no_record_at_all(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_record_at_all(content, said, tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_bytes(content)
     refuses(said, read_records, path, VOCABULARY)
     refuses("cannot be read: No such file", read_records, tmp_path / "none", VOCABULARY)
 
 
-def test_records_of_other_tokens_than_the_text_are_refused() -> None:
+def test_records_of_other_tokens_than_the_text_are_refused():
     check_tokens([WANTED], [[5, 7, 9]], "it")
     with pytest.raises(
         UserError, match="text 1 of it has token 7 at 1, the text that was given has 8"
@@ -307,9 +303,7 @@ def test_records_of_other_tokens_than_the_text_are_refused() -> None:
         check_tokens([WANTED], [[5], [6]], "it")
 
 
-def test_a_record_longer_than_the_context_is_told_without_advice_to_cut_it(
-    tmp_path: Path,
-) -> None:
+def test_a_record_longer_than_the_context_is_told_without_advice_to_cut_it(tmp_path):
     ids = [index % 100 for index in range(300)]
     path = write(tmp_path, {"token_ids": ids, "logprobs": [None, *[-1.0] * 299]})
     said = refusal(layerlab.gap, "llama", logprobs=path, progress=False)

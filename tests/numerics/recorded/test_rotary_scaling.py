@@ -43,9 +43,7 @@ def make(rotations: dict[str, Any]) -> Any:
         (YARN, PLAIN, "rotations without the scaling (yarn) of the configuration"),
     ],
 )
-def test_a_scaling_on_one_side_alone_is_named(
-    mine: dict[str, Any], theirs: dict[str, Any], name: str
-) -> None:
+def test_a_scaling_on_one_side_alone_is_named(mine, theirs, name):
     own, engine = make(mine), make(theirs)
     before = {key: one.clone() for key, one in own.named_buffers()}
     texts = [torch.randint(3, 300, (60,)) for _ in range(2)]
@@ -61,11 +59,11 @@ def test_a_scaling_on_one_side_alone_is_named(
     assert own.model.rotary_emb.attention_scaling == make(mine).model.rotary_emb.attention_scaling
 
 
-def test_what_does_not_rotate_is_not_scaled() -> None:
+def test_what_does_not_rotate_is_not_scaled():
     assert list(scale_rotations(torch.nn.Linear(2, 2))) == []
 
 
-def test_heads_whose_width_is_not_told_are_scaled_as_others() -> None:
+def test_heads_whose_width_is_not_told_are_scaled_as_others():
     """Mixtral's configuration says by default nothing of it, and means an equal share."""
     sizes = {**SIZES, "num_local_experts": 2, "num_key_value_heads": 2, "rope_parameters": PLAIN}
     found = []
@@ -79,7 +77,7 @@ def test_heads_whose_width_is_not_told_are_scaled_as_others() -> None:
 
 
 @pytest.mark.full
-def test_the_token_of_the_beginning_twice_is_named() -> None:
+def test_the_token_of_the_beginning_twice_is_named():
     own = make(PLAIN)
     own.config.bos_token_id = 1
     first = torch.tensor([1])

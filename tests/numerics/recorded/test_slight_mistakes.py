@@ -53,7 +53,7 @@ def draw(seed: int, tokens: int = 400) -> tuple[Tensor, Tensor, LogitSlopes]:
     return logits, targets, slopes
 
 
-def test_slopes_are_derivatives_by_one_over_the_temperature() -> None:
+def test_slopes_are_derivatives_by_one_over_the_temperature():
     logits, targets, slopes = draw(0)
 
     def read(power: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def test_slopes_are_derivatives_by_one_over_the_temperature() -> None:
     torch.testing.assert_close(-curve, torch.func.jacfwd(first)(one))
 
 
-def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
+def test_an_estimate_is_the_multiple_and_strays_with_what_is_left():
     direction = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
     assert estimate(3 * direction, direction) == (3.0, 0.0)
     # (2, -1, 0, 0) stands at right angles to it; <d, d> is 9, so that the others have 8/9 and 5/9.
@@ -81,7 +81,7 @@ def test_an_estimate_is_the_multiple_and_strays_with_what_is_left() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("warmth", [0.95, 0.99, 1.0, 1.005, 1.05])
-def test_intervals_hold_the_temperature(warmth: float) -> None:
+def test_intervals_hold_the_temperature(warmth):
     """Of four standard errors, one in 16,000 would not; and none is seen where none is."""
     seen = 0
     for seed in range(TRIALS):
@@ -97,7 +97,7 @@ def test_intervals_hold_the_temperature(warmth: float) -> None:
     assert seen == (0 if warmth == 1 else TRIALS)
 
 
-def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told() -> None:
+def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told():
     logits, targets, slopes = draw(0, LEAST - 1)
     exact = score(logits, targets)
     slope, curve = slopes.select(ALL.expand(len(targets)))
@@ -108,9 +108,7 @@ def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told() -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("warmth", [0.99, 1.01])
-def test_a_slight_temperature_is_a_bug(
-    model: nn.Module, pieces: list[Tensor], warmth: float
-) -> None:
+def test_a_slight_temperature_is_a_bug(model, pieces, warmth):
     engine = load("sdpa")
     read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0].float() / warmth)
     found = find(model, read, CANDIDATES[:2])
@@ -132,7 +130,7 @@ def test_a_slight_temperature_is_a_bug(
         (1.001, 1.004, "logits of another scale, as weights that differ have them"),
     ],
 )
-def test_a_temperature_that_nobody_types_is_a_scale(low: float, high: float, name: str) -> None:
+def test_a_temperature_that_nobody_types_is_a_scale(low, high, name):
     value = 0.9901 if high < 0.995 else (low + high) / 2
     fit = TemperatureFit(value=value, low=low, high=high, left=0.04, bias=0.0, whole=0.1)
     (cause,) = _tell_temperature(fit)
@@ -141,9 +139,7 @@ def test_a_temperature_that_nobody_types_is_a_scale(low: float, high: float, nam
 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ["float32", "sdpa"])
-def test_a_cap_of_logits_is_no_temperature(
-    model: nn.Module, pieces: list[Tensor], engine: str
-) -> None:
+def test_a_cap_of_logits_is_no_temperature(model, pieces, engine):
     """It draws large logits together as a temperature does, and no more than rounding might."""
     run = model if engine == "float32" else load(engine)
     read = record(pieces, lambda ids: 20 * (run(input_ids=ids[None]).logits[0].float() / 20).tanh())
@@ -154,7 +150,7 @@ def test_a_cap_of_logits_is_no_temperature(
 
 
 @pytest.mark.full
-def test_a_slight_temperature_is_hardly_ever_a_cap() -> None:
+def test_a_slight_temperature_is_hardly_ever_a_cap():
     """Beside noise the two differ by little: in a third of these draws a cap leaves less."""
     taken = 0
     for seed in range(TRIALS):
@@ -170,7 +166,7 @@ def test_a_slight_temperature_is_hardly_ever_a_cap() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
-def test_no_temperature_is_none(model: nn.Module, pieces: list[Tensor], name: str) -> None:
+def test_no_temperature_is_none(model, pieces, name):
     """Also where the profile of the run is not among the candidates."""
     engine = load(name)
     read = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
@@ -200,9 +196,7 @@ def read_cast(ids: Tensor) -> Any:
 
 
 @pytest.mark.full
-def test_a_model_that_was_cast_whole_is_found_by_its_digits(
-    model: nn.Module, pieces: list[Tensor]
-) -> None:
+def test_a_model_that_was_cast_whole_is_found_by_its_digits(model, pieces):
     before = {name: one.clone() for name, one in model.named_buffers()}
     found = find(model, record(pieces, read_cast), CANDIDATES[1:2], real=True)
     assert found.is_bug and not found.is_beyond and found.cause is not None
@@ -212,7 +206,7 @@ def test_a_model_that_was_cast_whole_is_found_by_its_digits(
 
 
 @pytest.mark.full
-def test_what_float32_makes_is_no_cast(model: nn.Module, pieces: list[Tensor]) -> None:
+def test_what_float32_makes_is_no_cast(model, pieces):
     """Of no difference every run explains all, or none."""
     scores = TokenScores(model, pieces[:1], run_model)
     exact = scores.read([Lane(profile=load_profile("float32"))] * 2)[0].tolist()
@@ -221,7 +215,7 @@ def test_what_float32_makes_is_no_cast(model: nn.Module, pieces: list[Tensor]) -
     assert found.rms == 0 and not found.is_bug and not found.causes
 
 
-def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
+def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round():
     model = load("sdpa", torch.float32)
     name, buffers = find_rounded(model)
     assert name.startswith("rotary frequencies") and len(buffers) == 2
@@ -235,7 +229,7 @@ def test_of_a_model_that_is_cast_whole_nothing_is_left_to_round() -> None:
 
 
 @pytest.mark.full
-def test_what_a_cast_changes_is_found_where_digits_went_apart() -> None:
+def test_what_a_cast_changes_is_found_where_digits_went_apart():
     """An engine elsewhere: its error is as large as what the frequencies make, and its own."""
     own = draw_model()
     # Its frequencies are rounded, and its weights are as they were.
@@ -252,7 +246,7 @@ def test_what_a_cast_changes_is_found_where_digits_went_apart() -> None:
     assert found.cause.name.startswith("rotary frequencies")
 
 
-def test_what_is_far_out_are_few_tokens_of_many() -> None:
+def test_what_is_far_out_are_few_tokens_of_many():
     even = torch.full((210,), 0.01, dtype=torch.float64)
     even[::2] *= -1
     limits = find_limits([even], even - 1)
@@ -278,7 +272,7 @@ def change(records: list[TokenRecord], *places: int) -> list[TokenRecord]:
 
 
 @pytest.mark.full
-def test_one_token_that_is_far_out_is_told_as_such(model: nn.Module, pieces: list[Tensor]) -> None:
+def test_one_token_that_is_far_out_is_told_as_such(model, pieces):
     engine = load("sdpa")
     plain = record(pieces, lambda ids: engine(input_ids=ids[None]).logits[0])
     found = find(model, change(plain, 50), CANDIDATES[:2], real=True)
@@ -295,7 +289,7 @@ def test_one_token_that_is_far_out_is_told_as_such(model: nn.Module, pieces: lis
     assert many.is_beyond and not many.outliers
 
 
-def test_a_head_kept_in_float32_is_told_from_one_in_bf16() -> None:
+def test_a_head_kept_in_float32_is_told_from_one_in_bf16():
     own = draw_model()
     engine = copy.deepcopy(own).to(torch.bfloat16)
     for one, exact in zip(find_rounded(own)[1], engine.buffers(), strict=True):

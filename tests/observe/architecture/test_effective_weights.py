@@ -91,7 +91,7 @@ def trained_whole(model: nn.Module, lasting: bool) -> None:
 @pytest.mark.parametrize("change", [pruned, normed, normed_of_old, adapted, trained_whole])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:fan_in_fan_out")
-def test_weights_are_those_of_the_model_made_permanent(family: str, change: Change) -> None:
+def test_weights_are_those_of_the_model_made_permanent(family, change):
     model, lasting = built(family).eval(), built(family).eval()
     lasting.load_state_dict(model.state_dict())
     names = set(effective_weights(model))
@@ -120,7 +120,7 @@ def spectra(model: PreTrainedModel) -> list[float]:
 @pytest.mark.full
 @pytest.mark.parametrize("change", [pruned, normed, adapted, trained_whole])
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-def test_measures_of_weights_read_what_the_model_computes_with(change: Change) -> None:
+def test_measures_of_weights_read_what_the_model_computes_with(change):
     model, lasting = built("llama").eval(), built("llama").eval()
     lasting.load_state_dict(model.state_dict())
     before = spectra(model)
@@ -131,7 +131,7 @@ def test_measures_of_weights_read_what_the_model_computes_with(change: Change) -
     assert found != pytest.approx(before, rel=1e-2, nan_ok=True)
 
 
-def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added() -> None:
+def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added():
     model = built("llama").eval()
     before = {name: get() for name, get in effective_weights(model).items()}
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
@@ -148,13 +148,13 @@ def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added() -> None:
     assert linear_map(query) is None
 
 
-def test_a_weight_that_is_shared_is_listed_once_or_for_each() -> None:
+def test_a_weight_that_is_shared_is_listed_once_or_for_each():
     model = built("gpt2")
     once, each = effective_weights(model), effective_weights(model, shared=True)
     assert set(each) - set(once) == {"lm_head.weight"}
 
 
-def test_a_weight_that_a_hook_makes_is_read_as_it_is_now() -> None:
+def test_a_weight_that_a_hook_makes_is_read_as_it_is_now():
     model, other = built("llama").eval(), built("llama").eval()
     nn.init.normal_(other.lm_head.weight)
     prune.identity(model.lm_head, "weight")
@@ -164,7 +164,7 @@ def test_a_weight_that_a_hook_makes_is_read_as_it_is_now() -> None:
     assert torch.equal(effective_weight(model.lm_head, "weight"), other.lm_head.weight)
 
 
-def test_reading_a_weight_that_moves_when_it_is_read_leaves_it() -> None:
+def test_reading_a_weight_that_moves_when_it_is_read_leaves_it():
     layer = parametrizations.spectral_norm(nn.Linear(6, 5).train())
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     effective_weight(layer, "weight")
@@ -173,7 +173,7 @@ def test_reading_a_weight_that_moves_when_it_is_read_leaves_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-def test_an_adapter_changes_biases_too() -> None:
+def test_an_adapter_changes_biases_too():
     model = built("gpt2").eval()
     model.add_adapter(
         peft.LoraConfig(r=2, target_modules=["c_attn"], lora_bias=True, fan_in_fan_out=True)
@@ -185,7 +185,7 @@ def test_an_adapter_changes_biases_too() -> None:
     torch.testing.assert_close(nn.functional.linear(x, *found), fused(x))
 
 
-def test_adapters_of_other_modules_change_nothing() -> None:
+def test_adapters_of_other_modules_change_nothing():
     model = built("llama").eval()
     wrapped = peft.get_peft_model(
         model, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
@@ -202,7 +202,7 @@ def test_adapters_of_other_modules_change_nothing() -> None:
         torch.testing.assert_close(nn.functional.linear(x, *found), module(x))
 
 
-def test_an_adapter_of_experts_is_added_to_them() -> None:
+def test_an_adapter_of_experts_is_added_to_them():
     model = built("mixtral").eval()
     names = ["mlp.experts.down_proj", "mlp.experts.gate_up_proj"]
     config = peft.LoraConfig(r=2, target_parameters=names, init_lora_weights=False)
@@ -215,7 +215,7 @@ def test_an_adapter_of_experts_is_added_to_them() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-def test_a_head_is_listed_beside_the_adapted_embedding_that_it_shares() -> None:
+def test_a_head_is_listed_beside_the_adapted_embedding_that_it_shares():
     model = built("gpt2").eval()
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["wte"], init_lora_weights=False))
     found = effective_weights(model)
@@ -224,7 +224,7 @@ def test_a_head_is_listed_beside_the_adapted_embedding_that_it_shares() -> None:
     assert not torch.equal(head, embedding)
 
 
-def test_an_adapter_that_is_no_plain_lora_refuses_the_measures_of_weights_alone() -> None:
+def test_an_adapter_that_is_no_plain_lora_refuses_the_measures_of_weights_alone():
     model = built("llama").eval()
     peft.get_peft_model(model, peft.IA3Config(target_modules=["q_proj"], feedforward_modules=[]))
     found = layerlab.inspect(

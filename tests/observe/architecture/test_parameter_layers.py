@@ -23,7 +23,7 @@ CHANGES = {"opt": {"word_embed_proj_dim": 16}}
 
 
 @pytest.mark.parametrize("family", FRONT)
-def test_what_stands_in_front_of_the_blocks_is_what_has_run_before_them(family) -> None:
+def test_what_stands_in_front_of_the_blocks_is_what_has_run_before_them(family):
     model = recipe.build(family, changes=CHANGES.get(family))
     stack = anatomy(model)
     with hearing_front(model, stack) as front:
@@ -35,7 +35,7 @@ def test_what_stands_in_front_of_the_blocks_is_what_has_run_before_them(family) 
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_monitor_counts_a_gradient_where_its_parameter_stands() -> None:
+def test_a_monitor_counts_a_gradient_where_its_parameter_stands():
     model = recipe.build("opt", changes=CHANGES["opt"]).train()
     monitor = Monitor(model, every=1)
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()

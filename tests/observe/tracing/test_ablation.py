@@ -109,7 +109,7 @@ def width_of(model: PreTrainedModel, layer: int, path: str) -> int:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", WEIGHTS)
 @torch.no_grad()
-def test_each_head_and_sublayer_is_as_if_its_output_weights_were_zero(name: str) -> None:
+def test_each_head_and_sublayer_is_as_if_its_output_weights_were_zero(name):
     model = family(name)
     if name not in SINGLE:
         model.double()
@@ -144,7 +144,7 @@ COMPUTED = ("qwen3_next", "bloom")
 
 @pytest.mark.parametrize("name", [*HEARD, *COMPUTED])
 @torch.no_grad()
-def test_heads_that_were_heard_are_not_computed_again(name: str) -> None:
+def test_heads_that_were_heard_are_not_computed_again(name):
     model = family(name)
     layer = 1 if name == "qwen3_next" else 0
     stack, parts = anatomy(model), parts_of(model)[layer]
@@ -174,7 +174,7 @@ REST = sorted(set(FAMILIES) - set(UNBUILT) - set(HANDING))
     "name", [*HANDING, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]
 )
 @torch.no_grad()
-def test_with_nothing_taken_out_every_row_is_the_text_itself(name: str) -> None:
+def test_with_nothing_taken_out_every_row_is_the_text_itself(name):
     model = shared_choice() if name == "glm_moe_dsa" else family(name)
     try:
         stack, parts = anatomy(model), parts_of(model)
@@ -204,7 +204,7 @@ def shared_choice() -> PreTrainedModel:
 
 
 @torch.no_grad()
-def test_a_choice_of_keys_that_is_handed_on_is_that_of_the_whole_model() -> None:
+def test_a_choice_of_keys_that_is_handed_on_is_that_of_the_whole_model():
     model = shared_choice()
     stack, parts = anatomy(model), parts_of(model)[0]
     rows = [Removal(component="head", head=head) for head in range(parts.heads)]
@@ -222,7 +222,7 @@ def test_a_choice_of_keys_that_is_handed_on_is_that_of_the_whole_model() -> None
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
-def test_a_mean_stands_where_a_hook_puts_it(name: str) -> None:
+def test_a_mean_stands_where_a_hook_puts_it(name):
     model = family(name)
     stack, parts = anatomy(model), parts_of(model)[0]
     path = WEIGHTS[name][0]
@@ -255,7 +255,7 @@ def test_a_mean_stands_where_a_hook_puts_it(name: str) -> None:
     torch.testing.assert_close(found, hand, rtol=1e-4, atol=1e-4)
 
 
-def test_the_model_is_as_it_was_also_after_an_error(tiny: Any) -> None:
+def test_the_model_is_as_it_was_also_after_an_error(tiny):
     for name in ("gpt2", "openai-gpt"):
         model = tiny(name)
         before = model(input_ids=TEXT[None]).logits
@@ -267,14 +267,14 @@ def test_the_model_is_as_it_was_also_after_an_error(tiny: Any) -> None:
         assert not any(hooks)
 
 
-def test_blocks_without_heads_say_why() -> None:
+def test_blocks_without_heads_say_why():
     model = family("qwen3_next")
     first = parts_of(model)[0]
     assert first.heads == 0 and "no softmax attention" in first.refused["head"]
     assert "not expose it" in first.refused["attention"]
 
 
-def test_an_output_projection_that_is_not_known_is_not_guessed(tiny: Any) -> None:
+def test_an_output_projection_that_is_not_known_is_not_guessed(tiny):
     model = tiny("openai-gpt")
     found = []
     trace(model, anatomy(model), [TEXT], lambda layer: found.append(layer))
@@ -282,7 +282,7 @@ def test_an_output_projection_that_is_not_known_is_not_guessed(tiny: Any) -> Non
     assert parts.heads == 0 and "a head gives is not known" in parts.refused["head"]
 
 
-def test_an_attention_of_another_form_is_refused(tiny: Any) -> None:
+def test_an_attention_of_another_form_is_refused(tiny):
     model = tiny("gpt2")
     parts = parts_of(model)[0]
     other = BlockParts(block=0, heads=3, attention=parts.attention)
@@ -292,7 +292,7 @@ def test_an_attention_of_another_form_is_refused(tiny: Any) -> None:
             resume(model, anatomy(model), given, 0, 1)
 
 
-def test_a_subject_has_the_same_parts(tiny: Any) -> None:
+def test_a_subject_has_the_same_parts(tiny):
     model = tiny("llama")
     patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
     assert not isinstance(patient.stack, str)

@@ -11,7 +11,7 @@ IDS = torch.arange(3, 27)[None]
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_products_are_those_of_the_layer_in_rows_of_whole_cache_lines(bias: bool) -> None:
+def test_the_products_are_those_of_the_layer_in_rows_of_whole_cache_lines(bias):
     torch.manual_seed(0)
     head, features = nn.Linear(48, 1001, bias=bias), torch.randn(2, 40, 48)
     with torch.no_grad():
@@ -22,7 +22,7 @@ def test_the_products_are_those_of_the_layer_in_rows_of_whole_cache_lines(bias: 
 
 
 @torch.no_grad()
-def test_logits_of_a_room_are_written_over_by_the_next() -> None:
+def test_logits_of_a_room_are_written_over_by_the_next():
     head, room = nn.Linear(8, 5), Room()
     first = multiply_aligned(torch.randn(3, 8), head, room)
     kept, features = first.clone(), torch.randn(2, 8)
@@ -33,7 +33,7 @@ def test_logits_of_a_room_are_written_over_by_the_next() -> None:
     assert larger.shape == (9, 5) and larger.data_ptr() != first.data_ptr()
 
 
-def test_gradients_and_other_types_go_the_usual_way() -> None:
+def test_gradients_and_other_types_go_the_usual_way():
     head = nn.Linear(8, 5)
     multiply_aligned(torch.randn(3, 8), head, Room()).sum().backward()
     assert head.weight.grad is not None
@@ -44,7 +44,7 @@ def test_gradients_and_other_types_go_the_usual_way() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mamba"])
 @torch.no_grad()
-def test_a_model_gives_its_own_logits_and_keeps_its_head(name: str) -> None:
+def test_a_model_gives_its_own_logits_and_keeps_its_head(name):
     model = family(name)
     head, own = model.get_output_embeddings(), model(input_ids=IDS).logits
     with pytest.raises(ZeroDivisionError), align_head(model):
@@ -54,7 +54,7 @@ def test_a_model_gives_its_own_logits_and_keeps_its_head(name: str) -> None:
     assert "forward" not in vars(head) and model.get_output_embeddings() is head
 
 
-def test_a_head_that_somebody_changed_stays_as_it_is() -> None:
+def test_a_head_that_somebody_changed_stays_as_it_is():
     model = family("gpt2")
     head = model.get_output_embeddings()
 

@@ -14,7 +14,7 @@ def stack() -> nn.Sequential:
 
 
 @pytest.mark.full
-def test_a_compiled_part_is_found_in_place_and_wrapped() -> None:
+def test_a_compiled_part_is_found_in_place_and_wrapped():
     inner, wrapped = stack(), stack()
     inner[1].compile(backend="eager")
     wrapped[0] = torch.compile(wrapped[0], backend="eager")
@@ -22,7 +22,7 @@ def test_a_compiled_part_is_found_in_place_and_wrapped() -> None:
 
 
 @pytest.mark.full
-def test_hooks_inside_compiled_code_are_called() -> None:
+def test_hooks_inside_compiled_code_are_called():
     model, heard = stack(), []
     called = torch.compile(model, backend="eager")
     called(torch.zeros(1, 2))
@@ -34,7 +34,7 @@ def test_hooks_inside_compiled_code_are_called() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_compiled_model_reads_as_it_does_uncompiled(whole: bool) -> None:
+def test_a_compiled_model_reads_as_it_does_uncompiled(whole):
     model = built("llama").eval()
     ids = torch.arange(3, 23)
 

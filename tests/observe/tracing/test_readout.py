@@ -1,6 +1,5 @@
 """A stream read out is what the model makes of it: held against each family written out."""
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -52,9 +51,7 @@ def gemma2(model: PreTrainedModel, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 @pytest.mark.parametrize("written", [gpt2, llama, gemma2])
-def test_each_layer_meets_the_final_norm_and_the_head(
-    written: Callable[..., torch.Tensor], layer: int
-) -> None:
+def test_each_layer_meets_the_final_norm_and_the_head(written, layer):
     """As TransformerLens defines the logit lens, the final norm applied, with its soft cap."""
     model = family(written.__name__).double()
     with torch.no_grad():
@@ -62,7 +59,7 @@ def test_each_layer_meets_the_final_norm_and_the_head(
     torch.testing.assert_close(read(model, layer), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_layer_by_layer_it_is_the_stream_of_the_model(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_layer_by_layer_it_is_the_stream_of_the_model(tiny):
     model = tiny("gpt2")
     with torch.no_grad():
         states = model(TEXT[None], output_hidden_states=True).hidden_states
@@ -73,12 +70,12 @@ def test_layer_by_layer_it_is_the_stream_of_the_model(tiny: Callable[..., PreTra
 
 
 @pytest.mark.parametrize("name", ["hyper-connections", "mhc", "history-5", "pangu-pi"])
-def test_several_streams_are_read_as_the_model_reads_them(name: str) -> None:
+def test_several_streams_are_read_as_the_model_reads_them(name):
     model = build(name, width=16, layers=2, heads=2, vocab=64, context=64).eval()
     assert torch.equal(read(model, -1), answered(model).logits)
 
 
-def test_a_gradient_passes(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_a_gradient_passes(tiny):
     model = tiny("llama")
     given = answered(model)
     stream = given.streams[1].clone().requires_grad_()
@@ -90,7 +87,7 @@ def test_a_gradient_passes(tiny: Callable[..., PreTrainedModel]) -> None:
     )
 
 
-def test_the_model_is_as_it_was_found(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_the_model_is_as_it_was_found(tiny):
     model = tiny("llama")
     stack = anatomy(model)
     own = stack.blocks[0].forward
@@ -102,9 +99,7 @@ def test_the_model_is_as_it_was_found(tiny: Callable[..., PreTrainedModel]) -> N
     assert torch.equal(answered(model).logits, before)
 
 
-def test_what_is_made_of_more_than_the_last_stream_is_refused(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_what_is_made_of_more_than_the_last_stream_is_refused(tiny):
     model = tiny("llama")
     seen = []
     model.model.layers[0].register_forward_hook(lambda *given: seen.append(given[2]))
@@ -114,9 +109,7 @@ def test_what_is_made_of_more_than_the_last_stream_is_refused(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_what_reaches_the_logits_is_seen_where_it_is_little(
-    tiny: Callable[..., PreTrainedModel], dtype: torch.dtype
-) -> None:
+def test_what_reaches_the_logits_is_seen_where_it_is_little(tiny, dtype):
     """A tenth of the largest logit more in every pass; and of a model as it is, nothing."""
     model = tiny("llama").to(dtype)
     assert read(model, 0).isfinite().all()
@@ -145,9 +138,7 @@ def shaken(name: str, **options: Any) -> PreTrainedModel:
         ("mhc", {"collapse": "head"}),
     ],
 )
-def test_logits_made_of_what_earlier_blocks_handed_on_are_refused(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_logits_made_of_what_earlier_blocks_handed_on_are_refused(name, options):
     """The end of the finished pass reads what later blocks made: no lens of an earlier layer."""
     with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
         read(shaken(name, **options), 0)
@@ -155,7 +146,7 @@ def test_logits_made_of_what_earlier_blocks_handed_on_are_refused(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_no_later_block_speaks_in_an_earlier_readout(name: str) -> None:
+def test_no_later_block_speaks_in_an_earlier_readout(name):
     model = shaken(name)
     try:
         before = read(model, 1)
@@ -168,9 +159,7 @@ def test_no_later_block_speaks_in_an_earlier_readout(name: str) -> None:
     assert torch.equal(read(model, 1), before)
 
 
-def test_logits_that_are_no_numbers_the_second_time_are_refused(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_logits_that_are_no_numbers_the_second_time_are_refused(tiny):
     model = tiny("llama")
     given = answered(model)
     model.model.norm.register_forward_hook(lambda module, args, output: output * torch.nan)
@@ -187,14 +176,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", ["blt", "hrm_text"])
-def test_a_stack_that_cannot_be_stepped_over_is_refused(name: str) -> None:
+def test_a_stack_that_cannot_be_stepped_over_is_refused(name):
     with pytest.raises(NotApplicable, match=REFUSED[name]):
         read(family(name), 0)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
-def test_each_family_is_read_or_says_why(name: str) -> None:
+def test_each_family_is_read_or_says_why(name):
     model = family(name)
     if name in REFUSED:
         with pytest.raises(NotApplicable, match=REFUSED[name]):
@@ -205,7 +194,7 @@ def test_each_family_is_read_or_says_why(name: str) -> None:
     assert torch.equal(answered(model).logits, before), "it is as it was found"
 
 
-def test_no_logits_and_no_numbers_are_refused(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_no_logits_and_no_numbers_are_refused(tiny):
     with pytest.raises(NotApplicable, match="gives no logits for every"):
         answered(tiny("llama").model)
     model = tiny("llama")
@@ -215,9 +204,7 @@ def test_no_logits_and_no_numbers_are_refused(tiny: Callable[..., PreTrainedMode
         answered(model)
 
 
-def test_a_model_without_a_place_for_the_head_gives_the_same(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_model_without_a_place_for_the_head_gives_the_same(tiny):
     """Where a model computes all logits, those at the positions are taken."""
     model = tiny("llama")
     own = model.forward

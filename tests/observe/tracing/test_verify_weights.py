@@ -27,9 +27,7 @@ def count(*given: object) -> tuple[HeadWeights, Counts]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gptj", "bloom", "qwen3", "cohere qk"])
-def test_the_host_waits_once_for_the_weights_of_a_layer(
-    family: str, cut_for_an_accelerator: None
-) -> None:
+def test_the_host_waits_once_for_the_weights_of_a_layer(family, cut_for_an_accelerator):
     """Before, up to 18 times, and the host sent four lists of rows."""
     weights, *given = layers(built(family))[-1]
     for part in (None, *WRONG):
@@ -59,7 +57,7 @@ def grouped(heads: int) -> tuple[HeadWeights, AttentionRecord, torch.Tensor, tor
     return weights, attended, z, left
 
 
-def test_operations_do_not_grow_with_the_heads(cut_for_an_accelerator: None) -> None:
+def test_operations_do_not_grow_with_the_heads(cut_for_an_accelerator):
     """Before, 11 more for each head and each part of the rows."""
     (few, some), (many, more) = (count(*grouped(heads)) for heads in (2, 16))
     assert not few.refused and not many.refused
@@ -69,9 +67,7 @@ def test_operations_do_not_grow_with_the_heads(cut_for_an_accelerator: None) -> 
 
 
 @pytest.mark.parametrize("part", [None, "query", "key", "value", "output"])
-def test_heads_are_verified_alike_where_one_fits_at_a_time(
-    part: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heads_are_verified_alike_where_one_fits_at_a_time(part, monkeypatch):
     weights, *given = grouped(8)
     if part is not None:
         weights = replace(weights, **{part: getattr(weights, part).flip(0)})
@@ -87,7 +83,7 @@ def test_heads_are_verified_alike_where_one_fits_at_a_time(
         assert torch.allclose(alone.attained, whole.attained, rtol=1e-5)
 
 
-def test_an_output_is_not_refused_with_the_value_that_it_reads() -> None:
+def test_an_output_is_not_refused_with_the_value_that_it_reads():
     weights, attended, entered, left = grouped(2)
     assert weights.value is not None and weights.output is not None
     wrong = replace(weights, value=-weights.value, output=-weights.output)

@@ -20,7 +20,7 @@ def compared(place: Path, *verdicts: str) -> dict[str, Any]:
     return content
 
 
-def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> None:
+def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path):
     place = tmp_path / "own" / "comparisons" / "x"
     content = compared(place, "better", "worse")
     found = only(tmp_path)
@@ -51,9 +51,7 @@ def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> Non
         ({}, "in loss"),
     ],
 )
-def test_what_other_trainers_logged_has_its_own_unit(
-    tmp_path: Path, told: dict[str, Any], unit: str, count: int
-) -> None:
+def test_what_other_trainers_logged_has_its_own_unit(tmp_path, told, unit, count):
     content = compared(tmp_path, *["better"] * count)
     put(tmp_path, "comparison.json", {**content, "metric": "loss", **told})
     headline = only(tmp_path).headline
@@ -61,7 +59,7 @@ def test_what_other_trainers_logged_has_its_own_unit(
 
 
 @pytest.mark.parametrize("lost", ["arm", "baseline", "both"])
-def test_a_verdict_by_divergence_is_given_no_size(tmp_path: Path, lost: str) -> None:
+def test_a_verdict_by_divergence_is_given_no_size(tmp_path, lost):
     """The runs that are left may differ the other way."""
     for verdicts in (("better",), ("better", "better", "worse", "worse")):
         content = compared(tmp_path, *verdicts)
@@ -80,7 +78,7 @@ def test_a_verdict_by_divergence_is_given_no_size(tmp_path: Path, lost: str) -> 
             assert only(tmp_path).headline == "of 4 arms: 2 are better, 2 are worse"
 
 
-def test_a_comparison_says_what_is_not_decided_in_its_own_words(tmp_path: Path) -> None:
+def test_a_comparison_says_what_is_not_decided_in_its_own_words(tmp_path):
     compared(tmp_path, "not distinguishable")
     assert only(tmp_path).headline == "arm-1 and llama are not distinguishable"
     compared(tmp_path, "identical", "too few seeds", "diverged")
@@ -91,7 +89,7 @@ def test_a_comparison_says_what_is_not_decided_in_its_own_words(tmp_path: Path) 
     assert only(tmp_path).headline == "no arm is judged"
 
 
-def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path: Path) -> None:
+def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path):
     compared(tmp_path, "better", "better", "worse", "not distinguishable", "not distinguishable")
     assert only(tmp_path).headline == (
         "arm-2 comes out ahead of llama by 0.5 nats; of 5 arms: 2 are better, 1 is worse, "

@@ -44,7 +44,7 @@ def only(folder: Path) -> Entry:
     return found
 
 
-def test_a_finished_run_has_its_loss(tmp_path: Path) -> None:
+def test_a_finished_run_has_its_loss(tmp_path):
     place = write(tmp_path / "drawn" / "runs", record(RUN, 3.5))
     put(place, "report.html", "a page")
     found = only(tmp_path)
@@ -54,14 +54,14 @@ def test_a_finished_run_has_its_loss(tmp_path: Path) -> None:
     assert found.page == f"{found.folder}/report.html"
 
 
-def test_a_run_that_diverged_says_why(tmp_path: Path) -> None:
+def test_a_run_that_diverged_says_why(tmp_path):
     write(tmp_path, record(RUN, 3.5, diverged="the loss is nan at update 3"))
     found = only(tmp_path)
     assert (found.state, found.headline) == ("diverged", "the loss is nan at update 3")
     assert found.page is None
 
 
-def test_an_unfinished_run_is_running_while_a_process_holds_it(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_running_while_a_process_holds_it(tmp_path):
     place = write(tmp_path, record(RUN, 3.5))
     (place / "result.json").unlink()
     with lock_folder(place):
@@ -72,14 +72,14 @@ def test_an_unfinished_run_is_running_while_a_process_holds_it(tmp_path: Path) -
     assert (found.state, found.headline) == ("interrupted", "update 30 of 20, loss 3.5")
 
 
-def test_a_run_without_a_journal_has_no_update_yet(tmp_path: Path) -> None:
+def test_a_run_without_a_journal_has_no_update_yet(tmp_path):
     place = write(tmp_path, record(RUN, None))
     (place / "events.jsonl").unlink()
     put(place, "run.json", {})
     assert only(tmp_path).headline == "no update yet"
 
 
-def test_a_report_counts_its_findings(tmp_path: Path) -> None:
+def test_a_report_counts_its_findings(tmp_path):
     file = put(tmp_path / "out", "report.json", REPORT)
     found = only(tmp_path)
     assert (found.kind, found.name) == ("report", "one, two")
@@ -88,13 +88,13 @@ def test_a_report_counts_its_findings(tmp_path: Path) -> None:
     assert only(tmp_path).headline == "no findings"
 
 
-def test_a_report_of_cleaned_text_is_no_report_of_a_model(tmp_path: Path) -> None:
+def test_a_report_of_cleaned_text_is_no_report_of_a_model(tmp_path):
     put(tmp_path, "report.json", {"documents": 3})
     put(tmp_path, "text.jsonl", "{}\n")
     assert find_entries(tmp_path) == ([], [])
 
 
-def test_a_campaign_counts_its_ideas(tmp_path: Path) -> None:
+def test_a_campaign_counts_its_ideas(tmp_path):
     folder = write_campaign(tmp_path)
     (tmp_path / "log.csv").unlink()
     found = only(tmp_path)
@@ -113,14 +113,14 @@ def test_a_campaign_counts_its_ideas(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"), [("[]", "it holds no table"), ("", "it is not JSON: Expecting value")]
 )
-def test_a_comparison_that_is_none_is_damaged(tmp_path: Path, content: str, told: str) -> None:
+def test_a_comparison_that_is_none_is_damaged(tmp_path, content, told):
     put(tmp_path, "comparison.json", content)
     found = only(tmp_path)
     assert (found.name, found.state) == (tmp_path.name, "damaged")
     assert found.headline.startswith(told)
 
 
-def test_an_evaluation_has_its_averages_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_an_evaluation_has_its_averages_and_says_what_is_missing(tmp_path):
     content = scored()
     content["arms"], content["groups"] = content["arms"][:1], content["groups"][:1]
     part = {"arm": "before", "group": "general", "score": None, "complete": False}
@@ -131,13 +131,13 @@ def test_an_evaluation_has_its_averages_and_says_what_is_missing(tmp_path: Path)
     assert found.headline == "knowledge: 25.0%; general: incomplete (1 of 11)"
 
 
-def test_averages_of_several_models_have_their_names_and_an_end(tmp_path: Path) -> None:
+def test_averages_of_several_models_have_their_names_and_an_end(tmp_path):
     put(tmp_path, "results.json", scored(tuple("abcdef")))
     assert only(tmp_path).headline.startswith("a, knowledge: 25.0%; b, knowledge")
     assert only(tmp_path).headline.endswith("and 2 more")
 
 
-def test_an_evaluation_of_tasks_has_their_scores(tmp_path: Path) -> None:
+def test_an_evaluation_of_tasks_has_their_scores(tmp_path):
     content = {**scored(), "arms": [{"arm": "hf"}], "benchmarks": [], "groups": []}
     shares = [
         {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98},
@@ -151,7 +151,7 @@ def test_an_evaluation_of_tasks_has_their_scores(tmp_path: Path) -> None:
     assert only(tmp_path).headline == expected
 
 
-def test_tasks_of_a_group_are_told_by_its_mean(tmp_path: Path) -> None:
+def test_tasks_of_a_group_are_told_by_its_mean(tmp_path):
     content = {**scored(), "arms": [{"arm": "before"}], "groups": []}
     content["benchmarks"] = content["benchmarks"][:1]
     share = {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98}
@@ -165,7 +165,7 @@ def test_tasks_of_a_group_are_told_by_its_mean(tmp_path: Path) -> None:
     assert only(tmp_path).headline == "BoolQ: 25.0%; both: acc 50.0%; other: acc 87.5%"
 
 
-def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
+def test_a_model_without_finite_logits_has_no_score(tmp_path):
     content = {**scored(), "arms": [{"arm": "before"}], "groups": []}
     content["benchmarks"] = [{**content["benchmarks"][0], "score": 0.0, "lost": True}]
     share = {"metric": "acc", "value": 0.0, "low": 0.0, "high": 0.3}
@@ -174,7 +174,7 @@ def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
     assert only(tmp_path).headline == "BoolQ: not finite; one: acc not finite"
 
 
-def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path: Path) -> None:
+def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path):
     (tmp_path / "out" / "samples").mkdir(parents=True)
     put(tmp_path / "out" / "leaves", "boolq.json", {})
     found = only(tmp_path)
@@ -184,7 +184,7 @@ def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path: Path) -> None:
         assert only(tmp_path).state == "running"
 
 
-def test_an_adaptation_has_its_domain_before_and_after(tmp_path: Path) -> None:
+def test_an_adaptation_has_its_domain_before_and_after(tmp_path):
     content = passed()
     for one in content["stages"]:
         one["finished"] = True
@@ -203,7 +203,7 @@ def test_an_adaptation_has_its_domain_before_and_after(tmp_path: Path) -> None:
     )
 
 
-def test_an_adaptation_that_broke_off_counts_its_stages(tmp_path: Path) -> None:
+def test_an_adaptation_that_broke_off_counts_its_stages(tmp_path):
     put(tmp_path / "law" / "stages" / "base-1", "stage.json", {})
     (tmp_path / "law" / "stages" / "clean-1").mkdir()
     found = only(tmp_path)
@@ -211,7 +211,7 @@ def test_an_adaptation_that_broke_off_counts_its_stages(tmp_path: Path) -> None:
     assert found.headline == "1 stage is finished"
 
 
-def test_a_study_counts_its_verdicts(tmp_path: Path) -> None:
+def test_a_study_counts_its_verdicts(tmp_path):
     put(tmp_path, "study.json", STUDY)
     put(tmp_path, "study.html", "a page")
     found = only(tmp_path)
@@ -232,9 +232,7 @@ def test_a_study_counts_its_verdicts(tmp_path: Path) -> None:
         ("events.jsonl", "", "No such file"),
     ],
 )
-def test_what_is_damaged_or_of_another_program_says_why(
-    name: str, content: Any, reason: str, tmp_path: Path
-) -> None:
+def test_what_is_damaged_or_of_another_program_says_why(name, content, reason, tmp_path):
     put(tmp_path / "odd", name, content)
     found = only(tmp_path)
     assert (found.state, found.name) == ("damaged", "odd")
@@ -242,14 +240,14 @@ def test_what_is_damaged_or_of_another_program_says_why(
     assert len(found.headline) <= LONGEST
 
 
-def test_a_result_that_does_not_fit_its_run_is_damaged(tmp_path: Path) -> None:
+def test_a_result_that_does_not_fit_its_run_is_damaged(tmp_path):
     place = write(tmp_path, record(RUN, 3.5))
     (place / "result.json").write_text(json.dumps({**record(RUN, 3.5).result, "nats": 3.4}))
     found = only(tmp_path)
     assert found.state == "damaged" and "its nats is 3.4" in found.headline
 
 
-def test_links_are_not_followed_and_pipes_not_opened(tmp_path: Path) -> None:
+def test_links_are_not_followed_and_pipes_not_opened(tmp_path):
     away = put(tmp_path / "away", "study.json", STUDY)
     inside = tmp_path / "inside"
     put(inside / "linked", "note.txt", "")
@@ -268,7 +266,7 @@ def test_links_are_not_followed_and_pipes_not_opened(tmp_path: Path) -> None:
     assert len(find_entries(inside / "folder")[0]) == 1
 
 
-def test_the_newest_comes_first(tmp_path: Path) -> None:
+def test_the_newest_comes_first(tmp_path):
     for place, name in enumerate(("b", "c", "a")):
         file = put(tmp_path / name, "study.json", {**STUDY, "study": name})
         os.utime(file, (10**9 + place, 10**9 + place))
@@ -278,9 +276,7 @@ def test_the_newest_comes_first(tmp_path: Path) -> None:
     assert found[0].to_dict()["changed"] == "2001-09-09T01:46:42+00:00"
 
 
-def test_what_is_too_deep_or_too_much_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_deep_or_too_much_is_said(tmp_path, monkeypatch):
     put(tmp_path / "a" / "b" / "c", "study.json", STUDY)
     monkeypatch.setattr(search, "DEPTH", 2)
     found, (remark,) = find_entries(tmp_path)
@@ -290,7 +286,7 @@ def test_what_is_too_deep_or_too_much_is_said(
     assert remark == "only the first 2 folders were looked into; name one"
 
 
-def test_a_folder_that_asks_for_it_is_listed_only_where_it_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_asks_for_it_is_listed_only_where_it_is_named(tmp_path):
     put(tmp_path / "docs" / "results" / "one", "study.json", STUDY)
     put(tmp_path / "own", "study.json", STUDY)
     put(tmp_path / "docs" / "results", ".layerlab-unlisted", "")
@@ -300,15 +296,13 @@ def test_a_folder_that_asks_for_it_is_listed_only_where_it_is_named(tmp_path: Pa
     assert only(tmp_path / "docs" / "results").folder == "one"
 
 
-def test_results_that_come_with_the_source_are_no_entries_of_a_clone() -> None:
+def test_results_that_come_with_the_source_are_no_entries_of_a_clone():
     found, remarks = find_entries(ROOT)
     assert not [one for one in found if one.folder.startswith("docs/")]
     assert "docs was left out, as its file .layerlab-unlisted asks; name it" in remarks
 
 
-def test_a_folder_that_cannot_be_read_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
     """As it is to anybody but root."""
     (tmp_path / "shut").mkdir()
 
@@ -323,12 +317,12 @@ def test_a_folder_that_cannot_be_read_is_said(
 
 
 @pytest.mark.parametrize("name", ["gone", "x" * 5_000, "null\0"])
-def test_a_folder_that_is_not_there_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_refused(name, tmp_path):
     with pytest.raises(UserError, match="expected one that layerlab wrote into: type"):
         find_entries(tmp_path / name)
 
 
-def test_hidden_folders_and_other_files_are_no_entries(tmp_path: Path) -> None:
+def test_hidden_folders_and_other_files_are_no_entries(tmp_path):
     put(tmp_path / ".study.partial", "study.json", STUDY)
     put(tmp_path / "extension", "manifest.json", {"manifest_version": 3})
     put(tmp_path / "site", "index.html", "")
@@ -336,7 +330,7 @@ def test_hidden_folders_and_other_files_are_no_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_thousand_runs_take_seconds(tmp_path: Path) -> None:
+def test_a_thousand_runs_take_seconds(tmp_path):
     first = write(tmp_path / "0", record(RUN, 3.5))
     content = [(one.name, one.read_bytes()) for one in first.iterdir()]
     for number in range(1, 1000):
@@ -350,7 +344,7 @@ def test_a_thousand_runs_take_seconds(tmp_path: Path) -> None:
     assert len(found) == 1000 and {one.state for one in found} == {"finished"}
 
 
-def test_what_was_edited_since_it_was_written_is_damaged(tmp_path: Path) -> None:
+def test_what_was_edited_since_it_was_written_is_damaged(tmp_path):
     written = {
         "results.json": {"arms": [{"arm": "a"}], "benchmarks": [], "groups": []},
         "comparison.json": race(("llama", "arm-1"), updates=100),

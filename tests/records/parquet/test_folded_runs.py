@@ -29,9 +29,7 @@ def bytes_in(place: Path) -> dict[str, bytes]:
 @given(
     journals=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=3)
 )
-def test_unfolded_runs_have_the_bytes_that_were_folded(
-    journals: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_unfolded_runs_have_the_bytes_that_were_folded(journals, tmp_path_factory):
     place = tmp_path_factory.mktemp("folded")
     for number, journal in enumerate(journals):
         make_run(place, f"run-{number}", journal.encode())
@@ -42,7 +40,7 @@ def test_unfolded_runs_have_the_bytes_that_were_folded(
     assert bytes_in(place) == before
 
 
-def test_curves_are_drawn_from_the_folded_file(tmp_path: Path) -> None:
+def test_curves_are_drawn_from_the_folded_file(tmp_path):
     lines = '{"kind":"train","update":2,"loss":7.5}\n{"kind":"note","text":"x"}\ncut'
     make_run(tmp_path, "a", lines.encode())
     fold_runs(tmp_path)
@@ -51,7 +49,7 @@ def test_curves_are_drawn_from_the_folded_file(tmp_path: Path) -> None:
     assert table["update"][0] == 2 and table["text"].str.cat(sep="\n") == lines
 
 
-def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path: Path) -> None:
+def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path):
     make_run(tmp_path, "a", b"")
     make_run(tmp_path, "b", b"")
     (tmp_path / "runs" / "b" / "result.json").unlink()
@@ -61,7 +59,7 @@ def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path: P
     assert bytes_in(tmp_path)[f"runs/a/{JOURNAL}"] == b"own"
 
 
-def test_a_comparison_of_which_nothing_is_finished_is_not_folded(tmp_path: Path) -> None:
+def test_a_comparison_of_which_nothing_is_finished_is_not_folded(tmp_path):
     refuses("no run in .* is finished, so there is none to fold", fold_runs, tmp_path)
     make_run(tmp_path, "a", b"")
     (tmp_path / "runs" / "a" / "result.json").unlink()
@@ -69,7 +67,7 @@ def test_a_comparison_of_which_nothing_is_finished_is_not_folded(tmp_path: Path)
     assert not (tmp_path / MANIFESTS).exists()
 
 
-def test_runs_that_lie_in_the_files_alone_are_not_lost(tmp_path: Path) -> None:
+def test_runs_that_lie_in_the_files_alone_are_not_lost(tmp_path):
     make_run(tmp_path, "a", b"")
     make_run(tmp_path, "b", b"")
     fold_runs(tmp_path)
@@ -84,7 +82,7 @@ def test_runs_that_lie_in_the_files_alone_are_not_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "..", "a/b", ""])
-def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path: Path, name: str) -> None:
+def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path, name):
     make_run(tmp_path, "a", b"")
     fold_runs(tmp_path)
     table = pd.read_parquet(tmp_path / MANIFESTS)
@@ -94,7 +92,7 @@ def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path: Path, name: str) -
     assert not (tmp_path / "runs").exists()
 
 
-def test_files_that_are_damaged_are_named_on_one_line(tmp_path: Path) -> None:
+def test_files_that_are_damaged_are_named_on_one_line(tmp_path):
     make_run(tmp_path, "a", b"")
     fold_runs(tmp_path)
     (tmp_path / "runs").rename(tmp_path / "away")
@@ -106,13 +104,13 @@ def test_files_that_are_damaged_are_named_on_one_line(tmp_path: Path) -> None:
     refuses("a value is missing", unfold_runs, tmp_path)
 
 
-def test_a_run_that_is_no_text_is_not_folded(tmp_path: Path) -> None:
+def test_a_run_that_is_no_text_is_not_folded(tmp_path):
     make_run(tmp_path, "a", b"\xff")
     refuses("take the run out of", fold_runs, tmp_path)
     assert not (tmp_path / MANIFESTS).exists()
 
 
-def test_scores_are_folded_where_a_run_has_them(tmp_path: Path) -> None:
+def test_scores_are_folded_where_a_run_has_them(tmp_path):
     for name in ("a", "b"):
         make_run(tmp_path, name, b"")
     (tmp_path / "runs" / "b" / "scores.json").write_bytes(b'{"of": "b"}\r\n')

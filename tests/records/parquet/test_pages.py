@@ -48,9 +48,7 @@ def store(column: Any, file: Path, name: str = "text", **options: Any) -> Path:
 @pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_the_sizes_are_those_of_an_honest_end(
-    dictionary: bool, version: str, codec: str, tmp_path: Path
-) -> None:
+def test_the_sizes_are_those_of_an_honest_end(dictionary, version, codec, tmp_path):
     table = pa.table({"a": ["abc"] * 5000 + [None], "b": [[1.5, 2.5]] * 5001, "c": range(5001)})
     options: Any = {"data_page_version": version, "use_dictionary": dictionary}
     pq.write_table(
@@ -65,9 +63,7 @@ def test_the_sizes_are_those_of_an_honest_end(
 
 
 @pytest.mark.parametrize(("column", "lies"), [([("a" * LONG)], True), (LIST, False)])
-def test_nothing_is_unpacked_of_what_is_too_long(
-    column: Any, lies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_unpacked_of_what_is_too_long(column, lies, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(1 << 20))
     file = store(column, tmp_path / "a.parquet", use_dictionary=False, store_schema=False)
     if lies:
@@ -76,9 +72,7 @@ def test_nothing_is_unpacked_of_what_is_too_long(
     refuses("unpacks to more than 1,048,576 bytes", list, rows(str(file)))
 
 
-def test_nothing_is_unpacked_of_runs_that_are_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_unpacked_of_runs_that_are_too_long(tmp_path, monkeypatch):
     for name in ("manifests.parquet", "curves.parquet"):
         lie(store(["a" * LONG], tmp_path / name, "run", use_dictionary=False))
     monkeypatch.setattr(folded_runs, "LARGEST", 1 << 20)
@@ -86,7 +80,7 @@ def test_nothing_is_unpacked_of_runs_that_are_too_long(
     refuses("unpacks to more than 1 MiB", unfold_runs, tmp_path)
 
 
-def test_pages_that_are_none_are_one_line(tmp_path: Path) -> None:
+def test_pages_that_are_none_are_one_line(tmp_path):
     file = store(["word"] * 9, tmp_path / "a.parquet", use_dictionary=False)
     good, at = file.read_bytes(), 4
     for head in (b"\xff", b"\x15\x00\x15\x01", b"\x1c" * 20, b"\x15" + b"\xff" * 20):

@@ -79,7 +79,7 @@ def parsed(drawing: str) -> ElementTree.Element:
     return ElementTree.fromstring(drawing)
 
 
-def test_pictures_without_anything_that_runs_or_is_fetched() -> None:
+def test_pictures_without_anything_that_runs_or_is_fetched():
     found = ladder_pictures(content())
     assert list(found) == [f"ladder-{name}.svg" for name in ("gain", "loss", "rate", "sweep")]
     for drawing in found.values():
@@ -90,7 +90,7 @@ def test_pictures_without_anything_that_runs_or_is_fetched() -> None:
     assert ladder_pictures(race()) == {}
 
 
-def test_points_stand_where_the_numbers_are() -> None:
+def test_points_stand_where_the_numbers_are():
     """The sizes are equal steps of a logarithmic axis, and the gains equal steps down."""
     circles = list(parsed(ladder_pictures(content())["ladder-gain.svg"]).iter(f"{SVG}circle"))
     xs, ys = ([float(one.get(axis) or 0) for one in circles] for axis in ("cx", "cy"))
@@ -110,7 +110,7 @@ def crosses(given: dict[str, Any]) -> int:
     return sum((one.get("class") or "").startswith("s") for one in strokes) // 2
 
 
-def test_losses_stand_at_their_rates_in_a_panel_for_each_size() -> None:
+def test_losses_stand_at_their_rates_in_a_panel_for_each_size():
     """Rates are equal steps of a logarithmic axis; 0.2 above the best is twice as far as 0.1."""
     dots = drawn(content(), "s0 dot")
     assert len(dots) == 9
@@ -130,7 +130,7 @@ def test_losses_stand_at_their_rates_in_a_panel_for_each_size() -> None:
     assert root.findtext(f"{SVG}title") == "Held-out loss against the learning rate, by size"
 
 
-def test_a_ring_marks_the_best_rate() -> None:
+def test_a_ring_marks_the_best_rate():
     given = content()
     for size, rate in zip(given["ladder"]["sizes"], (9e-3, 3e-3, 1e-3), strict=True):
         size["rows"][0]["rate"] = rate
@@ -139,7 +139,7 @@ def test_a_ring_marks_the_best_rate() -> None:
     assert drawn(given, "s1 ring") == [drawn(given, "s1 dot")[at] for at in (1, 4, 7)]
 
 
-def test_what_diverged_or_lies_far_above_is_a_cross_that_does_not_set_the_scale() -> None:
+def test_what_diverged_or_lies_far_above_is_a_cross_that_does_not_set_the_scale():
     given = content()
     assert crosses(given) == 0
     first = given["ladder"]["sizes"][0]["rows"][0]["rates"]
@@ -153,7 +153,7 @@ def test_what_diverged_or_lies_far_above_is_a_cross_that_does_not_set_the_scale(
     assert len(drawn(given, "s0 dot")) == 6
 
 
-def test_rates_that_lie_close_are_not_written_over_each_other() -> None:
+def test_rates_that_lie_close_are_not_written_over_each_other():
     given = content()
     for size in given["ladder"]["sizes"]:
         for row in size["rows"]:
@@ -166,7 +166,7 @@ def test_rates_that_lie_close_are_not_written_over_each_other() -> None:
     assert all(after - before >= 44 for before, after in pairwise(panel))
 
 
-def test_an_arm_without_a_sweep_is_in_no_picture_of_rates() -> None:
+def test_an_arm_without_a_sweep_is_in_no_picture_of_rates():
     given = content()
     for size in given["ladder"]["sizes"]:
         size["rows"][1]["rates"] = size["rows"][1]["rates"][:1]
@@ -177,7 +177,7 @@ def test_an_arm_without_a_sweep_is_in_no_picture_of_rates() -> None:
     assert tabulate_sweeps(check_ladder(given["ladder"]), "nats") == {"rates": [], "rows": []}
 
 
-def test_losses_by_rate_are_a_table_too() -> None:
+def test_losses_by_rate_are_a_table_too():
     given = check_ladder(ladder())
     found = tabulate_sweeps(given, "nats")
     assert found["rates"] == [1e-3, 3e-3, 9e-3] and len(found["rows"]) == 6
@@ -186,7 +186,7 @@ def test_losses_by_rate_are_a_table_too() -> None:
     assert first["losses"] == {1e-3: 4.1, 3e-3: 4.0, 9e-3: 4.2}
 
 
-def test_names_of_many_arms_stay_in_their_panel() -> None:
+def test_names_of_many_arms_stay_in_their_panel():
     given = content()
     for size in given["ladder"]["sizes"]:
         size["rows"] = [{**size["rows"][0], "arm": f"arm-{n}"} for n in range(30)]
@@ -200,7 +200,7 @@ def test_names_of_many_arms_stay_in_their_panel() -> None:
     assert all(low - high > 13 for high, low in pairwise(sorted(places)))
 
 
-def test_what_is_forecast_is_dashed_and_does_not_set_the_scale() -> None:
+def test_what_is_forecast_is_dashed_and_does_not_set_the_scale():
     root = parsed(ladder_pictures(content())["ladder-gain.svg"])
     dashed = [one for one in root.iter(f"{SVG}polyline") if one.get("stroke-dasharray")]
     assert len(dashed) == 1 and len((dashed[0].get("points") or "").split()) == 2
@@ -212,7 +212,7 @@ def test_what_is_forecast_is_dashed_and_does_not_set_the_scale() -> None:
     assert all(abs(float(one or 0)) < 0.1 for one in ticks)
 
 
-def test_one_size_or_one_rate_draws_nothing() -> None:
+def test_one_size_or_one_rate_draws_nothing():
     single = content()
     for size in single["ladder"]["sizes"][1:]:
         size["rows"] = []
@@ -224,7 +224,7 @@ def test_one_size_or_one_rate_draws_nothing() -> None:
 
 
 @pytest.mark.full
-def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> None:
+def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path):
     page = render(content())
     section = page[page.index('<section id="ladder"') :]
     section = section[: section.index("</section>")]
@@ -240,7 +240,7 @@ def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> No
 
 
 @pytest.mark.full
-def test_the_page_speaks_chinese() -> None:
+def test_the_page_speaks_chinese():
     page = render(content(), "zh")
     section = page[page.index('<section id="ladder"') :]
     section = section[: section.index("</section>")]
@@ -273,14 +273,14 @@ def test_the_page_speaks_chinese() -> None:
         lambda one: one.update(tests="many"),
     ],
 )
-def test_a_damaged_ladder_is_one_line(damage: Any) -> None:
+def test_a_damaged_ladder_is_one_line(damage):
     given = copy.deepcopy(ladder())
     damage(given)
     refuses("'ladder' is damaged; type layerlab compare", check_ladder, given)
     refuses("'ladder' is damaged", render, {**content(), "ladder": given})
 
 
-def test_a_name_that_would_be_markup_is_text() -> None:
+def test_a_name_that_would_be_markup_is_text():
     hostile = '<script>alert(1)</script>"&'
     given = content()
     given["ladder"]["arms"][0]["arm"] = hostile

@@ -115,7 +115,7 @@ def test_every_rule_has_a_case_here():
 
 @pytest.mark.few(12)
 @pytest.mark.parametrize("name", SICK)
-def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name: str):
+def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name):
     found, severity = [*diagnosed(name)], SICK[name][-1]
     allowed = {"ratio": {"bound"}, "bound": {"enclosure"}}.get(name, set())
     assert name in names(found)
@@ -124,7 +124,7 @@ def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name: str):
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_a_finding_names_its_place_number_threshold_and_source(name: str):
+def test_a_finding_names_its_place_number_threshold_and_source(name):
     finding = sick(name)
     assert finding.layer == SICK[name][1].get("layer") or name == "gradient"
     if "head" in SICK[name][1]:
@@ -154,7 +154,7 @@ def test_a_layer_finding_asks_for_the_channels_of_its_sequence():
     ("score", "severity"),
     [(SCORE, None), (101.0, "warning"), (SCORE_DIVERGED, "error"), (math.inf, "error")],
 )
-def test_a_score_is_graver_the_larger_it_is(score: float, severity: str | None):
+def test_a_score_is_graver_the_larger_it_is(score, severity):
     found = find(content(), change(frames(), "attention", SPOT, logit_max=score))
     assert worst(found) == severity
 
@@ -208,7 +208,7 @@ def test_a_fault_outside_the_layers_has_no_layer():
 
 
 @pytest.mark.parametrize(("reached", "word"), [(True, "no reading"), (False, "stayed finite")])
-def test_a_broken_weight_says_whether_it_reached_the_stream(reached: bool, word: str):
+def test_a_broken_weight_says_whether_it_reached_the_stream(reached, word):
     faults = [{"kind": "weights", "layer": 2, "name": "w", "what": "1 NaN of 4"}]
     faults += [{"kind": "stream", "layer": 2, "name": "s", "what": "1 NaN of 4"}] * reached
     first = find(content(card(faults=faults)), frames())[0]
@@ -216,12 +216,12 @@ def test_a_broken_weight_says_whether_it_reached_the_stream(reached: bool, word:
 
 
 @pytest.mark.parametrize("loss", [math.log(512), 8.0])
-def test_a_model_that_only_guesses_is_told_apart(loss: float):
+def test_a_model_that_only_guesses_is_told_apart(loss):
     assert "guessing" in only(find(content(card(loss_nats=loss)), frames())).sentence
 
 
 @pytest.mark.parametrize("loss", [None, math.nan, 6.2])
-def test_a_loss_that_says_nothing_gives_no_finding(loss: float | None):
+def test_a_loss_that_says_nothing_gives_no_finding(loss):
     assert find(content(card(loss_nats=loss)), frames()) == []
 
 
@@ -377,9 +377,7 @@ def test_gaussian_weights_do_not_cancel():
         (["warning", "error", "info"], "error", True, True),
     ],
 )
-def test_the_gravest_finding_decides(
-    severities: list[Any], gravest: str | None, at_warning: bool, at_error: bool
-):
+def test_the_gravest_finding_decides(severities, gravest, at_warning, at_error):
     found = [
         Finding(id=str(i), severity=one, model="m", sentence="S", advice="A.", source="Own")
         for i, one in enumerate(severities)
@@ -390,7 +388,7 @@ def test_the_gravest_finding_decides(
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_a_finding_survives_the_turn_through_a_dict(name: str):
+def test_a_finding_survives_the_turn_through_a_dict(name):
     assert Finding.from_dict(sick(name).to_dict()) == sick(name)
 
 

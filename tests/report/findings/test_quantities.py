@@ -29,7 +29,7 @@ RELATIVE = {
 
 @pytest.mark.few(8)
 @pytest.mark.parametrize("name", sorted({*SICK} - LISTED))
-def test_a_finding_names_the_quantity_that_it_speaks_of(name: str):
+def test_a_finding_names_the_quantity_that_it_speaks_of(name):
     finding = sick(name)
     column, _, kind = QUANTITIES[name].partition(" of ")
     assert (finding.column, finding.kind) == (column, kind or None)

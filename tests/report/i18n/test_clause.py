@@ -76,7 +76,7 @@ def said(text: str) -> str:
         ("", ""),
     ],
 )
-def test_a_text_is_said_in_the_best_way_to_cut_it(english: str, other: str):
+def test_a_text_is_said_in_the_best_way_to_cut_it(english, other):
     assert said(english) == other
 
 
@@ -102,7 +102,7 @@ def test_a_clause_begins_with_its_mark_only_if_its_message_does():
 
 
 @given(st.text("one two;:,.()[] and5", max_size=60))
-def test_no_text_breaks_it(text: str):
+def test_no_text_breaks_it(text):
     assert isinstance(said(text), str)
 
 

@@ -19,7 +19,7 @@ from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from tests.report.findings.test_find import SICK, sick
 from tests.report.sample import sample
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = runpy.run_path(str(ROOT / "docs" / "language.py"))
@@ -42,7 +42,7 @@ def words(message: Any) -> tuple[str, str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("code", CODES)
-def test_no_message_is_without_a_sure_translation(code: str):
+def test_no_message_is_without_a_sure_translation(code):
     stored = catalogue(code)
     TOOL["update"](stored, TOOL["template"]())
     places = [f"{one.locations[0][0]}: {one.id}" for one in TOOL["unsettled"](stored)]
@@ -71,9 +71,7 @@ def translate(file: Path, message: str | tuple[str, str], translation: str) -> N
     file.write_bytes(TOOL["written"](stored))
 
 
-def test_a_reworded_sentence_keeps_its_translation_until_somebody_looks(
-    bring: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-):
+def test_a_reworded_sentence_keeps_its_translation_until_somebody_looks(bring, capsys):
     """It is listed beside what is open, shown to nobody, and the same the next time."""
     before, reworded = "layer {n} is the largest of all", "layer {n} is by far the largest of all"
     new = "Unheard of until now."
@@ -89,7 +87,7 @@ def test_a_reworded_sentence_keeps_its_translation_until_somebody_looks(
     assert bring(reworded, new).read_bytes() == after
 
 
-def test_a_sentence_takes_over_no_translation_in_several_forms(bring: Callable[..., Path]):
+def test_a_sentence_takes_over_no_translation_in_several_forms(bring):
     forms = ("a layer is the largest one", "{n} layers are the largest ones")
     translate(bring(forms), forms, "最大")
     assert not TOOL["stored"](bring(str(forms)))[str(forms)].string
@@ -103,13 +101,13 @@ def test_a_translation_without_one_of_its_forms_is_unsettled():
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_compiled_catalogue_is_that_of_the_text(code: str):
+def test_the_compiled_catalogue_is_that_of_the_text(code):
     compiled = (FOLDER / code / "LC_MESSAGES" / "layerlab.mo").read_bytes()
     assert compiled == TOOL["compiled"](catalogue(code)), "type: python docs/language.py"
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_translation_fills_in_what_its_original_does(code: str):
+def test_a_translation_fills_in_what_its_original_does(code):
     pairs = [words(message) for message in catalogue(code) if message.id and any(message.string)]
     assert len(pairs) > 600
     wrong = [said for said, own in pairs if set(FIELD.findall(said)) != set(FIELD.findall(own))]
@@ -128,7 +126,7 @@ def test_a_template_is_taken_from_every_kind_of_text():
 
 @pytest.mark.few(10)
 @pytest.mark.parametrize("name", SICK)
-def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
+def test_every_finding_is_said_in_chinese_with_its_numbers(name):
     finding, chinese = sick(name), language("zh")
     said, advice = chinese.translate(finding.sentence), chinese.translate(finding.advice)
     assert CHINESE.search(said) and CHINESE.search(advice)
@@ -157,13 +155,13 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
         ("", ""),
     ],
 )  # fmt: skip
-def test_a_sentence_is_known_by_its_template_or_stands(english: str, chinese: str):
+def test_a_sentence_is_known_by_its_template_or_stands(english, chinese):
     assert language("zh").translate(english) == chinese
     assert language("en").translate(english) == english
 
 
 @given(st.text(max_size=80))
-def test_no_text_breaks_a_language(text: str):
+def test_no_text_breaks_a_language(text):
     chinese = language("zh")
     assert isinstance(chinese.translate(text), str)
     assert isinstance(chinese.remark(f"m: {text}", [{"name": "m"}]), str)
@@ -171,7 +169,7 @@ def test_no_text_breaks_a_language(text: str):
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1e6).map(lambda number: f"{number:.3g}"))
-def test_what_was_filled_in_is_found_again(layer: int, value: str):
+def test_what_was_filled_in_is_found_again(layer, value):
     message = "{place}: nothing {value}{more}"
     parts = {"place": f"layer {layer}", "value": value, "more": ", and 2 more"}
     found = pattern(message).fullmatch(fill(message, parts))
@@ -194,21 +192,21 @@ def test_what_is_typed_is_no_word_of_the_page():
 
 
 @pytest.mark.parametrize("name", list_profiles())
-def test_a_profile_is_described_in_every_language(name: str):
+def test_a_profile_is_described_in_every_language(name):
     profile = load_profile(name)
     said = language("zh").translate(f"profile a is {name}: {profile.summary}")
     assert said.startswith(f"配置 a 是 {name}：") and profile.description not in said
 
 
 @pytest.mark.full
-def test_an_unknown_language_is_refused_with_those_that_there_are(tmp_path: Path):
+def test_an_unknown_language_is_refused_with_those_that_there_are(tmp_path):
     with pytest.raises(UserError, match="there is no page in 'zg'; its languages are: en, zh"):
         Report(sample(["a"])).save(tmp_path / "out", lang="zg")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full
-def test_the_data_stay_english(tmp_path: Path):
+def test_the_data_stay_english(tmp_path):
     report = Report(sample(["a"]))
     report.save(tmp_path / "out", lang="zh")
     stored = (tmp_path / "out" / "report.json").read_text("utf-8")
@@ -224,7 +222,7 @@ def test_an_english_page_carries_no_other_words():
 
 
 @pytest.mark.full
-def test_the_page_is_chinese_in_a_browser(window: Open):
+def test_the_page_is_chinese_in_a_browser(window):
     report = sample(layers=3, sequences=1)
     report["findings"][0]["sentence"] = "Layer 1 head 2: largest attention score 131, above 100"
     page = window(render(report, "zh"))
@@ -249,7 +247,7 @@ def test_the_page_is_chinese_in_a_browser(window: Open):
 
 
 @pytest.mark.full
-def test_a_chinese_page_fits_a_phone(window: Open):
+def test_a_chinese_page_fits_a_phone(window):
     page = window(render(sample(layers=3, sequences=1), "zh"), viewport=PHONE)
     for name in ("spectrum", "gain"):
         page.locator(f"section#{name}").scroll_into_view_if_needed()
@@ -260,7 +258,7 @@ def test_a_chinese_page_fits_a_phone(window: Open):
 @pytest.mark.parametrize(
     ("layers", "chinese"), [("every layer", "每一层"), ("layers 0, 2", "第 0, 2 层")]
 )
-def test_a_remark_on_layers_is_said_in_chinese(layers: str, chinese: str):
+def test_a_remark_on_layers_is_said_in_chinese(layers, chinese):
     remark = f"bound: not applicable to ffn of {layers}, because its block was not found"
     said = language("zh").remark(f"m: {remark}", [{"name": "m"}])
     assert said.startswith(f"m: 界限：不适用于{chinese}的 ") and "block" not in said

@@ -1,7 +1,6 @@
 """The page of an adaptation: every part is on it, in a browser too, and hostile text stays text."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,10 +10,10 @@ from layerlab.report.pages.adaptation import render, save_curriculum
 from layerlab.report.pages.adaptation_tables import sections
 from tests.report.passed import passed
 from tests.report.sample import HOSTILE
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 
-def test_every_part_is_on_the_page() -> None:
+def test_every_part_is_on_the_page():
     page = render(passed())
     for said in (
         "What was tried.",
@@ -33,20 +32,20 @@ def test_every_part_is_on_the_page() -> None:
         assert said in page, said
 
 
-def test_what_is_missing_is_left_out_and_what_is_damaged_is_named() -> None:
+def test_what_is_missing_is_left_out_and_what_is_damaged_is_named():
     page = render({"name": "empty"}).partition("<script")[0]
     assert "empty" in page and "Contamination" not in page and "Samples" not in page
     with pytest.raises(UserError, match="no content of an adaptation: 'stages' is damaged"):
         render({"stages": 3})
 
 
-def test_a_stage_that_is_not_finished_is_told() -> None:
+def test_a_stage_that_is_not_finished_is_told():
     content = passed()
     content["stages"][0]["finished"] = False
     assert "1 of 4 stages is not finished." in render(content)
 
 
-def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
+def test_files_are_written_beside_the_page(tmp_path):
     assert save_curriculum(passed(), tmp_path) == tmp_path / "report.html"
     assert json.loads((tmp_path / "result.json").read_text("utf-8"))["arms"][0] == "replay"
     assert pd.read_csv(tmp_path / "tables" / "changes.csv")["value"].tolist() == [0.1, 0.1]
@@ -54,7 +53,7 @@ def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
     assert drawn.startswith("<svg") and "no replay" in drawn
 
 
-def test_scores_have_a_row_for_each_model_and_what_is_to_be_known_below() -> None:
+def test_scores_have_a_row_for_each_model_and_what_is_to_be_known_below():
     scores, moved, still = sections(passed(), 0)[0]["tables"]
     assert scores["head"] == [
         *("", "LawBench (domain, %)", "C-Eval (general, %)", "general text (bits per byte)"),
@@ -74,7 +73,7 @@ def test_scores_have_a_row_for_each_model_and_what_is_to_be_known_below() -> Non
 
 
 @pytest.mark.full
-def test_a_table_wider_than_the_page_shows_that_it_goes_on(window: Open) -> None:
+def test_a_table_wider_than_the_page_shows_that_it_goes_on(window):
     """Four scores of six models fit at 1200 pixels; more do not, and it shows."""
     content = passed()
     (row, *_) = content["table"]["rows"]
@@ -90,7 +89,7 @@ def test_a_table_wider_than_the_page_shows_that_it_goes_on(window: Open) -> None
 
 
 @pytest.mark.full
-def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None:
+def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window):
     page = window(render(passed()))
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.locator("#picture-0 .scatterlayer .trace").count() == 4
@@ -100,13 +99,13 @@ def test_curves_are_drawn_in_a_browser_a_line_for_each_run(window: Open) -> None
 
 
 @pytest.mark.full
-def test_on_a_phone_nothing_is_wider_than_the_page(window: Open) -> None:
+def test_on_a_phone_nothing_is_wider_than_the_page(window):
     page = window(render(passed()), viewport=PHONE, has_touch=True, is_mobile=True)
     page.wait_for_selector("#picture-1 .main-svg", state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-def test_hostile_text_stays_text(window: Open) -> None:
+def test_hostile_text_stays_text(window):
     name = f"{HOSTILE}<b>x</b>"
     content = passed((name, "other"))
     content["samples"][0] |= {"prompt": name, "answer": name}

@@ -2,7 +2,6 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,12 @@ from tests.ledger.written_campaign import campaign_sample, write_campaign
 from tests.report.pages.test_inspection import Tags
 from tests.report.sample import HOSTILE
 from tests.report.test_chinese import CHINESE, KEPT, WORD, strings, texts
-from tests.report.window import DESKTOP, PHONE, Open
+from tests.report.window import DESKTOP, PHONE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_status_writes_a_page_with_every_idea_and_its_interval(tmp_path: Path) -> None:
+def test_status_writes_a_page_with_every_idea_and_its_interval(tmp_path):
     place = write_campaign(tmp_path)
     found = layerlab.read_ledger(place, out=tmp_path / "page")
     page = (tmp_path / "page" / "report.html").read_text("utf-8")
@@ -48,7 +47,7 @@ def test_status_writes_a_page_with_every_idea_and_its_interval(tmp_path: Path) -
     assert (tmp_path / "page" / "report.html").read_text() == "mine"
 
 
-def test_a_campaign_without_ideas_has_a_page_without_pictures(tmp_path: Path) -> None:
+def test_a_campaign_without_ideas_has_a_page_without_pictures(tmp_path):
     layerlab.create_ledger(tmp_path / "own", baseline="plain")
     layerlab.read_ledger(tmp_path / "own", out=tmp_path / "page")
     page = (tmp_path / "page" / "report.html").read_text("utf-8")
@@ -56,7 +55,7 @@ def test_a_campaign_without_ideas_has_a_page_without_pictures(tmp_path: Path) ->
     assert "by 6 first seeds and by 11 fresh ones in the next confirmation" in page
 
 
-def test_pictures_show_what_was_spent_and_every_p() -> None:
+def test_pictures_show_what_was_spent_and_every_p():
     content = campaign_sample()
     wealth, levels = map(ElementTree.fromstring, campaign_pictures(content).values())
     places = wealth.find(f"{SVG}polyline").get("points", "").split()
@@ -70,7 +69,7 @@ def test_pictures_show_what_was_spent_and_every_p() -> None:
 
 
 @pytest.mark.parametrize("where", ["says", "idea"])
-def test_what_an_idea_says_is_no_markup(where: str) -> None:
+def test_what_an_idea_says_is_no_markup(where):
     content = campaign_sample()
     tags = Tags(render(content)).tags
     content["ideas"][0][where] = HOSTILE
@@ -79,7 +78,7 @@ def test_what_an_idea_says_is_no_markup(where: str) -> None:
         ElementTree.fromstring(picture)
 
 
-def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
+def test_no_sentence_of_the_chinese_page_is_left_in_english():
     content = campaign_sample("更宽的前馈层")
     page, known = texts(render(content, "zh")), KEPT | set(WORD.findall(" ".join(strings(content))))
     labels = [text for text in page if not content["digest"].startswith(text.rstrip("…"))]
@@ -94,7 +93,7 @@ def test_no_sentence_of_the_chinese_page_is_left_in_english() -> None:
 
 
 @pytest.mark.full
-def test_the_page_opens_in_a_browser_on_a_desk_and_on_a_phone(window: Open, tmp_path: Path) -> None:
+def test_the_page_opens_in_a_browser_on_a_desk_and_on_a_phone(window, tmp_path):
     content = campaign_sample("a change that is told in a sentence of some length, with its why")
     save_campaign(content, tmp_path)
     for view in (DESKTOP, PHONE):

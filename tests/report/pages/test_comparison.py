@@ -185,7 +185,7 @@ def test_alarms_notes_and_samples_are_listed_with_their_place():
 
 
 @pytest.mark.parametrize("written", ["", "    ", '\n\t\x00\x7f\x1b[2J\u202e "a\\', "naïve 漢"])
-def test_a_sample_is_shown_so_that_it_can_be_read_back(written: str):
+def test_a_sample_is_shown_so_that_it_can_be_read_back(written):
     content = race(("llama",)) | {"samples": [{"update": 1, "prompt": "", "text": written}]}
     block = re.search(r'<blockquote><b>""</b> (.*)</blockquote>', plain(content))
     assert block is not None and json.loads(block[1]) == written
@@ -311,7 +311,7 @@ def test_a_damaged_content_is_refused_by_the_name_of_its_part():
 
 
 @pytest.mark.full
-def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
+def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path):
     content = race(("llama", "history-1"))
     kept = {k: v for k, v in content.items() if k not in ("monitor", "manifests")}
     write_runs(content, tmp_path)
@@ -335,7 +335,7 @@ def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
-def test_saving_again_replaces_the_page_and_an_empty_table_keeps_its_head(tmp_path: Path):
+def test_saving_again_replaces_the_page_and_an_empty_table_keeps_its_head(tmp_path):
     save_comparison(race(("llama", "history-1")), tmp_path)
     save_comparison({"name": "second"}, tmp_path)
     assert "<title>second" in (tmp_path / "report.html").read_text("utf-8")
@@ -343,7 +343,7 @@ def test_saving_again_replaces_the_page_and_an_empty_table_keeps_its_head(tmp_pa
     assert (tmp_path / "tables" / "paired.csv").read_text().startswith("arm,tokens,n,difference")
 
 
-def test_a_run_is_saved_from_its_folder(tmp_path: Path):
+def test_a_run_is_saved_from_its_folder(tmp_path):
     content = race(("llama",), seeds=(1,))
     (folder,) = write_runs(content, tmp_path)
     page = save_run(folder).read_text("utf-8")
@@ -353,7 +353,7 @@ def test_a_run_is_saved_from_its_folder(tmp_path: Path):
     assert [float(p["nats"]) for p in points] == content["curves"][0]["evaluation"]["nats"]
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     refuses(r"no run has begun in .*; expected a folder of layerlab", save_run, tmp_path)
 
 
@@ -391,7 +391,7 @@ def test_what_sources_claim_stands_with_its_verdict():
     assert [tag for tag, _ in wild.tags] == [tag for tag, _ in calm.tags]
 
 
-def test_a_cell_of_a_table_is_a_plain_value_or_json(tmp_path: Path) -> None:
+def test_a_cell_of_a_table_is_a_plain_value_or_json(tmp_path):
     tried = [{"rate": 0.003, "nats": 3.5}, {"rate": 0.01, "nats": None}]
     content = few()
     rows = [{**row, "rates": tried} for row in content["rows"]]

@@ -14,9 +14,7 @@ from tests.report.race import race
     ("metric", "first", "last"),
     [("nats", "Nats", "Bits per byte"), ("bits_per_byte", "Bits per byte", "Nats")],
 )
-def test_the_spread_stands_beside_the_losses_that_it_is_of(
-    metric: str, first: str, last: str
-) -> None:
+def test_the_spread_stands_beside_the_losses_that_it_is_of(metric, first, last):
     content = few() | {"metric": metric}
     content["rows"][1] |= {"nats": 4.5321, "bits_per_byte": 1.2347, "sd": 0.0123}
     shown = body(render(content))
@@ -46,7 +44,7 @@ def test_a_difference_to_another_arm_than_the_baseline_says_to_which():
 
 
 @pytest.mark.full
-def test_time_is_an_axis_where_a_run_has_one() -> None:
+def test_time_is_an_axis_where_a_run_has_one():
     content, option = few(), '<option value="seconds">'
     assert view(content)["timed"] and option in render(content)
     for one in content["curves"]:

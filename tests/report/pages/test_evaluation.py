@@ -1,7 +1,6 @@
 """The page of an evaluation: every score with its interval, every table, hostile text as text."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from layerlab import UserError
 from layerlab.report.pages.evaluation import render, save_scores
 from tests.report.sample import HOSTILE
-from tests.report.window import PHONE, Open
+from tests.report.window import PHONE
 
 
 def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
     }
 
 
-def test_every_part_is_on_the_page() -> None:
+def test_every_part_is_on_the_page():
     page = render(scored())
     for said in (
         *("25.00 ± 5.00", "BoolQ: after", "BoolQ: mean of 1 subject.", "knowledge: before"),
@@ -75,14 +74,14 @@ def test_every_part_is_on_the_page() -> None:
         assert said in page, said
 
 
-def test_a_point_lies_at_its_score_between_the_ends_of_its_interval() -> None:
+def test_a_point_lies_at_its_score_between_the_ends_of_its_interval():
     page = render(scored())
     assert 'class="point" style="inset-inline-start:25.0%"' in page
     assert 'class="interval" style="inset-inline-start:14.2%;inline-size:26.0' in page
     assert 'class="zero" style="inset-inline-start:50.0%"' in page
 
 
-def test_a_score_is_above_chance_or_not_beside_its_line() -> None:
+def test_a_score_is_above_chance_or_not_beside_its_line():
     content = scored()
     for row, above in zip(content["benchmarks"], (True, False), strict=True):
         row["guessing"] = {"p": 0.03, "holm": 0.03, "tests": 2, "above": above}
@@ -90,7 +89,7 @@ def test_a_score_is_above_chance_or_not_beside_its_line() -> None:
     assert found == ["above chance", "not above chance"]
 
 
-def test_what_is_computed_as_loaded_names_the_format_of_the_weights() -> None:
+def test_what_is_computed_as_loaded_names_the_format_of_the_weights():
     content = scored()
     content["arms"][1]["precision"] = "bf16"
     table = render(content).partition("hash of the weights")[2].partition("</table>")[0]
@@ -98,7 +97,7 @@ def test_what_is_computed_as_loaded_names_the_format_of_the_weights() -> None:
     assert cells.count("float32") == 3 and cells.count("bf16") == 1
 
 
-def test_a_single_question_has_no_interval_and_what_is_below_zero_stays_on_the_scale() -> None:
+def test_a_single_question_has_no_interval_and_what_is_below_zero_stays_on_the_scale():
     content = scored()
     for one in content["benchmarks"]:
         one.update(score=-0.3, error=None, low=None, high=None, chance=None)
@@ -107,7 +106,7 @@ def test_a_single_question_has_no_interval_and_what_is_below_zero_stays_on_the_s
     assert 'class="interval"' not in page and 'class="zero"' not in page
 
 
-def test_a_share_of_none_has_an_interval_and_no_error() -> None:
+def test_a_share_of_none_has_an_interval_and_no_error():
     content = scored()
     for one in content["benchmarks"]:
         one.update(score=0.0, error=0.0, low=0.0, high=0.6576, n=2)
@@ -116,7 +115,7 @@ def test_a_share_of_none_has_an_interval_and_no_error() -> None:
     assert 'class="interval" style="inset-inline-start:0.0%;inline-size:65.76%"' in page
 
 
-def test_it_is_written_whole_beside_the_results(tmp_path: Path) -> None:
+def test_it_is_written_whole_beside_the_results(tmp_path):
     assert save_scores(scored(), tmp_path) == tmp_path / "report.html"
     assert (tmp_path / "report.html").read_text("utf-8") == render(scored())
     (tmp_path / "file").write_text("mine")
@@ -124,7 +123,7 @@ def test_it_is_written_whole_beside_the_results(tmp_path: Path) -> None:
         save_scores(scored(), tmp_path / "file")
 
 
-def test_the_subjects_of_a_benchmark_are_folded() -> None:
+def test_the_subjects_of_a_benchmark_are_folded():
     content = scored()
     row = {**content["subjects"][0], "arm": "one"}
     content["subjects"] = [{**row, "called": f"subject {place}"} for place in range(52)]
@@ -136,14 +135,14 @@ def test_the_subjects_of_a_benchmark_are_folded() -> None:
     assert "1 subject<" in render(scored()) and "subjects</summary>" not in render(scored())
 
 
-def test_what_is_left_out_is_named_once() -> None:
+def test_what_is_left_out_is_named_once():
     content = scored()
     content["left_out"].append({"benchmark": "csl", "title": "CSL", "reason": "CSL is not here"})
     page = render(content)
     assert "<li>CSL is not here</li>" in page and "<li>LawBench: it is not here</li>" in page
 
 
-def test_hostile_text_stays_text_and_a_phone_never_scrolls_sideways(window: Open) -> None:
+def test_hostile_text_stays_text_and_a_phone_never_scrolls_sideways(window):
     name = f"{HOSTILE}<b>x</b>"
     content = scored((name, "w" * 90))
     content["suite"] = content["remarks"][0] = content["left_out"][0]["reason"] = name

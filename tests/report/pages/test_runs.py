@@ -33,7 +33,7 @@ def links(page: str) -> list[str]:
     return [unescape(one) for one in re.findall(r'<th scope="row"><a href="([^"]*)"', page)]
 
 
-def test_links_lead_from_the_page_to_the_entry(tmp_path: Path) -> None:
+def test_links_lead_from_the_page_to_the_entry(tmp_path):
     content = indexed(tmp_path / "runs", ENTRY, {**ENTRY, "page": None})
     page = render(content, tmp_path / "pages")
     assert links(page) == [
@@ -44,19 +44,19 @@ def test_links_lead_from_the_page_to_the_entry(tmp_path: Path) -> None:
     assert MARK in page
 
 
-def test_every_kind_of_entry_and_every_state_has_a_word() -> None:
+def test_every_kind_of_entry_and_every_state_has_a_word():
     assert {*KINDS} == {one.name for one in search.KINDS}
     assert {*STATES} == {FINISHED, RUNNING, INTERRUPTED, DIVERGED, DAMAGED}
 
 
 @pytest.mark.parametrize("name", ["a b#c?d%e", "javascript:alert(1)", '"><b>', "的", "x\udcff"])
-def test_a_link_is_an_address_whatever_a_folder_is_named(name: str, tmp_path: Path) -> None:
+def test_a_link_is_an_address_whatever_a_folder_is_named(name, tmp_path):
     (link,) = links(render(indexed(tmp_path, {**ENTRY, "page": name}), tmp_path))
     assert re.fullmatch(r"\./[\w.%~/-]+", link)
     assert unquote(link, errors="surrogateescape") == f"./{name}"
 
 
-def test_no_name_reaches_the_page_as_markup(tmp_path: Path) -> None:
+def test_no_name_reaches_the_page_as_markup(tmp_path):
     content = indexed(tmp_path, {**ENTRY, "name": HOSTILE, "headline": HOSTILE}, remarks=[HOSTILE])
     tags = Tags(render(content, tmp_path)).tags
     assert tags == Tags(render(indexed(tmp_path, ENTRY, remarks=["x"]), tmp_path)).tags
@@ -73,15 +73,15 @@ def test_no_name_reaches_the_page_as_markup(tmp_path: Path) -> None:
         ("2 claims hold, 1 claim fails", "2 条主张成立，1 条主张不成立"),
     ],
 )
-def test_a_headline_is_said_in_chinese(headline: str, expected: str, tmp_path: Path) -> None:
+def test_a_headline_is_said_in_chinese(headline, expected, tmp_path):
     assert expected in render(indexed(tmp_path, {**ENTRY, "headline": headline}), tmp_path, "zh")
 
 
-def test_an_empty_folder_has_a_page_too(tmp_path: Path) -> None:
+def test_an_empty_folder_has_a_page_too(tmp_path):
     assert "Nothing here was written by layerlab." in render(indexed(tmp_path), tmp_path)
 
 
-def test_in_chinese_kinds_states_and_sentences_are_translated(tmp_path: Path) -> None:
+def test_in_chinese_kinds_states_and_sentences_are_translated(tmp_path):
     entries = [{**ENTRY, "kind": kind, "state": "interrupted"} for kind in KINDS]
     entries += [{**ENTRY, "state": state} for state in STATES]
     page = render(indexed(tmp_path, *entries, remarks=["a was not looked into: b"]), tmp_path, "zh")

@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_folder_holds_the_page_the_data_and_the_tables(tmp_path: Path):
+def test_a_folder_holds_the_page_the_data_and_the_tables(tmp_path):
     folder = report().save(tmp_path / "new" / "deep")
     assert {"report.html", "report.json", "tables/gain.csv", "tables/gain.parquet"} <= set(
         tree(folder)
@@ -38,7 +38,7 @@ def test_a_folder_holds_the_page_the_data_and_the_tables(tmp_path: Path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~mask
 
 
-def test_an_earlier_report_is_replaced_as_a_whole(tmp_path: Path):
+def test_an_earlier_report_is_replaced_as_a_whole(tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     report().save(target)
@@ -48,7 +48,7 @@ def test_an_earlier_report_is_replaced_as_a_whole(tmp_path: Path):
     assert names(tmp_path) == ["out"]
 
 
-def test_a_table_of_the_users_own_is_never_lost(tmp_path: Path):
+def test_a_table_of_the_users_own_is_never_lost(tmp_path):
     report().save(tmp_path / "out")
     precious = tmp_path / "out" / "tables" / "mine.csv"
     precious.write_text("a\n1\n")
@@ -57,14 +57,14 @@ def test_a_table_of_the_users_own_is_never_lost(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"schema": 1, "measures": 5}'])
-def test_a_file_that_only_looks_like_a_report_is_kept(tmp_path: Path, content: str):
+def test_a_file_that_only_looks_like_a_report_is_kept(tmp_path, content):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.json").write_text(content)
     refuses("something other than a report", report().save, tmp_path / "out")
     assert (tmp_path / "out" / "report.json").read_text() == content
 
 
-def test_a_folder_with_anything_else_is_refused(tmp_path: Path):
+def test_a_folder_with_anything_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     refuses("something other than a report; name a new", report().save, tmp_path)
     report().save(tmp_path / "out")
@@ -74,14 +74,14 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path):
     assert tree(tmp_path) == before
 
 
-def test_a_file_where_a_folder_is_needed_is_refused(tmp_path: Path):
+def test_a_file_where_a_folder_is_needed_is_refused(tmp_path):
     (tmp_path / "file").write_text("text")
     refuses("it is a file; name a folder", report().save, tmp_path / "file")
     refuses("a part of the path is a file", report().save, tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "text"
 
 
-def test_the_current_folder_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_current_folder_is_not_pulled_away(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refuses("name a folder inside it, such as report", report().save, ".")
     assert report().save("here") == tmp_path / "here"
@@ -94,7 +94,7 @@ def test_the_current_folder_is_not_pulled_away(tmp_path: Path, monkeypatch: pyte
         ("x" * 300, "the name is too long; name another place"),
     ],
 )
-def test_an_impossible_name_is_one_clear_line(tmp_path: Path, name: str, line: str):
+def test_an_impossible_name_is_one_clear_line(tmp_path, name, line):
     refuses(line, report().save, tmp_path / name)
     refuses(line, report().to_html, tmp_path / name)
 
@@ -116,13 +116,7 @@ def failing(error: BaseException) -> Any:
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
-def test_a_failure_in_the_middle_leaves_what_was_there(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    seen: type[BaseException],
-    earlier: bool,
-):
+def test_a_failure_in_the_middle_leaves_what_was_there(tmp_path, monkeypatch, error, seen, earlier):
     target = tmp_path / "deep" / "out"
     if earlier:
         report().save(target)
@@ -136,9 +130,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
         assert str(raised.value).startswith(f"cannot write {target}: ")
 
 
-def test_a_failure_of_the_last_rename_brings_the_earlier_report_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failure_of_the_last_rename_brings_the_earlier_report_back(tmp_path, monkeypatch):
     report().save(tmp_path / "out")
     before, rename = tree(tmp_path), Path.rename
 
@@ -153,16 +145,14 @@ def test_a_failure_of_the_last_rename_brings_the_earlier_report_back(
     assert tree(tmp_path) == before
 
 
-def test_a_page_that_cannot_be_drawn_touches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_page_that_cannot_be_drawn_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(inspection, "render", failing(RuntimeError("no page")))
     with pytest.raises(RuntimeError, match="no page"):
         report().save(tmp_path / "out")
     assert names(tmp_path) == []
 
 
-def test_a_page_alone_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_page_alone_is_written_whole(tmp_path, monkeypatch):
     mine = tmp_path / "mine.html"
     mine.write_text("my notes")
     refuses(r"mine\.html is there and is no page of layerlab", report().to_html, mine)
@@ -175,7 +165,7 @@ def test_a_page_alone_is_written_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert names(tmp_path / "deep") == ["page.html"]
 
 
-def test_a_killed_run_leaves_no_report(tmp_path: Path):
+def test_a_killed_run_leaves_no_report(tmp_path):
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"

@@ -31,25 +31,23 @@ def older() -> Report:
         ("gain", [0, 1]),
     ],
 )
-def test_the_embedding_is_minus_one_and_the_first_block_is_0(
-    older: Report, measure: str, layers: list[int]
-):
+def test_the_embedding_is_minus_one_and_the_first_block_is_0(older, measure, layers):
     assert sorted(set(older.frame(measure)["layer"])) == layers
 
 
-def test_nothing_but_the_layer_is_another(older: Report):
+def test_nothing_but_the_layer_is_another(older):
     stored = json.loads(STORED.read_text("utf-8"))["frames"]["stream"]["data"]
     frame = older.frame("stream")
     assert list(frame["norm"]) == stored["norm"]
     assert list(frame["layer"] + 1) == stored["layer"]
 
 
-def test_parts_of_the_error_are_called_by_todays_names(older: Report):
+def test_parts_of_the_error_are_called_by_todays_names(older):
     parts = set(older.frame("attribution").query("by == 'layer'")["part"])
     assert parts == {"embedding", "layer 0", "layer 1", "behind the blocks"}
 
 
-def test_findings_name_the_block_that_they_are_about(older: Report):
+def test_findings_name_the_block_that_they_are_about(older):
     said = {(finding.id.partition("-")[0], finding.layer, finding.detail): finding.sentence
             for finding in older.findings}  # fmt: skip
     massive = said["massive", 0, "channels/massive/0/0"]
@@ -63,14 +61,14 @@ def test_findings_name_the_block_that_they_are_about(older: Report):
 
 
 @pytest.mark.full
-def test_it_is_written_as_todays_and_read_again(older: Report, tmp_path: Path):
+def test_it_is_written_as_todays_and_read_again(older, tmp_path):
     older.save(tmp_path / "again")
     again = load_report(tmp_path / "again")
     assert again.to_dict()["schema"] == 2
     assert again == older
 
 
-def test_attention_layers_of_a_mixed_model_stay_and_it_is_said(tmp_path: Path):
+def test_attention_layers_of_a_mixed_model_stay_and_it_is_said(tmp_path):
     content = json.loads(STORED.read_text("utf-8"))
     content["models"][0]["attention_layers"] = 1
     notes = _read(content, tmp_path).measures["gain"]["notes"]
@@ -78,7 +76,7 @@ def test_attention_layers_of_a_mixed_model_stay_and_it_is_said(tmp_path: Path):
 
 
 @pytest.mark.parametrize("part", ["models", "details", "pictures", "frames"])
-def test_a_damaged_one_is_refused_in_one_line(part: str, tmp_path: Path):
+def test_a_damaged_one_is_refused_in_one_line(part, tmp_path):
     content = json.loads(STORED.read_text("utf-8"))
     content[part] = {"x": {"y": 3}} if isinstance(content[part], dict) else [{"name": "x"}]
     if part == "models":

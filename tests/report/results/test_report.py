@@ -3,7 +3,6 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def printed(renderable: Any, width: int = 100) -> str:
 
 
 @pytest.mark.full
-def test_a_saved_report_loads_as_it_was(tmp_path: Path):
+def test_a_saved_report_loads_as_it_was(tmp_path):
     kept = report()
     kept.save(tmp_path / "out")
     for path in (tmp_path / "out", tmp_path / "out" / "report.json", str(tmp_path / "out")):
@@ -54,7 +53,7 @@ def test_a_saved_report_loads_as_it_was(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_hostile_strings_survive_as_data(tmp_path: Path):
+def test_hostile_strings_survive_as_data(tmp_path):
     kept = hostile()
     loaded = load_report(kept.save(tmp_path / "out"))
     assert loaded == kept
@@ -65,7 +64,7 @@ def test_hostile_strings_survive_as_data(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_hostile_strings_stay_text_on_the_page(tmp_path: Path):
+def test_hostile_strings_stay_text_on_the_page(tmp_path):
     written = hostile().to_html(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<img src=x" not in written
 
@@ -77,9 +76,7 @@ def test_hostile_strings_stay_text_on_the_page(tmp_path: Path):
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8),
     st.lists(st.booleans(), max_size=8),
 )
-def test_any_table_survives_json(
-    reals: list[float], texts: list[str | None], numbers: list[int], flags: list[bool]
-):
+def test_any_table_survives_json(reals, texts, numbers, flags):
     columns = {"real": reals, "text": texts, "number": numbers, "flag": flags}
     rows = min(map(len, columns.values()))
     frame = table.tidy(pd.DataFrame({name: column[:rows] for name, column in columns.items()}))
@@ -90,7 +87,7 @@ def test_any_table_survives_json(
 
 
 @pytest.mark.full
-def test_a_report_that_was_edited_is_not_loaded(tmp_path: Path):
+def test_a_report_that_was_edited_is_not_loaded(tmp_path):
     file = report().save(tmp_path / "out") / "report.json"
     content = json.loads(file.read_text("utf-8"))
     content["models"][0]["parameters"] = 7
@@ -103,7 +100,7 @@ def test_a_report_that_was_edited_is_not_loaded(tmp_path: Path):
     assert load_report(file).models[0]["parameters"] == 7
 
 
-def test_the_json_is_strict_and_names_its_schema(tmp_path: Path):
+def test_the_json_is_strict_and_names_its_schema(tmp_path):
     kept = report(
         machine={"load": math.nan, "limit": math.inf, "tuple": (np.float32(1.5), np.int8(2))}
     )
@@ -118,7 +115,7 @@ def test_the_json_is_strict_and_names_its_schema(tmp_path: Path):
     assert check_digest(parsed) == kept.to_dict()
 
 
-def test_csv_and_parquet_hold_every_digit(tmp_path: Path):
+def test_csv_and_parquet_hold_every_digit(tmp_path):
     tables = {"odd": pd.DataFrame({"model": "m", "layer": range(len(SPOT)), "reading": SPOT})}
     folder = Report(content(measures=[]), tables).save(tmp_path / "out") / "tables"
     csv = read_csv(folder / "odd.csv")
@@ -130,7 +127,7 @@ def test_csv_and_parquet_hold_every_digit(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_infinite_findings_survive(tmp_path: Path):
+def test_infinite_findings_survive(tmp_path):
     tables = frames()
     tables["attention"] = tables["attention"].assign(logit_max=math.inf)
     kept = Report({**content(), "findings": find(content(), tables)}, tables)
@@ -164,7 +161,7 @@ def test_an_unknown_table_is_answered_with_the_known_ones():
 
 
 @pytest.mark.full
-def test_a_measure_that_is_not_applicable_has_an_empty_table_and_a_reason(tmp_path: Path):
+def test_a_measure_that_is_not_applicable_has_an_empty_table_and_a_reason(tmp_path):
     tables = frames()
     tables["gain"] = pd.DataFrame([], columns=tables["gain"].columns)
     del tables["lipschitz"]
@@ -180,14 +177,14 @@ def test_a_measure_that_is_not_applicable_has_an_empty_table_and_a_reason(tmp_pa
     pd.testing.assert_frame_equal(loaded.frame("gain"), frame)
 
 
-def test_a_report_without_models_or_measures_is_still_a_report(tmp_path: Path):
+def test_a_report_without_models_or_measures_is_still_a_report(tmp_path):
     kept = Report({})
     assert kept == load_report(kept.save(tmp_path / "out"))
     assert kept.findings == [] and "Report(" in repr(kept)
 
 
 @pytest.mark.full
-def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
+def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path):
     kept = report()
     assert "The page" not in printed(kept.summary())
     kept.save(tmp_path / "out")
@@ -205,7 +202,7 @@ def test_a_finding_goes_on_below_its_first_word():
 
 
 @pytest.mark.parametrize("name", ["post-norm", "a-very-long-name/of-some-model-on-the-hub"])
-def test_what_is_said_of_a_model_goes_on_below_itself(name: str):
+def test_what_is_said_of_a_model_goes_on_below_itself(name):
     text = printed(Report(content(card(name)), frames()).summary(), width=60)
     first, *rest = text.split("No findings")[0].rstrip().splitlines()
     assert first.startswith(name) and rest
@@ -233,14 +230,14 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
 
 
 @pytest.mark.full
-def test_a_page_too_large_for_a_notebook_becomes_a_summary(monkeypatch: pytest.MonkeyPatch):
+def test_a_page_too_large_for_a_notebook_becomes_a_summary(monkeypatch):
     monkeypatch.setattr("layerlab.report.results.report.NOTEBOOK_BYTES", 10)
     shown = hostile()._repr_html_()
     assert "to_html" in shown and "<iframe" not in shown and "<img" not in shown
 
 
 @pytest.mark.full
-def test_a_report_loads_without_torch(tmp_path: Path):
+def test_a_report_loads_without_torch(tmp_path):
     folder = report().save(tmp_path / "out")
     script = (
         "import sys, layerlab; r = layerlab.load_report(sys.argv[1]); r.frame('gain'); r.findings\n"

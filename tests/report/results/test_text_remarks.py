@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -24,15 +23,13 @@ from layerlab.report.results.text_remarks import describe_text
         ([], 0, 4, []),  # no model has a loss on it
     ],
 )
-def test_what_differs_or_lacks_is_said(
-    read: list[str], fewest: int, samples: int | str | None, told: list[str]
-) -> None:
+def test_what_differs_or_lacks_is_said(read, fewest, samples, told):
     found = describe_text(read, fewest=fewest, samples=samples)
     assert len(found) == len(told) and all(map(str.__contains__, found, told))
 
 
 @pytest.mark.full
-def test_two_tokenizers_are_remarked_on_beside_the_losses(tmp_path: Path) -> None:
+def test_two_tokenizers_are_remarked_on_beside_the_losses(tmp_path):
     other = tmp_path / "other"
     shutil.copytree(find_folder("llama", with_weights=True), other)
     rules = json.loads((other / "tokenizer.json").read_text())

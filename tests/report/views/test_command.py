@@ -38,13 +38,13 @@ PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("kind", PAGES)
-def test_the_command_line_takes_the_command_of_a_page(kind: str) -> None:
+def test_the_command_line_takes_the_command_of_a_page(kind):
     render, expected = PAGES[kind]
     given = parsed(repeated(render()))
     assert expected.items() <= {name: given[name] for name in expected}.items()
 
 
-def test_an_evaluation_names_everything_that_was_typed() -> None:
+def test_an_evaluation_names_everything_that_was_typed():
     content = scored()
     content["request"] = {
         **{"suite": "boolq", "tasks": "own task.yaml", "format": "int4,bf16", "policy": "p.toml"},
@@ -60,7 +60,7 @@ def test_an_evaluation_names_everything_that_was_typed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["compare", "train", "adapt"])
-def test_files_that_a_recipe_names_are_loaded(kind: str) -> None:
+def test_files_that_a_recipe_names_are_loaded(kind):
     """Each once, as they were typed: nothing that a recipe names runs unasked."""
     own = {"variant": "mine", "set": {"model.load": ["ideas/my own.py"]}}
     page = {
@@ -75,7 +75,7 @@ def test_files_that_a_recipe_names_are_loaded(kind: str) -> None:
     assert parsed(repeated(page))["load"] == ["ideas/my own.py"]
 
 
-def test_a_policy_from_python_has_no_command() -> None:
+def test_a_policy_from_python_has_no_command():
     content = scored()
     content["arms"][0]["precision"] = "bf16, 2 kept"
     assert command.evaluate(content) is None
@@ -93,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_command_works_from_any_folder(here: Path) -> None:
+def test_a_command_works_from_any_folder(here):
     asked = {"models": [".", "llama"], "text": "text.txt", "load": ["own/my idea.py"]}
     words = parsed(shlex.split(str(command.inspect({"options": asked}))))
     assert words["models"] == [str(here), "llama"] and words["text"] == str(here / "text.txt")
@@ -111,7 +111,7 @@ def test_a_command_works_from_any_folder(here: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_recipe_names_its_files_from_any_folder(here: Path) -> None:
+def test_a_recipe_names_its_files_from_any_folder(here):
     arm = {"variant": "mine", "set": {"model.load": ["own/my idea.py"]}}
     recipe = {"data": {"sources": [{"text": "text.txt"}]}, "compare": {"arms": ["llama", arm]}}
     page = comparison.render({**race(), "recipe": recipe})

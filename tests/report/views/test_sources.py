@@ -8,7 +8,6 @@ from markupsafe import Markup
 from layerlab.report.pages.inspection import render
 from layerlab.report.views.sources import find_sources, link_sources, read_registry
 from tests.report.sample import sample
-from tests.report.window import Open
 from tests.test_house import sources
 
 
@@ -44,7 +43,7 @@ def test_the_registry_names_every_source_in_full():
 
 
 @pytest.mark.full
-def test_a_key_below_a_plot_is_a_link_too(opened: Open):
+def test_a_key_below_a_plot_is_a_link_too(opened):
     page = opened(sample(["a"]))
     page.locator("section#spectrum").scroll_into_view_if_needed()
     page.wait_for_selector("section#spectrum[data-drawn]")

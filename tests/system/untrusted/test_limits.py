@@ -26,29 +26,29 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limi
         (lambda: time.sleep(99), "over 1 s"),
     ],
 )
-def test_what_takes_too_much_is_ended(work, why: str) -> None:
+def test_what_takes_too_much_is_ended(work, why):
     start = time.monotonic()
     assert overrun(work, seconds=1) == why
     assert time.monotonic() - start < 9
 
 
 @pytest.mark.parametrize("work", [lambda: None, lambda: 1 / 0, lambda: sys.exit(3), lambda: 2**99])
-def test_what_ends_is_let_through_however_it_ends(work) -> None:
+def test_what_ends_is_let_through_however_it_ends(work):
     assert overrun(work, seconds=9) == ""
 
 
-def test_what_it_does_is_done_elsewhere() -> None:
+def test_what_it_does_is_done_elsewhere():
     seen: list[int] = []
     assert overrun(lambda: seen.append(1), seconds=9) == "" and seen == []
 
 
-def test_it_is_refused_in_one_line() -> None:
+def test_it_is_refused_in_one_line():
     caught = refusal(check_work, lambda: bytearray(2**31), "the chat template", "one question")
     said = "the chat template takes over 1 GiB for one question; use another"
     assert caught == said
 
 
-def test_what_passed_is_known_by_all_of_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_passed_is_known_by_all_of_its_content(monkeypatch):
     """Once in a process: what differs, by a limit too, is tried, and so is what was refused."""
     tried: list[str] = []
     answers = {"slow": "over 20 s"}
@@ -71,9 +71,7 @@ def test_what_passed_is_known_by_all_of_its_content(monkeypatch: pytest.MonkeyPa
     assert tried == ["known", "another", "", "", "known", "slow", "slow", "known"]
 
 
-def test_a_tokenizer_is_tried_again_once_anything_of_it_has_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tokenizer_is_tried_again_once_anything_of_it_has_changed(monkeypatch):
     """A rule, its length, its class; and one of foreign Python always."""
     tried: list[int] = []
     monkeypatch.setattr(limits, "_PASSED", set())
@@ -93,7 +91,7 @@ def test_a_tokenizer_is_tried_again_once_anything_of_it_has_changed(
     assert len(tried) == 4
 
 
-def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:
+def test_a_tokenizer_that_numbers_without_measure_is_refused():
     words = load_tokenizer(str(builtin.path("llama")))
     check_tokenizer(words, "llama")
 
@@ -106,7 +104,7 @@ def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:
     )
 
 
-def test_a_chat_template_that_is_called_as_no_file_can_be() -> None:
+def test_a_chat_template_that_is_called_as_no_file_can_be():
     words = load_tokenizer(str(builtin.path("llama")))
     words.chat_template = {"default": "{{ messages }}", "tool use": "{{ messages }}"}
     check_tokenizer(words, "mine")

@@ -31,7 +31,7 @@ def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_modules_that_are_not_installed_are_found_through_each_other(helpers: Path) -> None:
+def test_modules_that_are_not_installed_are_found_through_each_other(helpers):
     found = hash_imports(SOURCE)
     names = ["own_helper", "own_package", "own_package.inner", "own_package.other"]
     assert list(found) == names
@@ -40,7 +40,7 @@ def test_modules_that_are_not_installed_are_found_through_each_other(helpers: Pa
     )
 
 
-def test_a_change_far_away_is_seen_and_nothing_is_imported_for_it(helpers: Path) -> None:
+def test_a_change_far_away_is_seen_and_nothing_is_imported_for_it(helpers):
     before = hash_imports(SOURCE)
     (helpers / "own_package" / "other.py").write_text("CHANGED = True\n")
     after = hash_imports(SOURCE)
@@ -50,9 +50,7 @@ def test_a_change_far_away_is_seen_and_nothing_is_imported_for_it(helpers: Path)
     assert hash_imports(b"from .... import own_helper", "own_package.inner") == {}
 
 
-def test_a_module_that_was_edited_after_it_was_imported_counts_as_it_runs(
-    helpers: Path,
-) -> None:
+def test_a_module_that_was_edited_after_it_was_imported_counts_as_it_runs(helpers):
     for name in hash_imports(SOURCE):
         del sys.modules[name]
     with import_anew(SOURCE, "scaled"):
@@ -70,7 +68,7 @@ def test_a_module_that_was_edited_after_it_was_imported_counts_as_it_runs(
     assert sys.modules["own_package"].inner.SCALE == 2
 
 
-def test_a_module_that_its_user_imported_again_counts_as_it_is_then(helpers: Path) -> None:
+def test_a_module_that_its_user_imported_again_counts_as_it_is_then(helpers):
     with import_anew(SOURCE, "scaled"):
         module = importlib.import_module("own_helper")
     (helpers / "own_helper.py").write_text("SCALE = 2, 2\n")
@@ -79,14 +77,14 @@ def test_a_module_that_its_user_imported_again_counts_as_it_is_then(helpers: Pat
     assert hash_imports(SOURCE)["own_helper"] == digest
 
 
-def test_a_package_counts_as_a_whole_wherever_it_is_installed() -> None:
+def test_a_package_counts_as_a_whole_wherever_it_is_installed():
     importlib.import_module("safetensors.torch")
     assert hash_imports(b"import safetensors.torch") == {}
     found = hash_imports(b"import safetensors.torch", "safetensors.mine")
     assert {"safetensors", "safetensors.torch"} <= set(found)
 
 
-def test_a_function_is_known_by_its_whole_file(helpers: Path) -> None:
+def test_a_function_is_known_by_its_whole_file(helpers):
     function = sys.modules["own_package.inner"].read
     before = hash_definition(function)
     assert set(before) == {"inner.py", "own_package", "own_package.other"}

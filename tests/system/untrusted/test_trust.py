@@ -77,13 +77,7 @@ def main(words: list[str]) -> int:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_model_with_code_is_refused_in_one_line(
-    name: str,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_model_with_code_is_refused_in_one_line(name, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([name, str(folder), *COMMANDS[name]]) == 2
     said = capsys.readouterr().err.strip().splitlines()
@@ -93,16 +87,14 @@ def test_a_model_with_code_is_refused_in_one_line(
 
 
 @pytest.mark.full
-def test_whoever_asks_for_it_has_it(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_asks_for_it_has_it(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["inspect", str(folder), *COMMANDS["inspect"], "--trust-remote-code"]) == 0
     assert (tmp_path / "mark").exists() and (tmp_path / "report" / "report.json").exists()
 
 
 @pytest.mark.full
-def test_the_argument_in_python_is_the_option(folder: Path, tmp_path: Path) -> None:
+def test_the_argument_in_python_is_the_option(folder, tmp_path):
     with pytest.raises(UserError, match="trust_remote_code=True"):
         layerlab.inspect(str(folder), texts="A text.", measures=["stream"], progress=False)
     assert not (tmp_path / "mark").exists()
@@ -112,9 +104,7 @@ def test_the_argument_in_python_is_the_option(folder: Path, tmp_path: Path) -> N
     assert (tmp_path / "mark").exists() and len(report.frame("stream")) == 9
 
 
-def test_a_plan_with_a_tokenizer_that_brings_code_is_refused(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_with_a_tokenizer_that_brings_code_is_refused(folder, tmp_path, capsys):
     recipe = tmp_path / "mine.toml"
     # Small: a plan measures how fast a model of this size learns.
     sizes = "width = 16\nlayers = 1\nheads = 2\ncontext = 16"
@@ -158,9 +148,7 @@ def evil(place: Path, mark: Path) -> Path:
 
 
 @pytest.mark.parametrize("model", ["fuyu", "rag"])
-def test_what_lies_inside_of_another_is_not_asked_for_either(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_lies_inside_of_another_is_not_asked_for_either(model, tmp_path, monkeypatch, capsys):
     """transformers loads it without the answer that the outer one had, and would ask."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -180,7 +168,7 @@ def test_what_lies_inside_of_another_is_not_asked_for_either(
 
 
 @pytest.mark.full
-def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path: Path) -> None:
+def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path):
     (tmp_path / "random.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     said = subprocess.run([*WORKER, "nowhere"], cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 2 and "cannot read nowhere" in said.stderr
@@ -188,7 +176,7 @@ def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_a_run_s_folder_grants_nothing(stranger: Path, tmp_path: Path) -> None:
+def test_a_run_s_folder_grants_nothing(stranger, tmp_path):
     with trust.trust(False, trust_recipe=True):
         run = prepare(stranger, Path("runs")).runs[0]
     place = tmp_path / "run"
@@ -224,9 +212,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words", [(), ("--plan",), ("--judge",), ("--load", "other.py"), ("--trust-remote-code",)]
 )
-def test_a_recipe_runs_no_file_unasked(
-    words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_runs_no_file_unasked(words, stranger, capsys):
     assert main(["compare", str(stranger), *words]) == 2
     assert capsys.readouterr().err == (
         "layerlab: the recipe runs the Python file 'own idea.py', and nothing runs unasked; read "
@@ -238,15 +224,13 @@ def test_a_recipe_runs_no_file_unasked(
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", [("--load", "own idea.py"), ("--trust-recipe",)])
-def test_a_file_that_is_asked_for_runs(
-    words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_asked_for_runs(words, stranger, capsys):
     assert main(["compare", str(stranger), *words, "--plan", "--quiet"]) == 0
     assert "llama" in capsys.readouterr().out and Path("mark").exists()
 
 
 @pytest.mark.full
-def test_a_worker_runs_the_very_file_that_was_asked_for(stranger: Path) -> None:
+def test_a_worker_runs_the_very_file_that_was_asked_for(stranger):
     with trust.trust(False, trust_recipe=True):
         run = prepare(stranger, Path("runs")).runs[0]
     write_run(run, Path("one"))
@@ -264,16 +248,14 @@ def test_a_worker_runs_the_very_file_that_was_asked_for(stranger: Path) -> None:
     assert asked.returncode == 0 and len(Path("mark").read_text()) > len(ran)
 
 
-def test_in_python_a_loaded_file_is_asked_for(stranger: Path) -> None:
+def test_in_python_a_loaded_file_is_asked_for(stranger):
     with pytest.raises(UserError, match="trust_recipe=True"):
         layerlab.compare(stranger, progress=False)
     layerlab.load("own idea.py")
     assert len(prepare(stranger, Path("runs")).runs) == 4
 
 
-def test_a_changed_file_is_compared_before_it_runs(
-    stranger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_file_is_compared_before_it_runs(stranger, capsys):
     for name in ("model", "series/checkpoint-3"):
         shutil.copytree(builtin.path("llama"), name)
         config = Path(name) / "config.json"
@@ -293,7 +275,7 @@ def test_a_changed_file_is_compared_before_it_runs(
     assert not Path("mark").exists()
 
 
-def test_nothing_but_one_file_loads_by_itself() -> None:
+def test_nothing_but_one_file_loads_by_itself():
     found = [
         path.name
         for path in (ROOT / "layerlab").rglob("*.py")

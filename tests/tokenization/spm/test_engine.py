@@ -1,7 +1,6 @@
 """User-defined symbols of SentencePiece are found where its own reader finds them."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -31,9 +30,7 @@ def texts() -> list[str]:
 
 @pytest.mark.parametrize("spaces", SPACES)
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_symbols_are_found_as_sentencepiece_finds_them(
-    kind: str, spaces: dict[str, object], tmp_path: Path
-) -> None:
+def test_symbols_are_found_as_sentencepiece_finds_them(kind, spaces, tmp_path):
     """Also inside a word, at the start of a text, and where spaces change around them."""
     path = tmp_path / "own.model"
     reader = train(path, kind, user_defined_symbols=SYMBOLS, **spaces)
@@ -46,7 +43,7 @@ def test_symbols_are_found_as_sentencepiece_finds_them(
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_name_of_a_byte_is_a_text_like_any_other(kind: str, tmp_path: Path) -> None:
+def test_the_name_of_a_byte_is_a_text_like_any_other(kind, tmp_path):
     path = tmp_path / "own.model"
     train(path, kind, user_defined_symbols=["the"], normalization_rule_name="identity")
     words = convert_sentencepiece(path)
@@ -55,7 +52,7 @@ def test_the_name_of_a_byte_is_a_text_like_any_other(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("spaces", SPACES)
-def test_a_model_with_symbols_is_extended(spaces: dict[str, object], tmp_path: Path) -> None:
+def test_a_model_with_symbols_is_extended(spaces, tmp_path):
     path = tmp_path / "own.model"
     train(path, "bpe", user_defined_symbols=["the", "被告"], **spaces)
     base = convert_sentencepiece(path)
@@ -64,7 +61,7 @@ def test_a_model_with_symbols_is_extended(spaces: dict[str, object], tmp_path: P
     assert "the" in new.tokenize("other") and "被告" in new.tokenize("被告人")
 
 
-def test_a_piece_that_only_a_lookup_gives_is_refused(tmp_path: Path) -> None:
+def test_a_piece_that_only_a_lookup_gives_is_refused(tmp_path):
     path = tmp_path / "own.model"
     train(path, "bpe", user_defined_symbols=["the"])
     change(path, lambda proto: proto.pieces.add(piece="qqxq", score=-1.0))
@@ -73,7 +70,7 @@ def test_a_piece_that_only_a_lookup_gives_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_what_is_unknown_is_found_by_its_kind(kind: str, tmp_path: Path) -> None:
+def test_what_is_unknown_is_found_by_its_kind(kind, tmp_path):
     """A number that leads nowhere is not what SentencePiece goes by."""
     path = tmp_path / "own.model"
     reader = train(path, kind, byte_fallback=False, vocab_size=100)

@@ -78,9 +78,7 @@ def saved(folder: Path, engine: Tokenizer, family: str, kind: str | None = None)
         ("llama", "BertTokenizer"),
     ],
 )
-def test_texts_are_cut_as_the_file_says(
-    family: str, kind: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_are_cut_as_the_file_says(family, kind, tmp_path, caplog):
     text = "In 2024 there were 123456 cats. It's 3.14\n\n  y"
     wanted = bytes_of(split(PAIRS))
     folder = saved(tmp_path / "m", wanted, family, kind)
@@ -97,7 +95,7 @@ def test_texts_are_cut_as_the_file_says(
     assert type(before).__name__ in said and str(folder) in said
 
 
-def test_a_model_is_read_with_the_tokenizer_of_its_file(tmp_path: Path) -> None:
+def test_a_model_is_read_with_the_tokenizer_of_its_file(tmp_path):
     folder = Path(shutil.copytree(BUILT_IN, tmp_path / "model"))
     wanted = bytes_of(split(PAIRS))
     wanted.save(str(folder / "tokenizer.json"))
@@ -123,9 +121,7 @@ def test_a_model_is_read_with_the_tokenizer_of_its_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_class_that_agrees_with_the_file_is_kept(
-    family: str, kind: str, engine: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_that_agrees_with_the_file_is_kept(family, kind, engine, tmp_path, caplog):
     found = load_folder(saved(tmp_path / "m", engine, family, kind), "m")
     assert type(found).__name__ == kind and not caplog.messages
 
@@ -133,7 +129,7 @@ def test_a_class_that_agrees_with_the_file_is_kept(
 @pytest.mark.parametrize(
     "normalizer", [normalizers.Replace("cat", "dog"), normalizers.Lowercase(), normalizers.NFKC()]
 )
-def test_a_rule_of_the_file_alone_is_found(normalizer: Any, tmp_path: Path) -> None:
+def test_a_rule_of_the_file_alone_is_found(normalizer, tmp_path):
     engine = bytes_of(pre_tokenizers.ByteLevel(add_prefix_space=False))
     other = bytes_of(engine.pre_tokenizer, normalizer)
     assert find_difference(engine, other).startswith("cuts ")
@@ -143,9 +139,7 @@ def test_a_rule_of_the_file_alone_is_found(normalizer: Any, tmp_path: Path) -> N
     assert found(text, add_special_tokens=False)["input_ids"] == other.encode(text).ids
 
 
-def test_rules_that_no_text_of_ours_tells_apart_are_those_of_the_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rules_that_no_text_of_ours_tells_apart_are_those_of_the_file(tmp_path, caplog):
     """The file wins without a word, since nothing can be shown."""
     rare = normalizers.Replace(Regex("\u2603{7}"), "\u2603")
     engine = bytes_of(pre_tokenizers.ByteLevel(add_prefix_space=False))
@@ -157,7 +151,7 @@ def test_rules_that_no_text_of_ours_tells_apart_are_those_of_the_file(
     assert not caplog.messages
 
 
-def test_how_a_text_begins_is_left_to_the_class() -> None:
+def test_how_a_text_begins_is_left_to_the_class():
     file = spaces_of(None, normalizers.Sequence(SPACES))
     own = spaces_of(METASPACE, None)
     assert file.encode(" the").ids != own.encode(" the").ids
@@ -168,7 +162,7 @@ def test_how_a_text_begins_is_left_to_the_class() -> None:
 
 
 @pytest.mark.parametrize(("given", "shared"), [(True, True), (True, False), (False, False)])
-def test_a_file_is_opened_as_it_stands(given: bool, shared: bool, tmp_path: Path) -> None:
+def test_a_file_is_opened_as_it_stands(given, shared, tmp_path):
     """Whether or not it shares a vocabulary with an engine; without dropout."""
     file = tmp_path / "tokenizer.json"
     engine = bytes_of(split(QWEN))

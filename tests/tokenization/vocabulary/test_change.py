@@ -53,7 +53,7 @@ def asked(place: Path, size: str, *more: object) -> list[object]:
     return ["vocabulary", *files, "--size", size, "--out", "out", *more]
 
 
-def test_a_vocabulary_is_extended_and_proved(place) -> None:
+def test_a_vocabulary_is_extended_and_proved(place):
     against = ["--against", "general.jsonl", "--against", "jec-qa"]
     said = typed(place, *asked(place, "+20", *against, "--terms", "terms.txt"))
     assert said.returncode == 0, said.stderr
@@ -84,13 +84,13 @@ def test_a_vocabulary_is_extended_and_proved(place) -> None:
 
 
 @pytest.mark.full
-def test_a_text_that_is_read_in_place_of_another_is_called_so(place) -> None:
+def test_a_text_that_is_read_in_place_of_another_is_called_so(place):
     said = typed(place, *asked(place, "+4", "--against", "law-zh", "--json", "--quiet"))
     names = [one["name"] for one in json.loads(said.stdout)["texts"]]
     assert names == ["law.txt, by line", "python-docs in place of law-zh"]
 
 
-def test_a_vocabulary_is_cut_down(place) -> None:
+def test_a_vocabulary_is_cut_down(place):
     said = typed(place, *asked(place, "280"))
     assert "332 entries are now 280: 0 added, 52 removed" in said.stdout, said.stderr
     kept = json.loads((place / "out" / "kept.json").read_text("utf-8"))
@@ -100,7 +100,7 @@ def test_a_vocabulary_is_cut_down(place) -> None:
 
 
 @pytest.mark.full
-def test_what_cannot_be_done_is_one_line(place, monkeypatch) -> None:
+def test_what_cannot_be_done_is_one_line(place, monkeypatch):
     def refused(*words: object) -> str:
         said = typed(place, *words)
         assert said.returncode == 2 and not (place / "out").exists()
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_one_line(place, monkeypatch) -> None:
     assert "type layerlab adapt vocabulary --help" in refused("vocabulary")
 
 
-def test_a_word_that_is_no_stage_goes_to_the_recipe() -> None:
+def test_a_word_that_is_no_stage_goes_to_the_recipe():
     app = typer.Typer(cls=Stages)
     given: list[str] = []
     app.command("other")(lambda: given.append("other"))
@@ -136,30 +136,30 @@ def test_a_word_that_is_no_stage_goes_to_the_recipe() -> None:
     assert given == ["other", "mine.toml", "other"]
 
 
-def test_a_folder_of_other_things_is_not_replaced(place) -> None:
+def test_a_folder_of_other_things_is_not_replaced(place):
     (place / "out").mkdir()
     (place / "out" / "mine.txt").write_text("mine")
     assert typed(place, *asked(place, "+4")).returncode == 2
     assert (place / "out" / "mine.txt").read_text() == "mine"
 
 
-def test_sizes_are_read() -> None:
+def test_sizes_are_read():
     assert parse_size(" +12 ") == (True, 12) and parse_size("12") == (False, 12)
 
 
-def test_questions_are_read_with_their_options(place, monkeypatch) -> None:
+def test_questions_are_read_with_their_options(place, monkeypatch):
     assert questions() == ["被告人的行为是？\n(A)盗窃\n(B)诈骗"] * 2
     (place / "data" / "agieval" / "agieval-v1.tar.gz").write_bytes(b"no archive")
     with pytest.raises(UserError, match="jec-qa is not here"):
         questions()
 
 
-def test_the_real_questions_are_read(data) -> None:
+def test_the_real_questions_are_read(data):
     found = questions()
     assert len(found) == 2000 and all("(A)" in text for text in found)
 
 
-def test_the_published_table_adds_up() -> None:
+def test_the_published_table_adds_up():
     entries = {row.tokenizer: row.entries for row in TABLE}
     assert list(entries) == ["LLaMA2", "InternLM", "Baichuan2", "PanGu", "YunShan"]
     assert entries["YunShan"] - entries["PanGu"] == 9545 and all(row.published for row in TABLE)

@@ -51,7 +51,7 @@ def ends(words: PreTrainedTokenizerFast, text: str) -> set[int]:
 @kinds
 @given(text=texts)
 @settings(max_examples=150, deadline=None)
-def test_cuts_are_only_joined_and_text_comes_back_as_before(kind: str, text: str) -> None:
+def test_cuts_are_only_joined_and_text_comes_back_as_before(kind, text):
     base, new = BASE[kind], GROWN[kind]
     assert ends(new, text) <= ends(base, text)
     assert len(ids(new, text)) <= len(ids(base, text))
@@ -61,7 +61,7 @@ def test_cuts_are_only_joined_and_text_comes_back_as_before(kind: str, text: str
 
 
 @kinds
-def test_old_ids_stay_and_new_ones_follow_the_largest(kind: str) -> None:
+def test_old_ids_stay_and_new_ones_follow_the_largest(kind):
     old, new = BASE[kind].get_vocab(), GROWN[kind].get_vocab()
     assert {token: new[token] for token in old} == old
     first = max(old.values()) + 1
@@ -73,7 +73,7 @@ def test_old_ids_stay_and_new_ones_follow_the_largest(kind: str) -> None:
 
 
 @kinds
-def test_a_saved_tokenizer_is_the_same_when_it_is_read(kind: str, tmp_path) -> None:
+def test_a_saved_tokenizer_is_the_same_when_it_is_read(kind, tmp_path):
     GROWN[kind].save_pretrained(tmp_path)
     read = AutoTokenizer.from_pretrained(tmp_path)
     assert read.get_vocab() == GROWN[kind].get_vocab()
@@ -82,7 +82,7 @@ def test_a_saved_tokenizer_is_the_same_when_it_is_read(kind: str, tmp_path) -> N
         assert ids(read, text) == ids(GROWN[kind], text)
 
 
-def test_tokens_added_behind_the_vocabulary_keep_their_place_and_their_part() -> None:
+def test_tokens_added_behind_the_vocabulary_keep_their_place_and_their_part():
     base, new = BASE["bytewise"], GROWN["bytewise"]
     text = f"the cat{MARK}zebra被告人"
     assert base.convert_tokens_to_ids(MARK) in ids(new, text)
@@ -93,7 +93,7 @@ def test_tokens_added_behind_the_vocabulary_keep_their_place_and_their_part() ->
     assert new.decode(ids(new, text), skip_special_tokens=True) == "the catzebra被告人"
 
 
-def test_what_is_around_a_text_and_how_it_is_told_stays() -> None:
+def test_what_is_around_a_text_and_how_it_is_told_stays():
     base = fallback()
     base.chat_template, base.padding_side = "{{ messages }}", "left"
     content = json.loads(base.backend_tokenizer.to_str())
@@ -158,7 +158,7 @@ def slow(words: PreTrainedTokenizerFast, texts: list[str], number: int) -> list[
     return made
 
 
-def test_the_tokens_are_those_of_the_definition() -> None:
+def test_the_tokens_are_those_of_the_definition():
     base = bytewise()
     new = extend(base, LAW, 30).get_vocab()
     fresh = sorted(new.keys() - base.get_vocab().keys(), key=new.get)
@@ -166,7 +166,7 @@ def test_the_tokens_are_those_of_the_definition() -> None:
 
 
 @pytest.mark.full
-def test_the_order_of_texts_and_the_process_do_not_matter() -> None:
+def test_the_order_of_texts_and_the_process_do_not_matter():
     def digest(words: PreTrainedTokenizerFast) -> str:
         return hashlib.sha256(words.backend_tokenizer.to_str().encode()).hexdigest()
 
@@ -198,7 +198,7 @@ def by_hand(merges: list[str]) -> PreTrainedTokenizerFast:
 HIDDEN = ["a b", "b c", "a bc", "abc e"]
 
 
-def test_a_merge_that_makes_an_older_token_takes_no_id() -> None:
+def test_a_merge_that_makes_an_older_token_takes_no_id():
     base = by_hand(HIDDEN)
     assert base.tokenize("abcd") == ["ab", "c", "d"]
     new = extend(base, ["abc\nabcd\nabcd"], 1)
@@ -208,7 +208,7 @@ def test_a_merge_that_makes_an_older_token_takes_no_id() -> None:
     assert base.tokenize("abce") == ["ab", "c", "e"] and new.tokenize("abce") == ["abce"]
 
 
-def test_a_merge_of_the_base_keeps_its_rank() -> None:
+def test_a_merge_of_the_base_keeps_its_rank():
     base = by_hand(HIDDEN)
     with pytest.raises(UserError, match=r"gives 0 of 1 new .* occur 2 times; give more text$"):
         extend(base, ["abc\nabce\nabce"], 1)
@@ -218,7 +218,7 @@ def test_a_merge_of_the_base_keeps_its_rank() -> None:
     assert merges.count(["abc", "e"]) == 1
 
 
-def test_a_token_out_of_reach_gives_way_to_the_next() -> None:
+def test_a_token_out_of_reach_gives_way_to_the_next():
     text = "\n".join(["abc"] * 10 + ["ed"] * 5 + ["xyxy"] * 2 + ["abced"] * 3)
     base = by_hand(HIDDEN)
     new = extend(base, [text], 3)
@@ -227,7 +227,7 @@ def test_a_token_out_of_reach_gives_way_to_the_next() -> None:
     assert new.tokenize("abced") == ["abce", "d"] and fresh == {"ed", "xy", "xyxy"}
 
 
-def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges() -> None:
+def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges():
     words = word_counts(read_bpe(fallback()), ["第12条 the law，law 第3条"])
     assert words == {"▁第": 1, "12": 1, "条": 2, "▁the": 1, "▁law": 1, "，": 1, "law": 1} | {
         "▁第": 2,
@@ -235,7 +235,7 @@ def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges() 
     }
 
 
-def test_what_cannot_be_extended_is_named() -> None:
+def test_what_cannot_be_extended_is_named():
     def refused(engine: Tokenizer) -> str:
         error = refusal(extend, PreTrainedTokenizerFast(tokenizer_object=engine), LAW, 4)
         return error
@@ -259,7 +259,7 @@ def test_what_cannot_be_extended_is_named() -> None:
     assert "leaves out merges at random (dropout 0.5)" in refused(drawn)
 
 
-def test_texts_and_sizes_that_give_nothing_are_named() -> None:
+def test_texts_and_sizes_that_give_nothing_are_named():
     refuses("cannot add 0 entries to a vocabulary; expected 1 or more", extend, bytewise(), LAW, 0)
     for empty in ([], ["", ""], [MARK]):
         refuses("no text to learn a vocabulary from; give one", extend, bytewise(), empty, 4)

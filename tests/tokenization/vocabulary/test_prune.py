@@ -33,13 +33,13 @@ def back(words: PreTrainedTokenizerFast, text: str) -> str:
 @kinds
 @given(text=st.text())
 @settings(max_examples=100, deadline=None)
-def test_what_came_back_comes_back(kind: str, text: str) -> None:
+def test_what_came_back_comes_back(kind, text):
     assert back(SMALL[kind].tokenizer, text) == back(BASE[kind], text)
 
 
 @kinds
 @pytest.mark.parametrize("room", [0, 1, 7, 20, 43])
-def test_entries_are_as_many_as_asked_for_and_all_within_reach(kind: str, room: int) -> None:
+def test_entries_are_as_many_as_asked_for_and_all_within_reach(kind, room):
     pruned = prune(BASE[kind], TEXTS, LEAST[kind] + room)
     old, new = BASE[kind].get_vocab(), pruned.tokenizer.get_vocab()
     assert len(new) == LEAST[kind] + room == len(pruned.kept)
@@ -58,7 +58,7 @@ def test_entries_are_as_many_as_asked_for_and_all_within_reach(kind: str, room: 
 
 
 @kinds
-def test_the_most_frequent_stay(kind: str) -> None:
+def test_the_most_frequent_stay(kind):
     """Every token that is left out is rarer than a kept one, or no room was left for its parts."""
     pruned, base = SMALL[kind], BASE[kind]
     found = engine(base).encode_batch_fast(TEXTS, add_special_tokens=False)
@@ -75,7 +75,7 @@ def test_the_most_frequent_stay(kind: str) -> None:
     )
 
 
-def test_a_token_is_made_of_what_its_merges_say() -> None:
+def test_a_token_is_made_of_what_its_merges_say():
     found = read_bpe(bytewise())
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     for left, right in found.merges:
@@ -84,7 +84,7 @@ def test_a_token_is_made_of_what_its_merges_say() -> None:
     assert parts_of("qqqq", found, ranks) == set()
 
 
-def test_ids_around_a_text_follow() -> None:
+def test_ids_around_a_text_follow():
     content = json.loads(fallback().backend_tokenizer.to_str())
     pair = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
     end = {"SpecialToken": {"id": MARK, "type_id": 0}}
@@ -111,7 +111,7 @@ def test_ids_around_a_text_follow() -> None:
     assert small.convert_ids_to_tokens(299) == MARK
 
 
-def test_the_proof_of_a_smaller_one_holds() -> None:
+def test_the_proof_of_a_smaller_one_holds():
     for kind, pruned in SMALL.items():
         proof = verify(BASE[kind], pruned.tokenizer, {"texts": TEXTS}, coverage=pruned.coverage)
         assert proof.holds and proof.added == 0 and proof.coverage == pruned.coverage
@@ -119,7 +119,7 @@ def test_the_proof_of_a_smaller_one_holds() -> None:
         assert proof.tallies[0].longer > 0
 
 
-def test_sizes_that_cannot_be_had_are_named() -> None:
+def test_sizes_that_cannot_be_had_are_named():
     words = bytewise()
     for size in (20, 258, len(words), 10_000):
         refuses(r"cannot prune a vocabulary of 332 entries to .* 259", prune, words, TEXTS, size)

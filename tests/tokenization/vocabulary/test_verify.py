@@ -26,7 +26,7 @@ def told(proof, width: int = 80) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_continued_vocabulary_is_proved(kind: str) -> None:
+def test_a_continued_vocabulary_is_proved(kind):
     base = KINDS[kind]()
     new = extend(base, LAW, 20)
     proof = verify(base, new, SETS, terms=["有期徒刑", "the defendant"])
@@ -41,14 +41,14 @@ def test_a_continued_vocabulary_is_proved(kind: str) -> None:
     assert all(f"{one.ratio:.4f}" in told(proof) for one in proof.tallies)
 
 
-def test_sizes_are_counted_on_text() -> None:
+def test_sizes_are_counted_on_text():
     found = compression(bytewise(), ["the cat", "", "天"])
     assert (found.texts, found.characters, found.bytes) == (2, 8, 10)
     tokens = sum(len(bytewise()(text)["input_ids"]) for text in ("the cat", "天"))
     assert (found.tokens, found.per_character, found.per_byte) == (tokens, tokens / 8, tokens / 10)
 
 
-def test_an_added_token_that_does_not_come_back_is_found() -> None:
+def test_an_added_token_that_does_not_come_back_is_found():
     """The decoder takes a character that stands for a byte for that byte."""
     base = bytewise()
     new = rebuild(base, read_bpe(base).engine(read_bpe(base).vocab, read_bpe(base).merges))
@@ -58,7 +58,7 @@ def test_an_added_token_that_does_not_come_back_is_found() -> None:
     assert told(proof).startswith("NOT proved")
 
 
-def test_a_token_without_merges_and_a_cut_that_moved_are_found() -> None:
+def test_a_token_without_merges_and_a_cut_that_moved_are_found():
     base = bytewise()
     found = read_bpe(base)
     number = max(found.vocab.values()) + 1
@@ -73,14 +73,14 @@ def test_a_token_without_merges_and_a_cut_that_moved_are_found() -> None:
     assert any(one.coarser < one.new.texts for one in first.tallies)
 
 
-def test_tokens_are_shown_without_what_steers_a_terminal() -> None:
+def test_tokens_are_shown_without_what_steers_a_terminal():
     base = bytewise()
     new = extend(base, ["[/b]\x1b[31m\x1b[31m[/b] [/b]"] * 3, 4)
     said = told(verify(base, new, {"a [bold]\x1b[31m name": LAW}))
     assert "\x1b" not in said and "[bold]" in said
 
 
-def test_no_number_is_cut_on_a_narrow_terminal() -> None:
+def test_no_number_is_cut_on_a_narrow_terminal():
     base = bytewise()
     proof = verify(base, extend(base, LAW, 20), {"the law of all lands.jsonl": LAW})
     (one,) = proof.tallies
@@ -91,7 +91,7 @@ def test_no_number_is_cut_on_a_narrow_terminal() -> None:
         assert max(map(len, said.splitlines())) <= width
 
 
-def test_a_set_without_text_is_named() -> None:
+def test_a_set_without_text_is_named():
     with pytest.raises(UserError, match=r"nothing.txt holds no text to compare tokenizers on"):
         verify(bytewise(), bytewise(), {"nothing.txt": [""]})
     blind = bytewise()

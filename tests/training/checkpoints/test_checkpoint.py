@@ -1,7 +1,6 @@
 """Checkpoints: bit-exact, proved whole, and passed over where they are not."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +73,7 @@ def loaded(folder: Path) -> CheckpointState:
     return state
 
 
-def test_everything_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_everything_comes_back_to_the_bit(tmp_path):
     extra = {"scale": torch.tensor(2.0**16), "tracker": {"growth": (1, 0.1 + 0.2, None, True)}}
     state = trained()[2]
     state = CheckpointState(state.weights, state.optimizer, state.counters, state.random, extra)
@@ -83,7 +82,7 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert same(vars(loaded(tmp_path)), vars(state))
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path):
     model, optimizer, state = trained()
     save(tmp_path, state, 2)
     stepped(model, optimizer, 2)
@@ -98,7 +97,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert all(one["step"].item() == 3 for one in other.state_dict()["state"].values())
 
 
-def test_tied_tensors_are_kept_once_and_tied_again(tmp_path: Path) -> None:
+def test_tied_tensors_are_kept_once_and_tied_again(tmp_path):
     _, _, untied = trained(head="untied")
     _, _, state = trained(head="tied")
     sizes = [
@@ -113,7 +112,7 @@ def test_tied_tensors_are_kept_once_and_tied_again(tmp_path: Path) -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_views_of_one_memory_stay_two_tensors(tmp_path: Path) -> None:
+def test_views_of_one_memory_stay_two_tensors(tmp_path):
     _, _, state = trained()
     both = torch.arange(12.0).reshape(3, 4)
     state.weights.update({"both": both, "first": both[:2], "turned": both.T})
@@ -121,7 +120,7 @@ def test_views_of_one_memory_stay_two_tensors(tmp_path: Path) -> None:
     assert same(loaded(tmp_path).weights, state.weights)
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_are_kept(tmp_path):
     state = trained()[2]
     for update in (1, 2, 3, 4):
         save(tmp_path, at(state, update), 2)
@@ -169,9 +168,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
     state = trained()[2]
     for update in (1, 2):
         save(tmp_path, at(state, update), 2)
@@ -189,7 +186,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
-def test_training_starts_anew_where_none_is_whole_and_says_so(tmp_path: Path) -> None:
+def test_training_starts_anew_where_none_is_whole_and_says_so(tmp_path):
     assert load(tmp_path) == (None, []) and latest(tmp_path) is None
     assert load(tmp_path / "absent") == (None, [])
     save(tmp_path, trained()[2], 2)
@@ -199,7 +196,7 @@ def test_training_starts_anew_where_none_is_whole_and_says_so(tmp_path: Path) ->
     assert note.endswith("no other is left: training starts anew")
 
 
-def test_what_a_killed_process_left_half_written_is_not_read_and_goes(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_half_written_is_not_read_and_goes(tmp_path):
     state = trained()[2]
     save(tmp_path, state, 2)
     half = tmp_path / ".step-00000003.0a1b2c3d.partial"
@@ -210,7 +207,7 @@ def test_what_a_killed_process_left_half_written_is_not_read_and_goes(tmp_path: 
     assert not half.exists()
 
 
-def test_pickled_code_is_never_run(tmp_path: Path) -> None:
+def test_pickled_code_is_never_run(tmp_path):
     """Even under a right hash: what is read with `weights_only=True` alone cannot call."""
 
     class Bomb:
@@ -233,7 +230,7 @@ def test_pickled_code_is_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_numpy_numbers_are_kept_as_plain_ones(tmp_path: Path) -> None:
+def test_numpy_numbers_are_kept_as_plain_ones(tmp_path):
     state = trained()[2]
     state.optimizer["param_groups"][0]["lr"] = np.float64(0.1)
     save(tmp_path, state, 2)
@@ -249,9 +246,7 @@ def test_numpy_numbers_are_kept_as_plain_ones(tmp_path: Path) -> None:
         ({}, {"layers": 1}, "model.layers.1."),
     ],
 )
-def test_a_checkpoint_of_another_variant_is_refused(
-    options: dict[str, object], sizes: dict[str, int], text: str
-) -> None:
+def test_a_checkpoint_of_another_variant_is_refused(options, sizes, text):
     other = build("llama", **{**SIZES, **sizes}, **options)
     with pytest.raises(UserError, match="the checkpoint of update 2 is of another model") as error:
         check_weights(other.state_dict(), trained()[2])
@@ -293,7 +288,7 @@ print(found.counters, notes, sorted(path.name for path in folder.iterdir()))
 
 # The first limit is hit by the weights, which safetensors writes, the second by torch, later on.
 @pytest.mark.parametrize("limit", [100_000, 201_000])
-def test_a_disk_without_room_costs_no_checkpoint(tmp_path: Path, limit: int) -> None:
+def test_a_disk_without_room_costs_no_checkpoint(tmp_path, limit):
     ended = python("-c", FULL, tmp_path / "checkpoints", str(limit))
     assert ended.stderr == ""
     first, second, third, fourth, fifth, sixth, left = ended.stdout.splitlines()
@@ -308,7 +303,7 @@ def test_a_disk_without_room_costs_no_checkpoint(tmp_path: Path, limit: int) -> 
     assert left == "{'update': 4} [] ['step-00000003', 'step-00000004']"
 
 
-def test_a_real_disk_without_room(tmp_path: Path) -> None:
+def test_a_real_disk_without_room(tmp_path):
     """On a file system of 300 kB, where this process may mount one."""
     with mounted.disk(tmp_path, "300k"):
         state = trained()[2]

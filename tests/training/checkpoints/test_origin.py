@@ -80,9 +80,7 @@ def age(folder: Path) -> None:
         ({"train.learning_rate": 1e-4}, "its name is 'llama-s"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused_and_stays(
-    place: Path, half: Path, tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused_and_stays(place, half, tmp_path, settings, said):
     """Its weights have the same sizes: by them alone, nobody could tell."""
     other = run_of(place, **settings)
     begun(other, tmp_path / "run")
@@ -95,7 +93,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
 
 
-def test_a_name_is_not_all_that_a_run_is_known_by(place: Path, folder: Path) -> None:
+def test_a_name_is_not_all_that_a_run_is_known_by(place, folder):
     """The hash in it is short: two of 80,000 runs may well share it."""
     file = folder / "checkpoints" / "step-00000006" / "state.json"
     body = json.loads(file.read_text())
@@ -109,9 +107,7 @@ def forge(found: list[str]) -> list[str]:
     return [one.replace('"nats":', '"nats":1') if '"evaluation"' in one else one for one in found]
 
 
-def test_a_journal_that_was_changed_costs_the_checkpoints_that_rely_on_it(
-    place: Path, half: Path, folder: Path
-) -> None:
+def test_a_journal_that_was_changed_costs_the_checkpoints_that_rely_on_it(place, half, folder):
     early, late = counted(folder, 3), counted(folder, 6)
     rewrite(folder, lambda found: [*found[:early], *forge(found[early:late]), *found[late:]])
     training = begun(run_of(place), folder)
@@ -135,9 +131,7 @@ CHANGES: dict[str, tuple[Callable[[list[str]], list[str]], int]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("aged", [False, True], ids=["now", "earlier version"])
-def test_events_that_are_gone_are_not_made_up_for_by_later_ones(
-    place: Path, folder: Path, aged: bool, name: str
-) -> None:
+def test_events_that_are_gone_are_not_made_up_for_by_later_ones(place, folder, aged, name):
     change, left = CHANGES[name]
     assert counted(folder, 3) == 4
     if aged:
@@ -154,9 +148,7 @@ def test_events_that_are_gone_are_not_made_up_for_by_later_ones(
     assert len(list((folder / "checkpoints").iterdir())) == 2
 
 
-def test_a_checkpoint_is_on_the_disk_after_the_events_that_it_relies_on(
-    place: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_on_the_disk_after_the_events_that_it_relies_on(place, folder, monkeypatch):
     """Power may fail between any two of them."""
     training = begun(run_of(place), folder)
     forced, fsync = list[str](), os.fsync
@@ -172,9 +164,7 @@ def test_a_checkpoint_is_on_the_disk_after_the_events_that_it_relies_on(
     assert "events.jsonl" not in forced[2:]
 
 
-def test_a_manifest_that_was_taken_away_does_not_hide_other_versions(
-    place: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_was_taken_away_does_not_hide_other_versions(place, folder, monkeypatch):
     (folder / "manifest.json").unlink()
     monkeypatch.setattr(manifest, "versions", lambda: {"torch": "2.99.0"})
     begun(run_of(place), folder)
@@ -182,7 +172,7 @@ def test_a_manifest_that_was_taken_away_does_not_hide_other_versions(
     assert len(json.loads((folder / "manifest.json").read_text())["sittings"]) == 2
 
 
-def test_a_session_that_only_a_manifest_tells_of_is_in_no_run(place: Path, folder: Path) -> None:
+def test_a_session_that_only_a_manifest_tells_of_is_in_no_run(place, folder):
     file = folder / "manifest.json"
     found = json.loads(file.read_text())
     two = [{"update": at, "machine": {}, "versions": {"torch": str(at)}} for at in (0, 3)]
@@ -191,9 +181,7 @@ def test_a_session_that_only_a_manifest_tells_of_is_in_no_run(place: Path, folde
     assert json.loads(file.read_text()) == found
 
 
-def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(
-    place: Path, folder: Path
-) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_believed_with_a_note(place, folder):
     age(folder)
     training = begun(run_of(place), folder)
     assert training.update == 6

@@ -21,9 +21,7 @@ SMALL = {
 }
 
 
-def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(tmp_path, monkeypatch):
     forced: list[str] = []
     fsync = os.fsync
 
@@ -46,9 +44,7 @@ def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(
     ("checkpoint", "then"),
     [(2, "goes on from update 2"), pytest.param(9, "begins anew", marks=pytest.mark.full)],
 )
-def test_a_model_that_finds_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: int, then: str
-) -> None:
+def test_a_model_that_finds_no_room(tmp_path, monkeypatch, checkpoint, then):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     place = tmp_path / "disk"
     # Room for the checkpoint of update 2, and not for the model beside it.
@@ -71,9 +67,7 @@ def test_a_model_that_finds_no_room(
         assert again.result["resumes"] == (1 if checkpoint == 2 else 0)
 
 
-def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(tmp_path, monkeypatch):
     """And of its files; what a user has put there stays, whatever it is called."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     train(SMALL, out=tmp_path, progress=False)
@@ -89,9 +83,7 @@ def test_what_a_kill_left_of_a_model_goes_where_the_run_is_taken_up(
     assert {name for name in left if name.endswith("partial")} == {".mine.partial"}
 
 
-def test_what_a_kill_left_of_checkpoints_goes_from_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kill_left_of_checkpoints_goes_from_a_finished_run(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     first = train(SMALL, out=tmp_path, progress=False)
     (folder,) = (tmp_path / "small" / "runs").iterdir()

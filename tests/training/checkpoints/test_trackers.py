@@ -36,7 +36,7 @@ def read(folder: Path) -> Any:
     return found
 
 
-def test_tensorboard_gets_the_loss(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_loss(tmp_path):
     with trackers(["tensorboard"], tmp_path, CONFIG) as told:
         for update in (1, 2, 3):
             told.take(train(update))
@@ -50,7 +50,7 @@ def test_tensorboard_gets_the_loss(tmp_path: Path) -> None:
     assert "sample/the/text_summary" in found.Tags()["tensors"]
 
 
-def test_a_resumed_run_continues_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_and_repeats_nothing(tmp_path):
     first = trackers(["tensorboard"], tmp_path, CONFIG)
     for update in range(1, 8):
         first.take(train(update))
@@ -68,7 +68,7 @@ def test_a_resumed_run_continues_and_repeats_nothing(tmp_path: Path) -> None:
     first.finish()
 
 
-def test_a_crash_between_telling_and_noting_repeats_one_step_at_most(tmp_path: Path) -> None:
+def test_a_crash_between_telling_and_noting_repeats_one_step_at_most(tmp_path):
     with trackers(["tensorboard"], tmp_path, CONFIG) as first:
         for update in (1, 2, 3):
             first.take(train(update))
@@ -80,7 +80,7 @@ def test_a_crash_between_telling_and_noting_repeats_one_step_at_most(tmp_path: P
     assert [one.step for one in read(tmp_path).Scalars("train/loss")] == [1, 2, 3, 3, 4]
 
 
-def test_no_tracker_writes_nothing(tmp_path: Path) -> None:
+def test_no_tracker_writes_nothing(tmp_path):
     with trackers([], tmp_path, CONFIG) as told:
         told.take(train(1))
     assert list(tmp_path.iterdir()) == []
@@ -91,8 +91,8 @@ def test_no_tracker_writes_nothing(tmp_path: Path) -> None:
     [("trackio", r"pip install 'layerlab\[track\]'"), ("wandb", "pip install wandb")],
 )
 def test_one_that_is_not_installed_is_told_before_anything_starts(
-    name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, command, tmp_path, monkeypatch
+):
     real = importlib.util.find_spec
     monkeypatch.setattr(track, "find_spec", lambda module: None if module == name else real(module))
     with pytest.raises(UserError, match=f"which is not installed; type: {command}, or leave it"):
@@ -100,12 +100,12 @@ def test_one_that_is_not_installed_is_told_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_one_is_named() -> None:
+def test_an_unknown_one_is_named():
     with pytest.raises(UserError, match="'sacred', which is no tracker; expected tensorboard"):
         check(["sacred"])
 
 
-def test_events_become_numbers_and_texts() -> None:
+def test_events_become_numbers_and_texts():
     rows = [
         {"layer": 1, "head": 0, "measure": "score", "value": 3.5},
         {"layer": 1, "head": None, "measure": "norm", "value": 2},
@@ -138,7 +138,7 @@ with trackers([name], folder, {"train": {"rate": 0.001}}) as told:
 
 
 @pytest.mark.parametrize("name", ["trackio", "mlflow", "wandb"])
-def test_others_write_beneath_the_run_without_a_network(name: str, tmp_path: Path) -> None:
+def test_others_write_beneath_the_run_without_a_network(name, tmp_path):
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     folder = tmp_path / "recipe" / "runs" / "llama-s1"
@@ -170,9 +170,7 @@ def _losses(name: str, folder: Path, place: Path) -> list[int]:
     return list(range(1, 5)) if len(files) == 2 else []
 
 
-def test_a_full_disk_ends_what_trackers_hear_and_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_what_trackers_hear_and_not_the_run(tmp_path, monkeypatch):
     # TensorBoard writes in a thread, which fails, too, and may do so behind the end of the test.
     monkeypatch.setattr(threading, "excepthook", lambda failed: None)
     before = set(threading.enumerate())

@@ -77,8 +77,8 @@ def lost(losses: list[float]) -> int:
     ],
 )
 def test_a_rate_that_rises_too_far_is_told_before_the_loss_explodes(
-    tiny: Family, family: str, adaptive: bool, ramp: float, ahead: int
-) -> None:
+    tiny, family, adaptive, ramp, ahead
+):
     model = named(tiny, family)
     kind = torch.optim.AdamW if adaptive else torch.optim.SGD
     optimizer = kind(model.parameters(), **({} if adaptive else {"momentum": 0.9}))
@@ -96,7 +96,7 @@ def test_a_rate_that_rises_too_far_is_told_before_the_loss_explodes(
         *(pytest.param(one, marks=pytest.mark.full) for one in ("gpt2", "llama-post", "qk-norm")),
     ],
 )
-def test_an_ordinary_run_is_left_in_peace(tiny: Family, name: str) -> None:
+def test_an_ordinary_run_is_left_in_peace(tiny, name):
     model = named(tiny, name)
     losses, alarms = run(model, torch.optim.AdamW(model.parameters(), lr=1e-2), 40, 5)
     assert losses[-1] < losses[0] - 0.2
@@ -110,7 +110,7 @@ def told(rules: Rules, rows: list[Row], update: int = 0) -> list[Alert]:
     return rules.reading(update, rows, norm_judged=False)
 
 
-def test_a_spike_is_told_once_and_again_only_after_it_was_over() -> None:
+def test_a_spike_is_told_once_and_again_only_after_it_was_over():
     rules = Rules()
     losses = [5 - 0.02 * n + 0.05 * (-1) ** n for n in range(40)]
     assert not any(rules.update(n, loss, None) for n, loss in enumerate(losses))
@@ -123,7 +123,7 @@ def test_a_spike_is_told_once_and_again_only_after_it_was_over() -> None:
     assert len(rules.update(43, 8.0, None)) == 1
 
 
-def test_an_early_loss_must_double_to_be_told() -> None:
+def test_an_early_loss_must_double_to_be_told():
     rules = Rules()
     assert not any(rules.update(n, 4.0, None) for n in range(4))
     assert not rules.update(4, 8.5, None)
@@ -132,7 +132,7 @@ def test_an_early_loss_must_double_to_be_told() -> None:
 
 @pytest.mark.parametrize("norm", [nan, inf])
 @pytest.mark.parametrize("step", [1, 5, 50])
-def test_a_gradient_that_stays_lost_is_told(norm: float, step: int) -> None:
+def test_a_gradient_that_stays_lost_is_told(norm, step):
     """A scaler that looks for its scale skips updates, sixteen of them at most."""
     rules, told = Rules(), list[Alert]()
     for number in range(5):
@@ -148,14 +148,14 @@ def test_a_gradient_that_stays_lost_is_told(norm: float, step: int) -> None:
 
 
 @pytest.mark.parametrize("loss", [nan, inf])
-def test_a_loss_that_is_no_number_is_told_and_not_remembered(loss: float) -> None:
+def test_a_loss_that_is_no_number_is_told_and_not_remembered(loss):
     rules = Rules()
     (alarm,) = rules.update(0, loss, None)
     assert alarm.text.startswith(f"the loss is {loss:g}: go back to a checkpoint")
     assert rules.losses == []
 
 
-def test_a_gradient_is_judged_by_the_logarithm_of_its_norm() -> None:
+def test_a_gradient_is_judged_by_the_logarithm_of_its_norm():
     rules = Rules()
     for update in range(20):
         assert not rules.update(update, None, 1.0 + 0.5 * (update % 3))
@@ -165,7 +165,7 @@ def test_a_gradient_is_judged_by_the_logarithm_of_its_norm() -> None:
     assert "the gradient has norm 40, usual is 1.5" in alarm.text
 
 
-def test_the_gradient_of_one_layer_is_told_from_readings() -> None:
+def test_the_gradient_of_one_layer_is_told_from_readings():
     rules = Rules()
     for update in range(6):
         assert not told(rules, [(layer, None, "gradient", 1.0) for layer in range(3)], update)
@@ -174,7 +174,7 @@ def test_the_gradient_of_one_layer_is_told_from_readings() -> None:
     assert (alarm.layer, alarm.value) == (2, 100.0)
 
 
-def test_the_worst_of_several_scores_is_told_with_their_number() -> None:
+def test_the_worst_of_several_scores_is_told_with_their_number():
     rules = Rules()
     rows: list[Row] = [
         (1, head, "score", value) for head, value in enumerate([20.0, 150.0, 300.0, 99.0])
@@ -187,7 +187,7 @@ def test_the_worst_of_several_scores_is_told_with_their_number() -> None:
     assert other.head == 4
 
 
-def test_a_score_that_doubles_is_told_when_it_matters() -> None:
+def test_a_score_that_doubles_is_told_when_it_matters():
     def rising(values: list[float]) -> list[list[Alert]]:
         rules = Rules()
         return [told(rules, [(0, 0, "score", float(value))]) for value in values]
@@ -199,7 +199,7 @@ def test_a_score_that_doubles_is_told_when_it_matters() -> None:
     assert "grew from 16 to 33 within 3 readings" in last[0].text
 
 
-def test_jumps_count_while_the_loss_does_not_fall() -> None:
+def test_jumps_count_while_the_loss_does_not_fall():
     for losses, expected in (([3.0, 2.0, 1.0], 0), ([1.0, 2.0, 3.0], 1), ([], 1)):
         rules = Rules(losses=losses)
         for update in range(5):
@@ -221,16 +221,14 @@ def test_jumps_count_while_the_loss_does_not_fall() -> None:
         ),
     ],
 )
-def test_attention_collapses_in_all_heads(
-    measure: str, healthy: list[float], broken: list[float], said: str
-) -> None:
+def test_attention_collapses_in_all_heads(measure, healthy, broken, said):
     rules = Rules()
     assert not told(rules, [(0, head, measure, one) for head, one in enumerate(healthy)])
     (alarm,) = told(rules, [(0, head, measure, one) for head, one in enumerate(broken)])
     assert said in alarm.text and alarm.head is None
 
 
-def test_tokens_that_become_alike_are_told() -> None:
+def test_tokens_that_become_alike_are_told():
     rules = Rules()
     assert not told(rules, [(3, None, "relative_residual", 0.02)])
     assert not told(rules, [(3, None, "relative_residual", nan)])  # a single token has none
@@ -239,12 +237,12 @@ def test_tokens_that_become_alike_are_told() -> None:
 
 
 @pytest.mark.parametrize("measure", ["score", "stream_norm", "gradient", "querykey_norm"])
-def test_what_is_no_number_is_told(measure: str) -> None:
+def test_what_is_no_number_is_told(measure):
     (alarm,) = told(Rules(), [(1, 0, measure, nan), (2, 0, measure, inf)])
     assert "is not finite in layer 1, head 0 (and 1 more places)" in alarm.text
 
 
-def test_limits_can_be_set() -> None:
+def test_limits_can_be_set():
     assert told(Rules(Limits(score=10.0)), [(0, 0, "score", 11.0)])
 
 
@@ -258,7 +256,7 @@ def stepped(model: Any, on_alarm: Any) -> Monitor:
     return monitor
 
 
-def test_an_alarm_warns_raises_or_is_handed_over(tiny: Family) -> None:
+def test_an_alarm_warns_raises_or_is_handed_over(tiny):
     model = tiny("llama").train()
     with pytest.warns(RuntimeWarning, match="update 0: the loss is nan"):
         stepped(model, "warn")
@@ -272,7 +270,7 @@ def test_an_alarm_warns_raises_or_is_handed_over(tiny: Family) -> None:
         assert len(stepped(model, None).alarms) == 1
 
 
-def test_of_an_older_state_the_losses_alone_are_remembered() -> None:
+def test_of_an_older_state_the_losses_alone_are_remembered():
     """It counted layers from the embedding: a norm of then is held against no other layer's."""
     rules = Rules(Limits())
     rules.restore({"losses": [2.0], "norms": {"reading/1": [0.1]}, "tops": {}, "active": {}})

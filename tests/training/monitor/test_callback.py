@@ -43,7 +43,7 @@ def fitted(model: Any, folder: Path, callbacks: list[Any], **options: Any) -> Tr
 
 
 @pytest.mark.full
-def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny: Family, tmp_path: Path) -> None:
+def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny, tmp_path):
     plain, seen = (tiny("gpt2") for _ in range(2))
     fitted(plain, tmp_path, [])
     monitor = Monitor(seen, every=3, on_alarm="raise")
@@ -61,7 +61,7 @@ def test_a_trainer_logs_what_was_read_and_trains_the_same(tiny: Family, tmp_path
 
 
 @pytest.mark.full
-def test_pieces_of_a_batch_count_as_one_update(tiny: Family, tmp_path: Path) -> None:
+def test_pieces_of_a_batch_count_as_one_update(tiny, tmp_path):
     model = tiny("llama")
     monitor = Monitor(model, every=2)
     fitted(model, tmp_path, [monitor.callback()], gradient_accumulation_steps=2, max_steps=4)
@@ -71,7 +71,7 @@ def test_pieces_of_a_batch_count_as_one_update(tiny: Family, tmp_path: Path) -> 
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*update:RuntimeWarning")
-def test_alarms_are_logged_and_warned_of(tiny: Family, tmp_path: Path) -> None:
+def test_alarms_are_logged_and_warned_of(tiny, tmp_path):
     model = tiny("llama")
     monitor = Monitor(model, every=1, on_alarm="warn")
     options = {"learning_rate": 3.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -98,9 +98,7 @@ class Break(TrainerCallback):
 @pytest.mark.parametrize(
     ("hidden", "said"), [(True, "gradient's norm is nan"), (False, "the loss")]
 )
-def test_a_model_that_is_lost_is_told_before_the_next_reading(
-    tiny: Family, tmp_path: Path, hidden: bool, said: str
-) -> None:
+def test_a_model_that_is_lost_is_told_before_the_next_reading(tiny, tmp_path, hidden, said):
     """Trainer hides a loss that is no number from its callbacks, unless it is told not to."""
     model = tiny("llama")
     monitor = Monitor(model, every=100)

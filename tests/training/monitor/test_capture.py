@@ -31,7 +31,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("given", ["wrapped", "plain"])
-def test_a_model_in_ddp_is_read(alone: None, given: str) -> None:
+def test_a_model_in_ddp_is_read(alone, given):
     model = ours()
     wrapped = nn.parallel.DistributedDataParallel(model)
     monitor = Monitor(wrapped if given == "wrapped" else model)
@@ -73,7 +73,7 @@ class Counting:
 @pytest.mark.full
 @QUIET
 @pytest.mark.parametrize("form", ["layers in place", "layers wrapped", "whole, given", "whole"])
-def test_compiled_models_are_read(tiny: Family, form: str) -> None:
+def test_compiled_models_are_read(tiny, form):
     torch.compiler.reset()
     given, called = compiled(tiny("llama").train(), form)
     monitor = Monitor(given, every=2)
@@ -89,7 +89,7 @@ def test_compiled_models_are_read(tiny: Family, form: str) -> None:
 @pytest.mark.full
 @QUIET
 @pytest.mark.parametrize("form", ["layers in place", "whole, given"])
-def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny: Family, form: str) -> None:
+def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny, form):
     torch.compiler.reset()
     found, counts = [], []
     for watched in (True, False):
@@ -116,7 +116,7 @@ def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny: Family, f
 @pytest.mark.full
 @QUIET
 @pytest.mark.parametrize("form", ["layers in place", "whole, given"])
-def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny: Family, form: str) -> None:
+def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny, form):
     torch.compiler.reset()
     model = tiny("llama").train()
     reference = expected(model, batch(0)[0])
@@ -130,7 +130,7 @@ def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny: Family, form: s
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6:FutureWarning")
-def test_an_adapted_model_is_read(tiny: Family) -> None:
+def test_an_adapted_model_is_read(tiny):
     peft = pytest.importorskip("peft")
     model = tiny("llama")
     reference = expected(model, batch(0)[0])
@@ -143,7 +143,7 @@ def test_an_adapted_model_is_read(tiny: Family) -> None:
     assert values(monitor, "querykey_norm") == pytest.approx(reference["querykey_norm"], rel=2e-6)
 
 
-def test_what_has_no_reading_is_noted_and_the_rest_is_read() -> None:
+def test_what_has_no_reading_is_noted_and_the_rest_is_read():
     model = ours("qk-norm")
     monitor = Monitor(model)
     loss_of(model, batch(0)).backward()
@@ -158,7 +158,7 @@ def tripled(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, **op
     return 3 * output + 1, weights
 
 
-def test_what_is_not_plain_attention_is_noted_and_never_read(tiny: Family) -> None:
+def test_what_is_not_plain_attention_is_noted_and_never_read(tiny):
     model = tiny("llama").train()
     ALL_ATTENTION_FUNCTIONS["tripled"] = tripled
     try:
@@ -173,7 +173,7 @@ def test_what_is_not_plain_attention_is_noted_and_never_read(tiny: Family) -> No
 
 
 @pytest.mark.parametrize("mode", [pytest.param("nearest", marks=pytest.mark.full), "stochastic"])
-def test_emulated_rounding_is_watched_and_left_alone(mode: str) -> None:
+def test_emulated_rounding_is_watched_and_left_alone(mode):
     section = EmulateSection(format="bf16", mode=mode)
     models = [ours() for _ in range(2)]
     monitor = Monitor(models[1], every=2)

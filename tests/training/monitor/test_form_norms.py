@@ -18,18 +18,18 @@ def norms(query: Tensor, key: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
-def test_norms_are_those_of_a_decomposition(kv_heads: int, scale: float) -> None:
+def test_norms_are_those_of_a_decomposition(kv_heads, scale):
     query, key = random(6, 16, 40, seed=0) * scale, random(kv_heads, 16, 40, seed=1)
     expected = factored_spectrum(query, key)[:, 0]
     assert norms(query, key).tolist() == pytest.approx(expected.tolist(), rel=1e-8)
 
 
-def test_equal_singular_values_have_their_norm() -> None:
+def test_equal_singular_values_have_their_norm():
     turned = torch.linalg.qr(random(64, 64, seed=2)).Q[None]
     assert norms(3 * turned, turned).tolist() == pytest.approx([3.0], rel=1e-8)
 
 
-def test_a_form_far_smaller_than_its_factors_has_its_norm() -> None:
+def test_a_form_far_smaller_than_its_factors_has_its_norm():
     query, key = random(1, 8, 40, seed=3), random(1, 8, 40, seed=4)
     query[:, :4] *= 1e-3
     key[:, 4:] *= 1e-3
@@ -37,7 +37,7 @@ def test_a_form_far_smaller_than_its_factors_has_its_norm() -> None:
     assert norms(query, key).tolist() == pytest.approx(expected.tolist(), rel=1e-8)
 
 
-def test_heads_of_zeros_and_without_finite_weights_spare_the_others() -> None:
+def test_heads_of_zeros_and_without_finite_weights_spare_the_others():
     query, key = random(4, 8, 40, seed=5), random(4, 8, 40, seed=6)
     expected = factored_spectrum(query, key)[:, 0]
     query[0] = 0

@@ -36,8 +36,8 @@ def count_reading(model: Any, sequences: int) -> Counts:
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_a_reading_waits_as_often_for_many_layers_as_for_few(
-    tiny: Family, monkeypatch: pytest.MonkeyPatch, implementation: str, sequences: int
-) -> None:
+    tiny, monkeypatch, implementation, sequences
+):
     monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
     few, many = (
         count_reading(

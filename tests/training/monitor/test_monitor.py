@@ -43,7 +43,7 @@ def model(request: pytest.FixtureRequest, tiny: Family) -> Any:
     return trained(found)
 
 
-def test_values_are_those_of_the_measures(model: Any) -> None:
+def test_values_are_those_of_the_measures(model):
     tokens = batch(9)
     reference = expected(model, tokens[0])
     monitor = Monitor(model)
@@ -54,7 +54,7 @@ def test_values_are_those_of_the_measures(model: Any) -> None:
         assert values(monitor, name) == pytest.approx(cells, rel=2e-6), name
 
 
-def test_gradients_are_those_of_the_parameters(model: Any) -> None:
+def test_gradients_are_those_of_the_parameters(model):
     monitor = Monitor(model)
     loss_of(model, batch(9)).backward()
     whole = nn.utils.clip_grad_norm_(model.parameters(), inf)
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_the_parameters(model: Any) -> None:
     assert sum(parts) == pytest.approx(float(whole) ** 2, rel=1e-5)
 
 
-def test_a_weight_that_blocks_share_counts_in_each_of_them_and_once_in_the_whole() -> None:
+def test_a_weight_that_blocks_share_counts_in_each_of_them_and_once_in_the_whole():
     model = ours("widenet")
     monitor = Monitor(model)
     loss_of(model, batch(9)).backward()
@@ -83,7 +83,7 @@ def test_a_weight_that_blocks_share_counts_in_each_of_them_and_once_in_the_whole
     assert found[None, None] == pytest.approx(float(whole), rel=1e-5)
 
 
-def test_gradients_are_told_as_they_were_before_clipping() -> None:
+def test_gradients_are_told_as_they_were_before_clipping():
     model = ours()
     monitor = Monitor(model)
     loss_of(model, batch(9)).backward()
@@ -94,7 +94,7 @@ def test_gradients_are_told_as_they_were_before_clipping() -> None:
     assert values(monitor, "gradient")[None, None] == pytest.approx(float(norm), rel=1e-5)
 
 
-def test_several_sequences_tell_the_worst_or_the_mean() -> None:
+def test_several_sequences_tell_the_worst_or_the_mean():
     model, tokens = trained(ours()), batch(9)
     each = [expected(model, tokens[row]) for row in range(3)]
     monitor = Monitor(model, sequences=3)
@@ -106,7 +106,7 @@ def test_several_sequences_tell_the_worst_or_the_mean() -> None:
     assert values(monitor, "entropy") == pytest.approx(mean, rel=1e-5)
 
 
-def test_one_sequence_that_is_not_finite_is_not_hidden_by_others() -> None:
+def test_one_sequence_that_is_not_finite_is_not_hidden_by_others():
     model, tokens = ours(), batch(9).clamp_max(VOCAB - 2)
     with torch.no_grad():
         model.get_input_embeddings().weight[VOCAB - 1] = torch.nan
@@ -133,9 +133,7 @@ def test_one_sequence_that_is_not_finite_is_not_hidden_by_others() -> None:
     ],
     ids=["left padding", "right padding", "packed documents"],
 )
-def test_padding_and_other_documents_are_not_read(
-    tiny: Family, implementation: str, options: Any, row: int, part: slice
-) -> None:
+def test_padding_and_other_documents_are_not_read(tiny, implementation, options, row, part):
     model = trained(tiny("llama").train())
     model.set_attn_implementation(implementation)
     tokens = batch(9)
@@ -148,7 +146,7 @@ def test_padding_and_other_documents_are_not_read(
         assert values(monitor, name) == pytest.approx(reference[name], rel=1e-4), name
 
 
-def test_padding_that_a_mask_in_second_place_names_is_not_read() -> None:
+def test_padding_that_a_mask_in_second_place_names_is_not_read():
     model, tokens = trained(ours()), batch(9)
     reference = expected(model, tokens[0, 4:])
     monitor = Monitor(model)
@@ -160,7 +158,7 @@ def test_padding_that_a_mask_in_second_place_names_is_not_read() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
-def test_padding_behind_tokens_that_a_wrapper_puts_in_front_is_not_read(tiny: Family) -> None:
+def test_padding_behind_tokens_that_a_wrapper_puts_in_front_is_not_read(tiny):
     model = tiny("llama")
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
     wrapped = peft.get_peft_model(model, config).train()
@@ -174,7 +172,7 @@ def test_padding_behind_tokens_that_a_wrapper_puts_in_front_is_not_read(tiny: Fa
     assert values(monitor, "stream_norm")[1, None] == pytest.approx(norm, rel=1e-5)
 
 
-def test_a_beginning_is_read_as_if_it_stood_alone() -> None:
+def test_a_beginning_is_read_as_if_it_stood_alone():
     model, tokens = trained(ours()), batch(9)
     monitor = Monitor(model, tokens=6)
     loss_of(model, tokens).backward()
@@ -188,7 +186,7 @@ def test_a_beginning_is_read_as_if_it_stood_alone() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "openai-gpt"])
-def test_a_monitored_run_ends_with_the_same_weights_to_the_bit(tiny: Family, family: str) -> None:
+def test_a_monitored_run_ends_with_the_same_weights_to_the_bit(tiny, family):
     plain, seen = (tiny(family).train() for _ in range(2))  # GPT-2 and GPT-1 drop out, too
     trained(plain, updates=6)
     after = torch.get_rng_state()
@@ -200,7 +198,7 @@ def test_a_monitored_run_ends_with_the_same_weights_to_the_bit(tiny: Family, fam
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6:FutureWarning")
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_is_left_alone(tiny: Family, reentrant: bool) -> None:
+def test_gradient_checkpointing_is_left_alone(tiny, reentrant):
     models = [tiny("gpt2").train() for _ in range(2)]
     for one in models:
         one.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -211,7 +209,7 @@ def test_gradient_checkpointing_is_left_alone(tiny: Family, reentrant: bool) -> 
     assert len(values(monitor, "score", 2)) == 4
 
 
-def test_autocast_does_not_reach_the_measures(tiny: Family) -> None:
+def test_autocast_does_not_reach_the_measures(tiny):
     plain, seen = (tiny("llama").train() for _ in range(2))
     monitor = Monitor(seen)
     for one, watch in ((plain, None), (seen, monitor)):
@@ -228,7 +226,7 @@ def test_autocast_does_not_reach_the_measures(tiny: Family) -> None:
     assert values(monitor, "querykey_norm") == pytest.approx(reference["querykey_norm"], rel=2e-6)
 
 
-def test_parametrised_weights_are_not_moved_by_being_read() -> None:
+def test_parametrised_weights_are_not_moved_by_being_read():
     models = [ours() for _ in range(2)]
     for one in models:
         for layer in one.model.layers:
@@ -245,7 +243,7 @@ def hooks(model: nn.Module) -> int:
     )
 
 
-def test_hooks_stand_only_while_they_are_needed() -> None:
+def test_hooks_stand_only_while_they_are_needed():
     model, before = ours(), dict(ALL_ATTENTION_FUNCTIONS.items())
     monitor, standing = Monitor(model, every=3), []
     for update in range(5):
@@ -260,7 +258,7 @@ def test_hooks_stand_only_while_they_are_needed() -> None:
     assert sorted({row["update"] for row in monitor.rows}) == [0, 3]
 
 
-def test_evaluation_and_later_pieces_of_a_batch_are_not_read() -> None:
+def test_evaluation_and_later_pieces_of_a_batch_are_not_read():
     model = trained(ours())
     reference = expected(model, batch(1)[0])
     monitor = Monitor(model)
@@ -272,7 +270,7 @@ def test_evaluation_and_later_pieces_of_a_batch_are_not_read() -> None:
     assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
 
 
-def test_a_forward_pass_that_failed_is_read_when_it_is_tried_again() -> None:
+def test_a_forward_pass_that_failed_is_read_when_it_is_tried_again():
     model = ours()
     monitor = Monitor(model)
     with pytest.raises(IndexError):
@@ -283,7 +281,7 @@ def test_a_forward_pass_that_failed_is_read_when_it_is_tried_again() -> None:
     assert len(values(monitor, "score")) == 4
 
 
-def test_a_copy_of_the_model_is_not_watched() -> None:
+def test_a_copy_of_the_model_is_not_watched():
     model = ours()
     monitor = Monitor(model)
     average = copy.deepcopy(model)
@@ -296,7 +294,7 @@ def test_a_copy_of_the_model_is_not_watched() -> None:
 # What is handed out
 
 
-def test_news_are_told_once_and_as_json() -> None:
+def test_news_are_told_once_and_as_json():
     model = ours()
     monitor = Monitor(model, on_alarm=None)
     loss_of(model, batch(0)).backward()
@@ -311,7 +309,7 @@ def test_news_are_told_once_and_as_json() -> None:
     assert monitor.news() == ([], [])
 
 
-def test_a_frame_holds_every_reading() -> None:
+def test_a_frame_holds_every_reading():
     model = ours()
     monitor = Monitor(model, every=2)
     trained(model, monitor)
@@ -328,7 +326,7 @@ def test_a_frame_holds_every_reading() -> None:
 
 
 @pytest.mark.full
-def test_a_resumed_run_reads_and_judges_the_same() -> None:
+def test_a_resumed_run_reads_and_judges_the_same():
     straight, monitor = ours(), None
     monitor = Monitor(straight, every=2, on_alarm=None)
     resumed: list[Monitor] = []
@@ -366,13 +364,13 @@ def test_a_resumed_run_reads_and_judges_the_same() -> None:
         (None, {"on_alarm": "stop"}, "on_alarm='stop' is not known; expected 'warn', 'raise'"),
     ],
 )
-def test_what_cannot_be_monitored_is_refused(model: Any, options: Any, said: str) -> None:
+def test_what_cannot_be_monitored_is_refused(model, options, said):
     with pytest.raises(UserError) as caught:
         Monitor(ours() if model is None else model, **options)
     assert said in str(caught.value)
 
 
-def test_a_model_without_blocks_is_refused() -> None:
+def test_a_model_without_blocks_is_refused():
     from transformers import PreTrainedConfig
 
     class Empty(PreTrainedModel):

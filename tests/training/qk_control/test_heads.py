@@ -1,7 +1,6 @@
 """Where queries and keys lie: the rows that measures read, found in place."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,9 +30,7 @@ def read(model: PreTrainedModel) -> list[Any]:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_weights_are_those_that_measures_read(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_weights_are_those_that_measures_read(family, tiny):
     model = tiny(family)
     for head, weights in zip(heads_of(model), read(model), strict=True):
         assert torch.equal(head.query.weight(), weights.query)
@@ -43,9 +40,7 @@ def test_weights_are_those_that_measures_read(
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_scaling_touches_the_rows_of_one_part_alone(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_scaling_touches_the_rows_of_one_part_alone(family, tiny):
     model = tiny(family)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plain = read(copy.deepcopy(model))[0]
@@ -64,16 +59,14 @@ def test_scaling_touches_the_rows_of_one_part_alone(
         assert torch.equal(read(model)[0].key_bias, factors[:, None].expand(-1, 8))
 
 
-def test_matrices_of_our_own_models_are_taken_whole() -> None:
+def test_matrices_of_our_own_models_are_taken_whole():
     model = build("llama", width=16, layers=2, heads=4, kv_heads=2, vocab=32, context=8)
     first = heads_of(model)[0]
     assert first.query.rows is None and not first.query.turned and first.scaling == 0.5
     assert first.query.module is model.model.layers[0].attention.query
 
 
-def test_a_layer_that_cannot_be_told_apart_is_refused(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_layer_that_cannot_be_told_apart_is_refused(tiny):
     model = tiny("gpt2")
     attention = model.transformer.h[1].attn
     attention.__class__ = type("Odd", (type(attention),), {})

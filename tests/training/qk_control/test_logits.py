@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -37,7 +36,7 @@ def exact_scores(one: PreTrainedModel) -> Tensor:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_largest_score_is_heard(attention: str, tiny: Callable[..., PreTrainedModel]) -> None:
+def test_the_largest_score_is_heard(attention, tiny):
     for one in (model(large=10.0, kv_heads=2), tiny("gpt2").train(), tiny("llama").train()):
         one.set_attn_implementation(attention)
         for drop in one.modules():
@@ -51,7 +50,7 @@ def test_the_largest_score_is_heard(attention: str, tiny: Callable[..., PreTrain
         assert torch.allclose(some[exact > limit], exact[exact > limit], atol=1e-6)
 
 
-def test_no_head_above_the_limit_is_passed_over_in_bfloat16() -> None:
+def test_no_head_above_the_limit_is_passed_over_in_bfloat16():
     # The key is the query: its score is the bound itself, |q|^2 times the factor.
     found = 0
     for seed in range(20):
@@ -66,7 +65,7 @@ def test_no_head_above_the_limit_is_passed_over_in_bfloat16() -> None:
     assert found
 
 
-def test_masks_of_documents_hide_scores() -> None:
+def test_masks_of_documents_hide_scores():
     one = model(large=10.0)
     control = QKControl(one, ControlSection(qk_clip=1e-6))
     positions = torch.arange(8).repeat(2)[None].expand(4, -1)
@@ -79,7 +78,7 @@ def test_masks_of_documents_hide_scores() -> None:
     assert torch.allclose(whole, torch.stack(control._scores.take()), atol=1e-5)
 
 
-def test_evaluation_is_not_listened_to_and_nothing_stays_behind() -> None:
+def test_evaluation_is_not_listened_to_and_nothing_stays_behind():
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -95,7 +94,7 @@ def test_evaluation_is_not_listened_to_and_nothing_stays_behind() -> None:
     assert not one._forward_hooks and not one._forward_pre_hooks
 
 
-def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
+def test_scores_are_heard_under_rounding_and_keyed_dropout():
     from layerlab.training.step.keyed_dropout import key_dropout
 
     one = model(large=20.0, dropout=0.1)
@@ -110,7 +109,7 @@ def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
     assert torch.allclose(rounded, exact, rtol=0.1, atol=0.1)
 
 
-def test_what_cannot_be_heard_is_said(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_what_cannot_be_heard_is_said(tiny):
     with pytest.raises(UserError) as told:
         QKControl(tiny("openai-gpt"), ControlSection(qk_clip=1.0))
     assert str(told.value) == (
@@ -152,7 +151,7 @@ print(json.dumps([gaps, graphs]))
 
 
 @pytest.mark.full
-def test_compiled_layers_are_heard_and_compiled_once() -> None:
+def test_compiled_layers_are_heard_and_compiled_once():
     given = python("-c", PROGRAM)
     assert given.returncode == 0, given.stderr[-2000:]
     gaps, graphs = json.loads(given.stdout.splitlines()[-1])

@@ -3,8 +3,6 @@
 import copy
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -46,7 +44,7 @@ def train(one: LabForCausalLM, control: QKControl | None, updates: int, rate: fl
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("width", [3, 8])
-def test_penalties_have_the_gradient_of_finite_differences(kv_heads: int, width: int) -> None:
+def test_penalties_have_the_gradient_of_finite_differences(kv_heads, width):
     """Width 3 is less than a head's 4: the form then has rank 3."""
     draw = torch.Generator().manual_seed(1)
     query = torch.randn(2, 4, width, generator=draw, dtype=torch.float64, requires_grad=True)
@@ -62,7 +60,7 @@ def test_penalties_have_the_gradient_of_finite_differences(kv_heads: int, width:
     assert torch.autograd.gradcheck(condition, (query, key))
 
 
-def test_values_are_the_singular_values_of_the_product() -> None:
+def test_values_are_the_singular_values_of_the_product():
     query, key = (
         torch.randn(4, 3, 8, dtype=torch.float64),
         torch.randn(2, 3, 8, dtype=torch.float64),
@@ -74,7 +72,7 @@ def test_values_are_the_singular_values_of_the_product() -> None:
 
 
 @pytest.mark.parametrize("query", [torch.eye(3, 5), torch.zeros(3, 5), torch.ones(3, 5)])
-def test_coincident_and_missing_singular_values_are_safe(query: Tensor) -> None:
+def test_coincident_and_missing_singular_values_are_safe(query):
     query = query[None].requires_grad_()
     largest, smallest = extreme_values(query, torch.eye(3, 5)[None])
     total = largest.square().sum() + log_condition(largest, smallest).sum()
@@ -82,7 +80,7 @@ def test_coincident_and_missing_singular_values_are_safe(query: Tensor) -> None:
     assert torch.isfinite(total) and torch.isfinite(query.grad).all()
 
 
-def test_the_loss_is_what_it_says(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_the_loss_is_what_it_says(tiny):
     for one in (model(kv_heads=2), tiny("gpt2"), tiny("llama")):
         values = norms(one)
         both = QKControl(one, ControlSection(spectral_penalty=0.5, condition_penalty=0.25)).loss()
@@ -94,7 +92,7 @@ def test_the_loss_is_what_it_says(tiny: Callable[..., PreTrainedModel]) -> None:
         assert len(changed) == {"GPT2LMHeadModel": 2}.get(type(one).__name__, 4)
 
 
-def test_without_settings_a_run_keeps_every_bit() -> None:
+def test_without_settings_a_run_keeps_every_bit():
     plain, controlled = model(), model()
     control = QKControl(controlled, ControlSection())
     assert control.loss() is None
@@ -106,7 +104,7 @@ def test_without_settings_a_run_keeps_every_bit() -> None:
 
 
 @pytest.mark.full
-def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
+def test_the_spectral_penalty_makes_the_norm_smaller():
     free, held = model(large=8.0), model(large=8.0)
     start = norms(free)[:, 0].mean()
     train(free, None, 50)
@@ -116,7 +114,7 @@ def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
 
 
 @pytest.mark.full
-def test_the_condition_penalty_makes_the_condition_smaller() -> None:
+def test_the_condition_penalty_makes_the_condition_smaller():
     def condition(one: LabForCausalLM) -> float:
         values = norms(one)
         return float((values[:, 0] / values[:, -1]).log().mean())
@@ -127,7 +125,7 @@ def test_the_condition_penalty_makes_the_condition_smaller() -> None:
     assert condition(held) < condition(free) - 1
 
 
-def test_penalties_under_emulated_rounding_reach_the_weights() -> None:
+def test_penalties_under_emulated_rounding_reach_the_weights():
     one = model(large=8.0)
     control = QKControl(one, ControlSection(spectral_penalty=1.0, condition_penalty=0.1))
     control.loss().backward()
@@ -141,7 +139,7 @@ def test_penalties_under_emulated_rounding_reach_the_weights() -> None:
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
+def test_clip_bounds_the_scores_of_the_same_batch(kv_heads):
     one = model(large=40.0, layers=1, kv_heads=kv_heads)
     before = largest_scores(one)
     clip = float(before.min()) * 0.99
@@ -158,7 +156,7 @@ def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
     assert torch.equal(keys, one.model.layers[0].attention.key.weight) == (kv_heads == 2)
 
 
-def test_a_head_below_the_limit_keeps_every_bit() -> None:
+def test_a_head_below_the_limit_keeps_every_bit():
     one = model(large=40.0, layers=1)
     scores = largest_scores(one)[0]
     control = QKControl(one, ControlSection(qk_clip=float(scores.median()) * 1.001))
@@ -173,7 +171,7 @@ def test_a_head_below_the_limit_keeps_every_bit() -> None:
     assert control.clipped == 0
 
 
-def test_clipping_holds_scores_down_in_training() -> None:
+def test_clipping_holds_scores_down_in_training():
     one = model(large=40.0)
     control = QKControl(one, ControlSection(qk_clip=2.0))
     assert float(largest_scores(model(large=40.0)).max()) > 8
@@ -182,7 +180,7 @@ def test_clipping_holds_scores_down_in_training() -> None:
     assert float(largest_scores(one).max()) < 2.2
 
 
-def test_layers_that_share_weights_are_scaled_once() -> None:
+def test_layers_that_share_weights_are_scaled_once():
     one = model(large=40.0, sharing="blocks")
     control = QKControl(one, ControlSection(qk_clip=1.0))
     with torch.no_grad():
@@ -195,7 +193,7 @@ def test_layers_that_share_weights_are_scaled_once() -> None:
     assert torch.allclose(after, before * factors[:, None, None])
 
 
-def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
+def test_numbers_that_are_not_finite_are_left_to_the_loop():
     one = model()
     control = QKControl(
         one, ControlSection(spectral_penalty=1.0, condition_penalty=1.0, qk_clip=1.0)
@@ -209,7 +207,7 @@ def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
     assert torch.equal(before, one.model.layers[1].attention.key.weight)
 
 
-def test_what_cannot_be_controlled_is_said() -> None:
+def test_what_cannot_be_controlled_is_said():
     said = []
     for one, section in (
         (model(), ControlSection(qk_clip=1.0, sigma_reparam=True)),
@@ -256,7 +254,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.full
-def test_two_processes_stay_alike(tmp_path: Path) -> None:
+def test_two_processes_stay_alike(tmp_path):
     """Each hears other scores; both scale by the larger, or their weights would part."""
     running = [Forked("-c", PROCESS, str(rank), tmp_path / "store") for rank in range(2)]
     first, second = (json.loads(one.wait().stdout.splitlines()[-1]) for one in running)

@@ -1,8 +1,6 @@
 """Sigma-reparametrisation: the plain model at step 0 and after the end, its norm in between."""
 
 import copy
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -43,9 +41,7 @@ def train(
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "ours", "shared"])
-def test_step_0_and_the_finished_model_are_plain(
-    family: str, tiny: Callable[..., PreTrainedModel]
-) -> None:
+def test_step_0_and_the_finished_model_are_plain(family, tiny):
     one = (
         {"ours": model, "shared": lambda: model(sharing="blocks")}[family]()
         if family in ("ours", "shared")
@@ -64,7 +60,7 @@ def test_step_0_and_the_finished_model_are_plain(
     parts[0].finish()  # twice is once
 
 
-def test_gamma_is_the_norm_that_the_model_has() -> None:
+def test_gamma_is_the_norm_that_the_model_has():
     one = model()
     parts = made(one)
     train(one, parts, 20)
@@ -82,9 +78,7 @@ def heads_before(one: LabForCausalLM) -> list[torch.nn.Module]:
     ]
 
 
-def test_a_fused_matrix_has_a_norm_for_queries_and_one_for_keys(
-    tiny: Callable[..., PreTrainedModel],
-) -> None:
+def test_a_fused_matrix_has_a_norm_for_queries_and_one_for_keys(tiny):
     one = tiny("gpt2")
     values = one.transformer.h[0].attn.c_attn.weight[:, 32:].detach().clone()
     made(one)
@@ -99,14 +93,14 @@ def test_a_fused_matrix_has_a_norm_for_queries_and_one_for_keys(
     assert torch.equal(value, values)
 
 
-def test_one_is_the_source_s_start() -> None:
+def test_one_is_the_source_s_start():
     one = model()
     QKControl(one, ControlSection(sigma_reparam=True, gamma="one"))
     for matrix in heads_before(one):
         assert float(torch.linalg.matrix_norm(matrix.weight.detach(), 2)) == pytest.approx(1.0)
 
 
-def test_power_iteration_follows_and_does_not_care_for_forward_passes() -> None:
+def test_power_iteration_follows_and_does_not_care_for_forward_passes():
     one, other = model(), model()
     parts = made(one)
     query = one.model.layers[0].attention.query.parametrizations.weight
@@ -123,7 +117,7 @@ def test_power_iteration_follows_and_does_not_care_for_forward_passes() -> None:
     assert set(other.state_dict()) < set(one.state_dict()) | set(other.state_dict())
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_is_that_of_finite_differences():
     one = model().double()
     made(one)
     forms = one.model.layers[0].attention.key.parametrizations.weight
@@ -132,7 +126,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(sigma, (start,), atol=1e-6)
 
 
-def test_a_resumed_run_keeps_every_bit() -> None:
+def test_a_resumed_run_keeps_every_bit():
     whole, halved = model(), model()
     parts = made(whole)
     train(whole, parts, 6)
@@ -150,7 +144,7 @@ def test_a_resumed_run_keeps_every_bit() -> None:
     assert all(torch.equal(value, named[name]) for name, value in whole.state_dict().items())
 
 
-def test_matrices_decay_as_before_and_gamma_does_not() -> None:
+def test_matrices_decay_as_before_and_gamma_does_not():
     one = model()
     QKControl(one, FORMS)
     still = next(
@@ -164,7 +158,7 @@ def test_matrices_decay_as_before_and_gamma_does_not() -> None:
     assert not any(names[id(value)].endswith("original") for value in still["params"])
 
 
-def test_the_finished_model_is_an_ordinary_folder(tmp_path: Path) -> None:
+def test_the_finished_model_is_an_ordinary_folder(tmp_path):
     one = model()
     parts = made(one)
     train(one, parts, 2)
@@ -174,7 +168,7 @@ def test_the_finished_model_is_an_ordinary_folder(tmp_path: Path) -> None:
     assert torch.equal(logits(loaded), logits(one))
 
 
-def test_penalties_see_the_weights_that_the_model_multiplies_with() -> None:
+def test_penalties_see_the_weights_that_the_model_multiplies_with():
     plain, wrapped = model(), model()
     expected = QKControl(plain, ControlSection(spectral_penalty=1.0)).loss()
     control = QKControl(wrapped, ControlSection(spectral_penalty=1.0, sigma_reparam=True))

@@ -57,14 +57,14 @@ def exact() -> Tensor:
     return torch.cat([run.gradients[name].flatten() for name in names])
 
 
-def test_no_format_is_no_rounding() -> None:
+def test_no_format_is_no_rounding():
     one = model()
     one(words(), labels=words()).loss.backward()
     plain = gradient(one)
     assert torch.equal(gradients(one, EmulateSection()), plain)
 
 
-def test_gradients_err_as_much_as_torch_s_own(exact: Tensor) -> None:
+def test_gradients_err_as_much_as_torch_s_own(exact):
     one = model()
     low = copy.deepcopy(one).bfloat16()
     low(words(), labels=words()).loss.backward()
@@ -74,7 +74,7 @@ def test_gradients_err_as_much_as_torch_s_own(exact: Tensor) -> None:
     assert emulated > 1e-3
 
 
-def test_each_pass_alone_errs_less_than_both(exact: Tensor) -> None:
+def test_each_pass_alone_errs_less_than_both(exact):
     one = model()
     errors = {
         where: distance(gradients(one, EmulateSection(format="bf16", where=where)), exact)
@@ -95,7 +95,7 @@ def loss(one: LabForCausalLM, section: EmulateSection) -> float:
     return float(found.detach())
 
 
-def test_the_forward_pass_is_float32_where_the_backward_pass_alone_is_rounded() -> None:
+def test_the_forward_pass_is_float32_where_the_backward_pass_alone_is_rounded():
     one = model()
     plain = float(one(words(), labels=words()).loss.detach())
     unrounded = loss(one, EmulateSection(format="fp8_e4m3", where="backward"))
@@ -105,7 +105,7 @@ def test_the_forward_pass_is_float32_where_the_backward_pass_alone_is_rounded() 
     assert abs(rounded[0] - plain) > 1e-3
 
 
-def test_straight_through_is_the_gradient_at_the_rounded_values() -> None:
+def test_straight_through_is_the_gradient_at_the_rounded_values():
     """One product: d/dW of sum(c * round(round(W) x)) is c x^T, of unrounded factors c."""
     layer = torch.nn.Linear(3, 2, bias=False)
     x = torch.tensor([[1.0, 2.0, 4.0]])  # in every format
@@ -121,7 +121,7 @@ def test_straight_through_is_the_gradient_at_the_rounded_values() -> None:
 
 
 @pytest.mark.parametrize("where", ["forward", "both"])
-def test_a_layer_that_is_run_again_is_rounded_the_same(where: str) -> None:
+def test_a_layer_that_is_run_again_is_rounded_the_same(where):
     one = model()
     section = EmulateSection(format="bf16", where=where)
     plain = gradients(one, section)
@@ -130,7 +130,7 @@ def test_a_layer_that_is_run_again_is_rounded_the_same(where: str) -> None:
     assert distance(gradients(one, section), plain) < 1e-6
 
 
-def test_gradients_are_added_in_float32_and_weights_stay() -> None:
+def test_gradients_are_added_in_float32_and_weights_stay():
     one = model()
     before = copy.deepcopy(one.state_dict())
     section = EmulateSection(format="bf16")
@@ -142,7 +142,7 @@ def test_gradients_are_added_in_float32_and_weights_stay() -> None:
     assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
 
 
-def test_after_an_error_no_gradient_is_left_and_the_model_is_whole() -> None:
+def test_after_an_error_no_gradient_is_left_and_the_model_is_whole():
     one = model()
     with pytest.raises(ValueError), emulation(one, EmulateSection(format="bf16"), 0, 0):
         one(words(), labels=words()).loss.backward()
@@ -184,7 +184,7 @@ for format in ("fp8_e4m3", "fp16", "mxfp8_e4m3", "int8"):
 
 
 @pytest.mark.full
-def test_runs_learn_are_the_same_again_and_survive_narrow_formats() -> None:
+def test_runs_learn_are_the_same_again_and_survive_narrow_formats():
     given = python("-c", PROGRAM)
     assert given.returncode == 0, given.stderr[-2000:]
     nearest, stochastic, *narrow = map(json.loads, given.stdout.splitlines())
@@ -196,9 +196,7 @@ def test_runs_learn_are_the_same_again_and_survive_narrow_formats() -> None:
     assert [len(curve) for curve in narrow] == [2] * 4
 
 
-def test_stochastic_rounding_depends_on_update_and_micro_batch_but_weights_on_update_alone() -> (
-    None
-):
+def test_stochastic_rounding_depends_on_update_and_micro_batch_but_weights_on_update_alone():
     one = model()
     section = EmulateSection(format="fp8_e4m3", mode="stochastic")
 
@@ -213,7 +211,7 @@ def test_stochastic_rounding_depends_on_update_and_micro_batch_but_weights_on_up
     assert not torch.equal(rounded(4, 0)[0], weight)
 
 
-def test_keyed_dropout_is_the_same_under_rounding() -> None:
+def test_keyed_dropout_is_the_same_under_rounding():
     from layerlab.training.step.keyed_dropout import key_dropout
 
     one = model(dropout=0.2)
@@ -231,7 +229,7 @@ def test_keyed_dropout_is_the_same_under_rounding() -> None:
     assert distance(found[0], gradient(one)) < 0.1
 
 
-def test_a_format_that_is_none_is_named() -> None:
+def test_a_format_that_is_none_is_named():
     section = EmulateSection(format="bf17")
     with pytest.raises(UserError, match="did you mean 'bf16'"), emulation(model(), section, 0, 0):
         pass

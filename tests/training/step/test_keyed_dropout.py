@@ -42,7 +42,7 @@ def masks(one: LabForCausalLM) -> dict[str, Tensor]:
     return found
 
 
-def test_the_same_key_is_the_same_run_whatever_was_drawn_before() -> None:
+def test_the_same_key_is_the_same_run_whatever_was_drawn_before():
     one = model()
     first = gradients(one)
     torch.rand(7)
@@ -50,7 +50,7 @@ def test_the_same_key_is_the_same_run_whatever_was_drawn_before() -> None:
     assert not torch.equal(gradients(one, update=6), first)
 
 
-def test_micro_batches_drop_what_the_whole_batch_drops() -> None:
+def test_micro_batches_drop_what_the_whole_batch_drops():
     one = model()
     whole, split = gradients(one), gradients(one, pieces=4)
     assert float((whole - split).norm() / whole.norm()) < 1e-5
@@ -61,7 +61,7 @@ def test_micro_batches_drop_what_the_whole_batch_drops() -> None:
     assert float((whole - plain).norm() / whole.norm()) > 1e-2
 
 
-def test_variants_that_share_a_site_share_its_mask() -> None:
+def test_variants_that_share_a_site_share_its_mask():
     one, two = masks(model()), masks(model("qk-norm"))
     assert set(one) == set(two) and len(one) == 7
     assert all(torch.equal(one[site], two[site]) for site in one)
@@ -69,14 +69,14 @@ def test_variants_that_share_a_site_share_its_mask() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_layer_that_is_run_again_drops_the_same(reentrant: bool) -> None:
+def test_a_layer_that_is_run_again_drops_the_same(reentrant):
     one = model()
     plain = gradients(one)
     one.activation_checkpointing_enable({"use_reentrant": reentrant})
     assert float((gradients(one) - plain).abs().max()) < 1e-6 * float(plain.abs().max())
 
 
-def test_afterwards_all_is_as_it_was() -> None:
+def test_afterwards_all_is_as_it_was():
     one = model()
     state = set(one.state_dict())
     with pytest.raises(ValueError), key_dropout(one, 0, 0, 0):
@@ -90,13 +90,13 @@ def test_afterwards_all_is_as_it_was() -> None:
     assert not torch.equal(one(words()).logits, first)
 
 
-def test_a_model_without_dropout_keeps_its_attention() -> None:
+def test_a_model_without_dropout_keeps_its_attention():
     one = build("llama", **SIZES)
     with key_dropout(one, 0, 0, 0):
         assert one.config._attn_implementation == "sdpa"
 
 
-def test_attention_weights_are_dropped_by_key() -> None:
+def test_attention_weights_are_dropped_by_key():
     one = model()
     for module in one.modules():
         if hasattr(module, "site") and not module.site.endswith("weights"):
@@ -107,7 +107,7 @@ def test_attention_weights_are_dropped_by_key() -> None:
     assert torch.equal(gradients(one.train()), first)
 
 
-def test_a_kernel_that_takes_no_mask_is_refused() -> None:
+def test_a_kernel_that_takes_no_mask_is_refused():
     one = model()
     one.config._attn_implementation = "flex_attention"
     with pytest.raises(UserError) as told, key_dropout(one, 0, 0, 0):
@@ -137,7 +137,7 @@ print(json.dumps([gaps, graphs, again]))
 
 
 @pytest.mark.full
-def test_compiled_layers_drop_the_same_and_are_compiled_once() -> None:
+def test_compiled_layers_drop_the_same_and_are_compiled_once():
     given = python("-c", PROGRAM)
     assert given.returncode == 0, given.stderr[-2000:]
     gaps, graphs, again = json.loads(given.stdout.splitlines()[-1])

@@ -2,7 +2,6 @@
 
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def batch(rows: int = 7) -> Batch:
     return Batch(tokens[:, :-1], targets)
 
 
-def test_a_cpu_that_runs_out_is_recognised() -> None:
+def test_a_cpu_that_runs_out_is_recognised():
     with pytest.raises(RuntimeError) as error:
         torch.empty(10**15)
     assert is_out_of_memory(error.value)
@@ -53,19 +52,19 @@ def test_a_cpu_that_runs_out_is_recognised() -> None:
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     ],
 )
-def test_devices_say_it_in_words(text: str) -> None:
+def test_devices_say_it_in_words(text):
     assert is_out_of_memory(RuntimeError(text))
     assert not is_out_of_memory(ValueError(text))
 
 
-def test_other_errors_are_not_taken_for_it() -> None:
+def test_other_errors_are_not_taken_for_it():
     with pytest.raises(RuntimeError) as error:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert not is_out_of_memory(error.value)
     assert is_out_of_memory(torch.OutOfMemoryError("anything"))
 
 
-def test_pieces_are_all_rows_in_order() -> None:
+def test_pieces_are_all_rows_in_order():
     whole = batch()
     for size in (1, 2, 3, 7, 9, None):
         pieces = list(MicroBatcher(7, size).pieces(whole))
@@ -75,7 +74,7 @@ def test_pieces_are_all_rows_in_order() -> None:
 
 
 @pytest.mark.full
-def test_halving_rounds_up_and_ends_at_one_sequence() -> None:
+def test_halving_rounds_up_and_ends_at_one_sequence():
     split, sizes = MicroBatcher(7), []
     while split.size > 1:
         note = split.halve()
@@ -102,7 +101,7 @@ def gradients(
     return passes, losses
 
 
-def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal() -> None:
+def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal():
     rows, model = batch(), build("llama", **SIZES)
     (whole,) = gradients(model, MicroBatcher(7), rows)[1]
     wanted = {name: one.grad.double() for name, one in model.named_parameters()}
@@ -116,9 +115,7 @@ def test_pieces_give_the_gradient_of_the_whole_also_where_they_are_unequal() -> 
             assert error < 1e-5, name
 
 
-def test_moments_are_there_before_the_first_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moments_are_there_before_the_first_batch(tmp_path, monkeypatch):
     """What runs out of memory later does so in a pass, which can be taken in pieces."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = killed.run_of(killed.recipe(tmp_path))
@@ -128,9 +125,7 @@ def test_moments_are_there_before_the_first_batch(
     assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)
 
 
-def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
 
     def full(*_: object) -> None:
@@ -167,9 +162,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.full
-def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     changes = {"run.num_processes": 2, "train.max_steps": 3, "train.batch_size": 8}
     write_run(killed.run_of(killed.recipe(tmp_path, **changes)), tmp_path / "run")

@@ -60,7 +60,7 @@ PLACES = [
 ]
 
 
-def test_a_sound_model_has_no_origin(model: PreTrainedModel) -> None:
+def test_a_sound_model_has_no_origin(model):
     before = {name: one.clone() for name, one in model.named_parameters()}
     assert find_origin(model, again(model)) is None
     assert all(one.grad is None for one in model.parameters())
@@ -70,9 +70,7 @@ def test_a_sound_model_has_no_origin(model: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_module_whose_output_is_not_finite_is_named(
-    model: PreTrainedModel, place: str, value: float
-) -> None:
+def test_the_module_whose_output_is_not_finite_is_named(model, place, value):
     spoiled(model.get_submodule(place), lambda output: output * value)
     found = find_origin(model, again(model))
     assert found == NonFiniteOrigin(place, "forward")
@@ -80,9 +78,7 @@ def test_the_module_whose_output_is_not_finite_is_named(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_module_whose_gradient_is_not_finite_is_named(
-    model: PreTrainedModel, place: str
-) -> None:
+def test_the_module_whose_gradient_is_not_finite_is_named(model, place):
     spoiled(model.get_submodule(place), Steep.apply)
     assert bool(torch.isfinite(again(model)()))
     found = find_origin(model, again(model))
@@ -90,7 +86,7 @@ def test_the_module_whose_gradient_is_not_finite_is_named(
     assert str(found) == f"the first module whose gradient is not finite is {place}"
 
 
-def test_what_a_module_does_before_its_child_is_its_own(model: PreTrainedModel) -> None:
+def test_what_a_module_does_before_its_child_is_its_own(model):
     def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (Steep.apply(args[0]), *args[1:])
 
@@ -101,7 +97,7 @@ def test_what_a_module_does_before_its_child_is_its_own(model: PreTrainedModel) 
     )
 
 
-def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
+def test_weights_that_are_not_finite_are_named(model):
     name = "model.layers.1.ffn.down.weight"
     with torch.no_grad():
         model.get_parameter(name)[0, 0] = math.nan
@@ -110,9 +106,7 @@ def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
     assert str(found) == f"the weight {name} was not finite already, before this update"
 
 
-def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(
-    model: PreTrainedModel,
-) -> None:
+def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(model):
     assert find_origin(model, lambda: again(model)() * math.inf) == NonFiniteOrigin(
         "loss", "forward"
     )
@@ -123,9 +117,7 @@ def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(
     )
 
 
-def test_weights_that_have_grown_too_large_are_found_where_they_overflow(
-    model: PreTrainedModel,
-) -> None:
+def test_weights_that_have_grown_too_large_are_found_where_they_overflow(model):
     """Nothing is put in by hand but large numbers: a product overflows float32."""
     with torch.no_grad():
         for one in model.model.layers[1].ffn.parameters():
@@ -159,7 +151,7 @@ assert len(calls) == 2, calls
 
 
 @pytest.mark.full
-def test_a_compiled_layer_is_watched_too() -> None:
+def test_a_compiled_layer_is_watched_too():
     """In a process of its own, since type checks break graphs."""
     ended = python("-c", COMPILED)
     assert ended.returncode == 0, ended.stderr
@@ -168,7 +160,7 @@ def test_a_compiled_layer_is_watched_too() -> None:
     )
 
 
-def test_the_user_is_told_in_one_line_what_to_type() -> None:
+def test_the_user_is_told_in_one_line_what_to_type():
     train = TrainSection(max_steps=10, learning_rate=0.01, mixed_precision="bf16")
     found = NonFiniteOrigin("model.layers.3.attention", "forward")
     assert explain_origin(found, math.nan, 120, train) == (

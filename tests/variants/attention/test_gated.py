@@ -48,7 +48,7 @@ def with_weights_of(theirs: Qwen3NextAttention) -> Both:
     return mine
 
 
-def test_with_the_weights_of_qwen_3_next_it_is_its_attention() -> None:
+def test_with_the_weights_of_qwen_3_next_it_is_its_attention():
     theirs = published()
     mine = with_weights_of(theirs)
     x = torch.randn(2, 9, 48, generator=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def test_with_the_weights_of_qwen_3_next_it_is_its_attention() -> None:
 
 
 @pytest.mark.parametrize("gate", ["element", "head"])
-def test_an_open_gate_is_no_gate_and_a_closed_one_says_nothing(gate: str) -> None:
+def test_an_open_gate_is_no_gate_and_a_closed_one_says_nothing(gate):
     gated, plain = small("gated-attention", gate=gate, **{"attention.bias": "qkv"}), small("llama")
     shaken(plain)
     for layer, other in zip(gated.model.layers, plain.model.layers, strict=True):
@@ -85,7 +85,7 @@ def test_an_open_gate_is_no_gate_and_a_closed_one_says_nothing(gate: str) -> Non
     assert seen[0].abs().max() < TIGHT
 
 
-def test_one_gate_per_head_is_one_gate_per_feature_with_equal_rows() -> None:
+def test_one_gate_per_head_is_one_gate_per_feature_with_equal_rows():
     head, element = shaken(small("gated-attention", gate="head")), small("gated-attention")
     state = head.state_dict()
     for key in state:
@@ -106,5 +106,5 @@ def test_one_gate_per_head_is_one_gate_per_feature_with_equal_rows() -> None:
     ],
     ids=str,
 )
-def test_laws_hold(options: dict[str, object]) -> None:
+def test_laws_hold(options):
     holds("gated-attention", **options)

@@ -18,11 +18,11 @@ QWEN_NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_with_the_weights_of_qwen_3_it_gives_its_logits(implementation: str) -> None:
+def test_with_the_weights_of_qwen_3_it_gives_its_logits(implementation):
     gives_their_logits("qwen3", "qk-norm", QWEN_NORMS, implementation)
 
 
-def test_form_full_is_the_attention_of_olmo_2() -> None:
+def test_form_full_is_the_attention_of_olmo_2():
     theirs = published("olmo2").model.layers[0].self_attn
     model = small("qk-norm", form="full", kv_heads=2, dtype=torch.float32)
     mine = model.model.layers[0].attention
@@ -52,7 +52,7 @@ def l2_attention(model: LabForCausalLM, x: torch.Tensor) -> torch.Tensor:
     return part.output(torch.cat(found, -1))
 
 
-def test_form_l2_is_softmax_of_scaled_cosines() -> None:
+def test_form_l2_is_softmax_of_scaled_cosines():
     model = shaken(small("qk-norm", form="l2"))
     seen = []
     layer = model.model.layers[0].attention
@@ -62,7 +62,7 @@ def test_form_l2_is_softmax_of_scaled_cosines() -> None:
     torch.testing.assert_close(y, l2_attention(model, x), rtol=0, atol=TIGHT)
 
 
-def test_the_sharpness_of_l2_starts_at_the_value_of_the_source() -> None:
+def test_the_sharpness_of_l2_starts_at_the_value_of_the_source():
     model = small("qk-norm", form="l2", context=97)
     assert model.model.layers[1].attention.sharpness.tolist() == pytest.approx(
         [math.log2(97**2 - 97)], rel=1e-6
@@ -71,7 +71,7 @@ def test_the_sharpness_of_l2_starts_at_the_value_of_the_source() -> None:
     assert first_sharpness(1) == first_sharpness(2) == 1.0
 
 
-def test_l2_does_not_see_how_long_queries_and_keys_are() -> None:
+def test_l2_does_not_see_how_long_queries_and_keys_are():
     model = shaken(small("qk-norm", form="l2"))
     before = model(tokens()).logits
     with torch.no_grad():
@@ -82,18 +82,18 @@ def test_l2_does_not_see_how_long_queries_and_keys_are() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("form", "kv_heads"), [("head", 1), ("full", 2), ("l2", 1)])
-def test_laws_hold(form: str, kv_heads: int) -> None:
+def test_laws_hold(form, kv_heads):
     holds("qk-norm", form=form, kv_heads=kv_heads)
 
 
 @pytest.mark.full
-def test_biases_and_epsilon_are_taken() -> None:
+def test_biases_and_epsilon_are_taken():
     holds("qk-norm", **{"attention.bias": "all", "attention.epsilon": 1e-3})
     model = small("qk-norm", **{"attention.epsilon": 1e-3})
     assert model.model.layers[0].attention.query_norm.epsilon == 1e-3
 
 
-def test_inspection_reads_the_norms() -> None:
+def test_inspection_reads_the_norms():
     model = shaken(small("qk-norm", dtype=torch.float32))
     block = model.model.layers[0]
     weights = project(block, block.attention, name="attention", layer=0, config=model.config)

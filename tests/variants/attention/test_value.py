@@ -32,7 +32,7 @@ def values(model: LabForCausalLM, ids: Tensor) -> tuple[list[Tensor], list[Tenso
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("form", FORMS)
-def test_values_are_what_the_equation_says(form: str, kv_heads: int) -> None:
+def test_values_are_what_the_equation_says(form, kv_heads):
     model = shaken(
         small("value-residual", kv_heads=kv_heads, attention={"form": form, "bias": "qkv"})
     )
@@ -50,20 +50,20 @@ def test_values_are_what_the_equation_says(form: str, kv_heads: int) -> None:
         torch.testing.assert_close(torch.cat(heads, -1), expected, rtol=0, atol=ROUNDING)
 
 
-def test_learned_numbers_start_as_halves() -> None:
+def test_learned_numbers_start_as_halves():
     fixed, learned = small("value-residual"), small("value-residual", form="learned")
     assert torch.equal(fixed(tokens()).logits, learned(tokens()).logits)
     names = [name for name, _ in learned.named_parameters() if name.endswith("mix")]
     assert len(names) == SIZES["layers"] - 1
 
 
-def test_the_shared_form_has_one_value_matrix_and_the_first_layer_no_mix() -> None:
+def test_the_shared_form_has_one_value_matrix_and_the_first_layer_no_mix():
     names = [name for name, _ in small("value-residual", form="shared").named_parameters()]
     held = [name for name in names if name.endswith("attention.value.weight")]
     assert held == ["model.layers.0.attention.value.weight"]
 
 
-def test_one_layer_is_llama_bit_for_bit() -> None:
+def test_one_layer_is_llama_bit_for_bit():
     for form in FORMS:
         one = shaken(small("value-residual", layers=1, form=form))
         plain = shaken(small("llama", layers=1))
@@ -71,7 +71,7 @@ def test_one_layer_is_llama_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_carry_is_the_first_layers_values_at_any_depth(form: str) -> None:
+def test_the_carry_is_the_first_layers_values_at_any_depth(form):
     for layers in (2, 6):
         model = small("value-residual", layers=layers, form=form, kv_heads=2)
         ids = tokens()

@@ -37,27 +37,27 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])
-def test_value_and_derivatives(order: int) -> None:
+def test_value_and_derivatives(order):
     same_derivatives(rows, plain, drawn(order, 3, 50, 12), rtol=1e-12, atol=1e-11)
 
 
-def test_gradients_are_those_of_small_steps_twice() -> None:
+def test_gradients_are_those_of_small_steps_twice():
     inputs = drawn(3, 2, 3, 4)
     assert torch.autograd.gradcheck(rows, inputs) and torch.autograd.gradgradcheck(rows, inputs)
 
 
-def test_directions() -> None:
+def test_directions():
     same_directions(rows, plain, drawn(4, 3, 20, 12), rtol=1e-12, atol=1e-12)
 
 
-def test_pieces_are_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_the_whole_to_the_bit(monkeypatch):
     inputs = [one.float() for one in drawn(3, 3, 50, 12)]
     found = normed_powers(*inputs, EPSILON)
     monkeypatch.setattr(chunking, "LARGE", 10**9)
     assert torch.equal(found, normed_powers(*inputs, EPSILON))
 
 
-def test_bfloat16_features_with_float32_weights() -> None:
+def test_bfloat16_features_with_float32_weights():
     x, weight, bias = (one.detach().float().requires_grad_() for one in drawn(3, 3, 50, 12))
     short = x.detach().bfloat16().requires_grad_()
     found = normed_powers(short, weight, bias, EPSILON)

@@ -32,7 +32,7 @@ def literal(form: str, x: torch.Tensor, weights: list[float], bias: float) -> to
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("form", ["norm", "relu"])
-def test_it_is_the_sum_of_weighted_powers(form: str, order: int) -> None:
+def test_it_is_the_sum_of_weighted_powers(form, order):
     weights = [0.5 - 0.2 * term for term in range(order)]
     activation = Polynomial(form, order, 1e-6).double()
     activation.load_state_dict({"weight": torch.tensor(weights), "bias": torch.tensor([0.25])})
@@ -41,7 +41,7 @@ def test_it_is_the_sum_of_weighted_powers(form: str, order: int) -> None:
     torch.testing.assert_close(activation(x), literal(form, x, exact, 0.25), rtol=0, atol=TIGHT)
 
 
-def test_weights_start_even_and_the_constant_at_zero() -> None:
+def test_weights_start_even_and_the_constant_at_zero():
     for order in (3, 4):
         activation = small("polynorm", order=order).model.layers[2].ffn.activation
         third = torch.full((order,), 1 / order).double()
@@ -50,7 +50,7 @@ def test_weights_start_even_and_the_constant_at_zero() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
-def test_in_bfloat16_it_is_the_rounded_exact_value(size: float) -> None:
+def test_in_bfloat16_it_is_the_rounded_exact_value(size):
     activation = Polynomial("norm", 3, 1e-6)
     with torch.no_grad():
         activation.weight.fill_(1 / 4)  # exact in bfloat16
@@ -74,11 +74,11 @@ def test_in_bfloat16_it_is_the_rounded_exact_value(size: float) -> None:
     ],
     ids=str,
 )
-def test_laws_hold(options: dict[str, object]) -> None:
+def test_laws_hold(options):
     holds("polynorm", **options)
 
 
-def test_first_order_norm_is_scale_free_and_first_order_relu_is_relu() -> None:
+def test_first_order_norm_is_scale_free_and_first_order_relu_is_relu():
     x = random(3, 48)
     linear = Polynomial("norm", 1, 1e-30).double()
     torch.testing.assert_close(linear(x), linear(1000 * x), rtol=0, atol=TIGHT)

@@ -10,11 +10,11 @@ NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_n
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_with_the_weights_of_arcee_it_gives_its_logits(implementation: str) -> None:
+def test_with_the_weights_of_arcee_it_gives_its_logits(implementation):
     gives_their_logits("arcee", "relu2", NORMS, implementation)
 
 
-def test_it_has_as_many_weights_as_the_gated_baseline() -> None:
+def test_it_has_as_many_weights_as_the_gated_baseline():
     sizes = {"width": 96, "inner": None}
     one, other = (small(name, device="meta", **sizes).config for name in ("relu2", "llama"))
     assert one.intermediate_size == 384 and other.intermediate_size == 256

@@ -43,7 +43,7 @@ def plain(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_slope_is_the_derivative(name: str) -> None:
+def test_slope_is_the_derivative(name):
     x = torch.linspace(-3, 3, 37, dtype=torch.float64).requires_grad_()
     given = torch.linspace(1, 2, 37, dtype=torch.float64)
     (expected,) = torch.autograd.grad(activate(x, name), x, given)
@@ -52,12 +52,12 @@ def test_slope_is_the_derivative(name: str) -> None:
 
 @pytest.mark.parametrize("names", [("silu", "silu"), ("gelu", "relu", "tanh"), ("gelu-tanh",) * 4])
 @pytest.mark.parametrize("numbers", [1, 12])
-def test_value_and_derivatives(names: tuple[str, ...], numbers: int) -> None:
+def test_value_and_derivatives(names, numbers):
     inputs = drawn(names, numbers, torch.float64)
     same_derivatives(partial(ours, names), partial(plain, names), inputs, rtol=1e-12, atol=1e-12)
 
 
-def test_start_is_the_first_term_to_the_bit() -> None:
+def test_start_is_the_first_term_to_the_bit():
     x, _, _, first, shift = drawn(("silu", "silu"), 12, torch.float32)
     one, zero = torch.ones(12), torch.zeros(12)
     found = series(x, ("silu", "silu"), [one, zero], [zero, shift])
@@ -65,14 +65,14 @@ def test_start_is_the_first_term_to_the_bit() -> None:
     assert not torch.equal(series(x, ("silu",), [one], [first]), torch.nn.functional.silu(x))
 
 
-def test_pieces_are_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_the_whole_to_the_bit(monkeypatch):
     x, *rest = drawn(("silu", "gelu"), 12, torch.float32)
     found = series(x, ("silu", "gelu"), rest[:2], rest[2:])
     monkeypatch.setattr(file, "LARGE", 10**9)
     assert torch.equal(found, series(x, ("silu", "gelu"), rest[:2], rest[2:]))
 
 
-def test_second_derivatives_and_directions() -> None:
+def test_second_derivatives_and_directions():
     names = ("silu", "tanh")
     x, *rest = drawn(names, 12, torch.float64)
     x = x[:1, :2].detach().requires_grad_()
@@ -80,7 +80,7 @@ def test_second_derivatives_and_directions() -> None:
     same_directions(partial(ours, names), partial(plain, names), [x, *rest])
 
 
-def test_bfloat16_features_with_float32_numbers() -> None:
+def test_bfloat16_features_with_float32_numbers():
     x, *rest = drawn(("silu", "silu"), 12, torch.float32)
     x = x.detach().bfloat16().requires_grad_()
     series(x, ("silu", "silu"), rest[:2], rest[2:]).sum().backward()

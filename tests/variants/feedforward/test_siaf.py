@@ -45,13 +45,13 @@ def part(**options: object) -> Siaf:
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_every_option_is_causal_cached_and_trained(options: dict) -> None:
+def test_every_option_is_causal_cached_and_trained(options):
     lawful("siaf-3", ffn=options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_every_option_starts_as_its_first_term_to_the_bit(options: dict, dtype: object) -> None:
+def test_every_option_starts_as_its_first_term_to_the_bit(options, dtype):
     first = {"n": 1, "activations": options.get("activations", ("silu",))[0]}
     one = small("siaf-3", ffn={**options, **first}, dtype=dtype, layers=1)
     many = small("siaf-3", ffn=options, dtype=dtype, layers=1)
@@ -61,13 +61,13 @@ def test_every_option_starts_as_its_first_term_to_the_bit(options: dict, dtype: 
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_activation_starts_as_its_first_term(form: str, name: str) -> None:
+def test_every_activation_starts_as_its_first_term(form, name):
     options = {"form": form, "activations": name}
     alone = small("siaf-3", ffn={**options, "n": 1}, layers=1)(tokens()).logits
     assert torch.equal(alone, small("siaf-3", ffn=options, layers=1)(tokens()).logits)
 
 
-def test_one_term_on_a_plain_body_is_the_plain_feed_forward() -> None:
+def test_one_term_on_a_plain_body_is_the_plain_feed_forward():
     options = {"activations": "gelu-tanh", "bias": True}
     series = part(n=1, body="mlp", **options)
     plain = shaken(Plain(SHAPE.width, Site(shape=SHAPE)).double())
@@ -120,12 +120,12 @@ def literal(made: Siaf, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_every_option_is_its_formula(options: dict) -> None:
+def test_every_option_is_its_formula(options):
     made, x = part(n=3, **options), features()
     torch.testing.assert_close(made(x, Flow()), literal(made, x), rtol=0, atol=1e-13)
 
 
-def test_the_convolution_does_not_read_padding() -> None:
+def test_the_convolution_does_not_read_padding():
     ignores_padding(shaken(small("siaf-3", ffn={"form": "convolution"})))
 
 
@@ -156,7 +156,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("form", FORMS[:3])
-def test_terms_that_start_equal_stay_equal_for_ever(form: str, value: float) -> None:
+def test_terms_that_start_equal_stay_equal_for_ever(form, value):
     model = small("siaf-4", layers=1, ffn={"form": form}).train()
     with torch.no_grad():
         for term in model.model.layers[0].ffn.terms[1:]:
@@ -170,7 +170,7 @@ def test_terms_that_start_equal_stay_equal_for_ever(form: str, value: float) -> 
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("form", FORMS[:3])
-def test_terms_part_from_our_start(form: str, name: str) -> None:
+def test_terms_part_from_our_start(form, name):
     options = {"form": form, "activations": name}
     model = small("siaf-4", layers=1, ffn=options).train()
     for start in terms(model):
@@ -184,7 +184,7 @@ def test_terms_part_from_our_start(form: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_term_moves_at_the_first_step(form: str, name: str) -> None:
+def test_every_term_moves_at_the_first_step(form, name):
     model = small("siaf-3", layers=1, ffn={"form": form, "activations": name}).train()
     x = tokens()
     model(x, labels=x).loss.backward()
@@ -200,7 +200,7 @@ def test_every_term_moves_at_the_first_step(form: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FLAT_BELOW)
-def test_a_flat_term_that_starts_at_or_below_zero_is_dead(name: str) -> None:
+def test_a_flat_term_that_starts_at_or_below_zero_is_dead(name):
     model = small("siaf-2", ffn={"activations": name}).train()
     with torch.no_grad():
         for layer in model.model.layers:
@@ -211,7 +211,7 @@ def test_a_flat_term_that_starts_at_or_below_zero_is_dead(name: str) -> None:
         assert not layer.ffn.terms[1].scale.grad.abs().sum() > 0
 
 
-def test_shifts_start_with_the_spread_that_is_said() -> None:
+def test_shifts_start_with_the_spread_that_is_said():
     model = small("siaf-3", width=192, heads=4)
     for one in terms(model):
         for term in one:
@@ -220,7 +220,7 @@ def test_shifts_start_with_the_spread_that_is_said() -> None:
             assert abs(term["shift"].std() / SPREAD - 1) < 6 / (2 * size) ** 0.5
 
 
-def test_a_list_of_activations_survives_the_configuration() -> None:
+def test_a_list_of_activations_survives_the_configuration():
     model = small("siaf-3", ffn={"activations": list(MIXED)})
     again = type(model.config).from_dict(model.config.to_dict())
     assert again.parse_spec() == model.config.parse_spec()

@@ -58,7 +58,7 @@ def slow(part: Experts, token: Tensor, inner: int) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_experts_are_a_slow_loop(options: dict[str, object]) -> None:
+def test_experts_are_a_slow_loop(options):
     part, x = experts(**options), features()
     inner = part.up.out_features // part.experts
     assert inner == options.get("inner", small("widenet").config.intermediate_size)
@@ -67,7 +67,7 @@ def test_experts_are_a_slow_loop(options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_experts_are_those_of_olmoe(k: int) -> None:
+def test_experts_are_those_of_olmoe(k):
     part = experts(experts=5, k=k, inner=20)
     config = OlmoeConfig(
         hidden_size=SIZES["width"],
@@ -90,7 +90,7 @@ def test_experts_are_those_of_olmoe(k: int) -> None:
     torch.testing.assert_close(part(x, Flow()), expected, rtol=0, atol=tolerance)
 
 
-def test_shares_are_those_of_the_k_most_likely() -> None:
+def test_shares_are_those_of_the_k_most_likely():
     part, x = experts(k=3), features(50)
     shares = part.shares(x)
     assert ((shares > 0).sum(-1) == 3).all()
@@ -100,7 +100,7 @@ def test_shares_are_those_of_the_k_most_likely() -> None:
     assert (least >= left).all()
 
 
-def test_no_token_is_dropped_when_all_go_to_one_expert() -> None:
+def test_no_token_is_dropped_when_all_go_to_one_expert():
     part, x = experts(k=1), features(200)
     with torch.no_grad():
         part.router.weight.zero_()
@@ -116,21 +116,21 @@ def test_no_token_is_dropped_when_all_go_to_one_expert() -> None:
     assert (found.norm(dim=-1) > 0).all()
 
 
-def test_a_token_is_routed_as_if_it_were_alone() -> None:
+def test_a_token_is_routed_as_if_it_were_alone():
     part, x = experts(), features(30)
     alone = torch.cat([part(x[:, at : at + 1], Flow()) for at in range(30)], dim=1)
     torch.testing.assert_close(part(x, Flow()), alone, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_the_router_learns(k: int) -> None:
+def test_the_router_learns(k):
     part, x = experts(k=k), features()
     part(x, Flow()).square().sum().backward()
     assert (part.router.weight.grad.abs().sum(-1) > 0).all()
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=str)
-def test_options_keep_the_laws_and_the_formulas(options: dict[str, object]) -> None:
+def test_options_keep_the_laws_and_the_formulas(options):
     if options.get("experts") == 1:  # a single expert has share 1, and a router without a choice
         assert parameters(small("widenet", **options)) == ""
         assert operations(small("widenet", **options)) == ""
@@ -138,7 +138,7 @@ def test_options_keep_the_laws_and_the_formulas(options: dict[str, object]) -> N
         lawful("widenet", **options)
 
 
-def test_depth_costs_norms_and_work() -> None:
+def test_depth_costs_norms_and_work():
     def said(layers: int) -> tuple[int, int]:
         model = small("widenet", layers=layers, device="meta")
         found = account(model.config.parse_spec(), model.config.shape())
@@ -151,7 +151,7 @@ def test_depth_costs_norms_and_work() -> None:
 
 
 @pytest.mark.full
-def test_experts_compile_as_one_graph() -> None:
+def test_experts_compile_as_one_graph():
     code = """
 import torch
 from layerlab.blocks.context import Flow

@@ -38,7 +38,7 @@ def projected(part: torch.nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("places", FEW)
-def test_it_is_what_the_source_says(places: str) -> None:
+def test_it_is_what_the_source_says(places):
     model = shaken(small("canon", places=places, kv_heads=2))
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     layer = model.model.layers[1]
@@ -54,7 +54,7 @@ def test_it_is_what_the_source_says(places: str) -> None:
         close(found, expected)
 
 
-def test_all_choices_of_places_are_taken_and_each_has_its_convolutions() -> None:
+def test_all_choices_of_places_are_taken_and_each_has_its_convolutions():
     assert len(SUBSETS) == 2 ** len(EVERYWHERE) - 1
     for places in SUBSETS:
         model = small("canon", places=places, device="meta")
@@ -63,13 +63,13 @@ def test_all_choices_of_places_are_taken_and_each_has_its_convolutions() -> None
         assert model.model.convolutions == len(places)
 
 
-def test_each_place_has_an_effect() -> None:
+def test_each_place_has_an_effect():
     states = [shaken(small("canon", places=places))(tokens()).logits for places in EVERYWHERE]
     for one, other in itertools.pairwise(states):
         assert not torch.allclose(one, other)
 
 
-def test_at_an_identity_start_it_is_llama_and_gradient_reaches_the_kernels() -> None:
+def test_at_an_identity_start_it_is_llama_and_gradient_reaches_the_kernels():
     model, plain = small("canon", start="identity"), small("llama")
     assert torch.equal(model(tokens()).logits, plain(tokens()).logits)
     model.train()
@@ -80,7 +80,7 @@ def test_at_an_identity_start_it_is_llama_and_gradient_reaches_the_kernels() -> 
 
 
 @pytest.mark.parametrize("kernel", [2, 4, 7])
-def test_kernels_start_as_those_of_a_pytorch_convolution(kernel: int) -> None:
+def test_kernels_start_as_those_of_a_pytorch_convolution(kernel):
     found = torch.cat(
         [
             one.flatten()
@@ -98,7 +98,7 @@ def test_kernels_start_as_those_of_a_pytorch_convolution(kernel: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("places", ["a", "b", "cd"])
-def test_laws_hold(places: str) -> None:
+def test_laws_hold(places):
     holds("canon", places=places)
 
 
@@ -114,7 +114,7 @@ def test_laws_hold(places: str) -> None:
     ],
     ids=str,
 )
-def test_laws_hold_under_other_options(options: dict[str, object]) -> None:
+def test_laws_hold_under_other_options(options):
     holds("canon", **options)
 
 
@@ -129,7 +129,7 @@ def model_of_words(**options: object) -> LabForCausalLM:
 
 @pytest.mark.parametrize("prompt", [1, 2, 8])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_generation_with_a_cache_is_generation_without(prompt: int, beams: int) -> None:
+def test_generation_with_a_cache_is_generation_without(prompt, beams):
     model, x = model_of_words(), tokens(2, prompt)
     cached = generated(model, x, num_beams=beams, do_sample=False)
     plain = generated(model, x, num_beams=beams, do_sample=False, use_cache=False)
@@ -137,7 +137,7 @@ def test_generation_with_a_cache_is_generation_without(prompt: int, beams: int) 
     assert cached.shape == (2, prompt + 9)
 
 
-def test_generation_with_a_static_cache_is_generation_without() -> None:
+def test_generation_with_a_static_cache_is_generation_without():
     model, x = model_of_words(), tokens(2, 5)
     static = generated(
         model, x, do_sample=False, cache_implementation="static", disable_compile=True
@@ -145,7 +145,7 @@ def test_generation_with_a_static_cache_is_generation_without() -> None:
     assert torch.equal(static, generated(model, x, do_sample=False, use_cache=False))
 
 
-def test_a_padded_prompt_is_continued_as_it_is_alone() -> None:
+def test_a_padded_prompt_is_continued_as_it_is_alone():
     model, x = model_of_words(), tokens(1, 6)
     batch = torch.cat((tokens(1, 10, seed=3), torch.cat((torch.zeros(1, 4).long(), x), 1)))
     mask = torch.ones_like(batch)
@@ -155,13 +155,13 @@ def test_a_padded_prompt_is_continued_as_it_is_alone() -> None:
     assert torch.equal(found[1:, 10:], alone[:, 6:])
 
 
-def test_a_drafting_model_changes_nothing_but_the_time() -> None:
+def test_a_drafting_model_changes_nothing_but_the_time():
     model, draft, x = model_of_words(), shaken(small("llama"), seed=3), tokens(1, 6)
     plain = generated(model, x, do_sample=False)
     assert torch.equal(generated(model, x, do_sample=False, assistant_model=draft), plain)
 
 
-def test_a_value_of_a_shared_option_holds_for_both_sublayers() -> None:
+def test_a_value_of_a_shared_option_holds_for_both_sublayers():
     layer = small("canon", places="ad", kernel=3).model.layers[0]
     assert layer.attention.canon_a.kernel == layer.ffn.canon_d.kernel == 3
     assert layer.attention.canon_b is None and layer.ffn.canon_c is None
@@ -169,7 +169,7 @@ def test_a_value_of_a_shared_option_holds_for_both_sublayers() -> None:
     assert (apart.attention.canon_a.kernel, apart.ffn.canon_c.kernel) == (2, 4)
 
 
-def test_the_context_of_a_layer_is_the_kernel_where_nothing_attends() -> None:
+def test_the_context_of_a_layer_is_the_kernel_where_nothing_attends():
     """With closed attention a token sees kernel - 1 tokens back per place and layer, not more."""
     model = shaken(small("canon", places="c", layers=2))
     with torch.no_grad():

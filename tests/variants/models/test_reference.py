@@ -1,7 +1,7 @@
 """The reference blocks: those of transformers bit for bit, and what differs between their kin."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 
@@ -163,7 +163,7 @@ def is_same(model: LabForCausalLM, theirs: PreTrainedModel, x: torch.Tensor) -> 
 @pytest.mark.parametrize("length", [2, 24])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_llama_is_that_of_transformers(attention: str, kv_heads: int, length: int) -> None:
+def test_llama_is_that_of_transformers(attention, kv_heads, length):
     theirs = their_llama(attention, kv_heads)
     model = ours("llama", theirs, attention, inner=80, kv_heads=kv_heads)
     x = tokens(2, length)
@@ -173,7 +173,7 @@ def test_llama_is_that_of_transformers(attention: str, kv_heads: int, length: in
 @pytest.mark.parametrize("length", [2, 24])
 @pytest.mark.parametrize("width", [48, 64])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_gpt2_is_that_of_transformers(attention: str, width: int, length: int) -> None:
+def test_gpt2_is_that_of_transformers(attention, width, length):
     theirs = their_gpt2(attention, width)
     model = ours("gpt2", theirs, attention, width=width)
     assert is_same(model, theirs, tokens(2, length))
@@ -181,7 +181,7 @@ def test_gpt2_is_that_of_transformers(attention: str, width: int, length: int) -
 
 @pytest.mark.parametrize("length", [2, 24])
 @pytest.mark.parametrize("width", [64, 256])
-def test_gpt1_is_that_of_transformers(width: int, length: int) -> None:
+def test_gpt1_is_that_of_transformers(width, length):
     theirs = their_gpt1(width)
     assert width // 4 in (16, 64), "a scale of 1/4 or 1/8 rounds nothing"
     model = ours("gpt1", theirs, "eager", width=width)
@@ -189,7 +189,7 @@ def test_gpt1_is_that_of_transformers(width: int, length: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "attention"), [(48, "eager"), (48, "sdpa"), (64, "sdpa")])
-def test_gpt1_rounds_in_another_order_where_it_must(width: int, attention: str) -> None:
+def test_gpt1_rounds_in_another_order_where_it_must(width, attention):
     theirs = their_gpt1(width)
     model = ours("gpt1", theirs, attention, width=width)
     x = tokens()
@@ -200,7 +200,7 @@ def test_gpt1_rounds_in_another_order_where_it_must(width: int, attention: str) 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_gradients_of_llama_are_those_of_transformers(attention: str, kv_heads: int) -> None:
+def test_gradients_of_llama_are_those_of_transformers(attention, kv_heads):
     theirs = their_llama(attention, kv_heads).train()
     model = ours("llama", theirs, attention, inner=80, kv_heads=kv_heads).train()
     x = tokens()
@@ -222,7 +222,7 @@ def differences(one: Spec, other: Spec) -> dict[str, object]:
     return found
 
 
-def test_three_single_changes_lead_from_gpt1_to_gpt2() -> None:
+def test_three_single_changes_lead_from_gpt1_to_gpt2():
     gpt1, gpt2 = variant("gpt1").spec, variant("gpt2").spec
     changes = [
         differences(gpt1, variant(f"gpt1-{change}").spec)
@@ -235,7 +235,7 @@ def test_three_single_changes_lead_from_gpt1_to_gpt2() -> None:
     assert together == differences(gpt1, gpt2)
 
 
-def test_scaled_start_shrinks_what_writes_into_the_stream_and_nothing_else() -> None:
+def test_scaled_start_shrinks_what_writes_into_the_stream_and_nothing_else():
     plain, scaled = small("gpt1"), small("gpt1-scaled-init")
     factor = 1 / math.sqrt(2 * SIZES["layers"])
     for name, parameter in scaled.named_parameters():
@@ -271,7 +271,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_plain_feed_forward_number_by_number(name: str) -> None:
+def test_plain_feed_forward_number_by_number(name):
     part = shaken(small(name)).model.layers[0].ffn
     x = torch.randn(1, 2, SIZES["width"], generator=torch.Generator().manual_seed(2)).double()
     up, down = part.up.weight.tolist(), part.down.weight.tolist()
@@ -285,7 +285,7 @@ def test_plain_feed_forward_number_by_number(name: str) -> None:
 
 @pytest.mark.parametrize("width", [48, 96, 768])
 @pytest.mark.parametrize("name", PLAIN)
-def test_plain_feed_forward_has_the_parameters_of_swiglu(name: str, width: int) -> None:
+def test_plain_feed_forward_has_the_parameters_of_swiglu(name, width):
     def counted(which: str) -> int:
         model = small(which, width=width, device="meta")
         return account(model.config.parse_spec(), model.config.shape()).parameters
@@ -313,9 +313,7 @@ def with_skip(layer: nn.Module, x: Tensor, **options: object) -> Tensor:
         ("attention-skip", with_skip),
     ],
 )
-def test_halves_of_llama_are_parts_of_that_of_transformers(
-    name: str, step: Callable[..., Tensor]
-) -> None:
+def test_halves_of_llama_are_parts_of_that_of_transformers(name, step):
     theirs = their_llama("sdpa", 4)
     model = small(name, dtype=torch.float32, inner=80)
     kept = set(model.state_dict())
@@ -330,7 +328,7 @@ def test_halves_of_llama_are_parts_of_that_of_transformers(
     assert torch.equal(model(x).logits, expected)
 
 
-def test_halves_differ_from_llama_in_one_slot_each() -> None:
+def test_halves_differ_from_llama_in_one_slot_each():
     llama = variant("llama").spec
     parts = [differences(llama, variant(f"attention-{one}").spec) for one in ("skip", "mlp")]
     assert [list(one) for one in parts] == [["block.ffn"], ["block.residual"]]

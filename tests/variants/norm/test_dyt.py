@@ -16,7 +16,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", ["tanh", "erf"])
-def test_it_is_the_formula(form: str) -> None:
+def test_it_is_the_formula(form):
     norm = Squash(48, SITE, form=form).double()
     x, gain, bias = random(2, 5, 48) * 4, random(48), random(1, 48)[0].roll(1)
     state = {"weight": gain, "bias": bias, "alpha": torch.tensor([0.7])}
@@ -27,12 +27,12 @@ def test_it_is_the_formula(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["tanh", "erf"])
-def test_features_are_bounded_by_the_gain_however_large(form: str) -> None:
+def test_features_are_bounded_by_the_gain_however_large(form):
     norm = Squash(48, SITE, form=form, bias=False)
     assert norm(random(3, 48).float() * 1e30).abs().max() == 1.0
 
 
-def test_alpha_starts_smaller_in_wider_models_and_larger_before_attention() -> None:
+def test_alpha_starts_smaller_in_wider_models_and_larger_before_attention():
     # LLaMA 7B, 13B and 70B have widths of 4096, 5120 and 8192.
     found = [first_alpha(width, "tanh") for width in (256, 1024, 2048, 4096, 5120, 8192)]
     assert found == sorted(found, reverse=True)
@@ -41,7 +41,7 @@ def test_alpha_starts_smaller_in_wider_models_and_larger_before_attention() -> N
 
 
 @pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_the_model_starts_with_these_values(name: str) -> None:
+def test_the_model_starts_with_these_values(name):
     model = small(name, alpha_attention=0.75, alpha_other=0.25)
     layer = model.model.layers[1]
     assert layer.attention_norm.alpha.item() == 0.75
@@ -53,7 +53,7 @@ def test_the_model_starts_with_these_values(name: str) -> None:
     assert default.bias.max().item() == 0.0
 
 
-def test_no_norm_is_left() -> None:
+def test_no_norm_is_left():
     for name in ("dyt", "derf"):
         norms = {
             type(one).__name__ for one in small(name).modules() if "Norm" in type(one).__name__
@@ -61,7 +61,7 @@ def test_no_norm_is_left() -> None:
         assert norms == set()
 
 
-def test_an_option_of_the_norms_also_holds_before_the_head() -> None:
+def test_an_option_of_the_norms_also_holds_before_the_head():
     model = small("dyt", form="erf", **{"norm.bias": False})
     assert model.model.norm.form == "erf"
     assert model.model.norm.bias is None
@@ -71,11 +71,11 @@ def test_an_option_of_the_norms_also_holds_before_the_head() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_laws_hold_without_biases(name: str) -> None:
+def test_laws_hold_without_biases(name):
     holds(name, **{"norm.bias": False})
 
 
-def test_tanh_and_erf_are_different_models() -> None:
+def test_tanh_and_erf_are_different_models():
     one, other = (
         shaken(small("dyt", form=form, **{"norm.bias": False})) for form in ("tanh", "erf")
     )

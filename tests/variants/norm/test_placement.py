@@ -20,11 +20,11 @@ PERI_NORMS = {
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_output_norm_with_the_weights_of_olmo_2_gives_its_logits(implementation: str) -> None:
+def test_output_norm_with_the_weights_of_olmo_2_gives_its_logits(implementation):
     gives_their_logits("olmo2", "output-norm", OUTPUT_NORMS, implementation)
 
 
-def test_peri_ln_with_the_weights_of_gemma_2_gives_its_logits() -> None:
+def test_peri_ln_with_the_weights_of_gemma_2_gives_its_logits():
     theirs = published(
         "gemma2",
         attn_logit_softcapping=None,
@@ -46,7 +46,7 @@ def test_peri_ln_with_the_weights_of_gemma_2_gives_its_logits() -> None:
     assert torch.equal(model(words()).logits, theirs(words()).logits)
 
 
-def test_what_peri_ln_adds_to_the_stream_has_the_size_of_its_gain() -> None:
+def test_what_peri_ln_adds_to_the_stream_has_the_size_of_its_gain():
     model = small("peri-ln")
     states = model(tokens(), output_hidden_states=True).hidden_states
     # Embedding norm: mean square 1; each of two sublayers then adds a vector of mean square 1.
@@ -57,7 +57,7 @@ def test_what_peri_ln_adds_to_the_stream_has_the_size_of_its_gain() -> None:
     assert states[0].square().mean(-1).sqrt().min() > 0.99
 
 
-def test_the_embedding_norm_of_peri_ln_may_be_left_out() -> None:
+def test_the_embedding_norm_of_peri_ln_may_be_left_out():
     model = small("peri-ln", embedding_norm="none")
     kept = {name for name, _ in small("peri-ln").named_parameters()}
     assert kept - {name for name, _ in model.named_parameters()} == {"model.embedding_norm.weight"}

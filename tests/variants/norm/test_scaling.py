@@ -7,7 +7,7 @@ from tests.model.small import shaken, small, tokens
 from tests.variants.option import TIGHT, holds
 
 
-def test_layer_l_counted_from_1_reads_the_norm_over_the_root_of_l() -> None:
+def test_layer_l_counted_from_1_reads_the_norm_over_the_root_of_l():
     scaled, plain = shaken(small("layernorm-scaling")), shaken(small("llama"))
     assert scaled.state_dict().keys() == plain.state_dict().keys()
     x = tokens()
@@ -25,7 +25,7 @@ def _read(model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return list(model(x, output_hidden_states=True).hidden_states[:-1])
 
 
-def test_it_is_llama_whose_gains_are_divided_by_the_root_of_the_layer() -> None:
+def test_it_is_llama_whose_gains_are_divided_by_the_root_of_the_layer():
     scaled, plain = shaken(small("layernorm-scaling")), shaken(small("llama"))
     with torch.no_grad():
         for layer, block in enumerate(plain.model.layers, start=1):
@@ -36,5 +36,5 @@ def test_it_is_llama_whose_gains_are_divided_by_the_root_of_the_layer() -> None:
 
 
 @pytest.mark.full
-def test_laws_hold() -> None:
+def test_laws_hold():
     holds("layernorm-scaling", **{"norm.epsilon": 1e-5})

@@ -60,9 +60,7 @@ def dense(model: LabForCausalLM, ids: Tensor, dilation: int, period: int) -> Ten
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 @pytest.mark.parametrize("period", [1, 2, 3])
-def test_denseformer_averages_what_its_equation_says(
-    dilation: int, period: int, placement: str
-) -> None:
+def test_denseformer_averages_what_its_equation_says(dilation, period, placement):
     model = with_residual("denseformer", 6, placement, dilation=dilation, period=period)
     ids = tokens(2, 8)
     with torch.no_grad():
@@ -72,7 +70,7 @@ def test_denseformer_averages_what_its_equation_says(
 
 
 @pytest.mark.parametrize("options", [{}, {"dilation": 2}, {"period": 2}])
-def test_denseformer_starts_as_llama_bit_for_bit(options: dict[str, int]) -> None:
+def test_denseformer_starts_as_llama_bit_for_bit(options):
     for dtype in (torch.float32, torch.bfloat16):
         plain = small("llama", dtype=dtype)
         model = small("denseformer", dtype=dtype, **options)
@@ -92,14 +90,14 @@ def test_denseformer_starts_as_llama_bit_for_bit(options: dict[str, int]) -> Non
         ("attention-residuals-block", {"blocks": 3}),
     ],
 )
-def test_no_more_is_carried_than_the_account_says(name: str, options: dict[str, int]) -> None:
+def test_no_more_is_carried_than_the_account_says(name, options):
     model = small(name, layers=5, **options)
     said = account(model.config.parse_spec(), model.config.shape())
     assert max(carried(model, tokens())) == said.carry
     assert said.parameters == sum(one.numel() for one in model.parameters())
 
 
-def test_blocks_bound_what_is_carried() -> None:
+def test_blocks_bound_what_is_carried():
     for layers in (12, 24):
         model = small("attention-residuals-block", layers=layers)
         assert max(carried(model, tokens(1, 4))) == 8 * (SIZES["width"] + 1)
@@ -144,9 +142,7 @@ def looking_back(model: LabForCausalLM, ids: Tensor, size: int, values: str, sca
 @pytest.mark.parametrize(
     ("form", "blocks", "size"), [("full", 8, 1), ("block", 2, 4), ("block", 3, 3), ("block", 1, 8)]
 )
-def test_attention_residuals_average_what_their_equation_says(
-    form: str, blocks: int, size: int, values: str, scale: str
-) -> None:
+def test_attention_residuals_average_what_their_equation_says(form, blocks, size, values, scale):
     options = {"form": form, "blocks": blocks, "values": values, "scale": scale}
     model = with_residual("attention-residuals", **options)
     ids = tokens(2, 8)
@@ -156,7 +152,7 @@ def test_attention_residuals_average_what_their_equation_says(
     torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
 
 
-def test_attention_residuals_start_as_the_plain_average() -> None:
+def test_attention_residuals_start_as_the_plain_average():
     """By what enters every sublayer's norm, beside what the sublayers before it gave."""
     model = small("attention-residuals")
     stack: Any = model.model
@@ -177,7 +173,7 @@ def test_attention_residuals_start_as_the_plain_average() -> None:
         torch.testing.assert_close(x, mean, rtol=0, atol=ROUNDING)
 
 
-def test_as_many_blocks_as_sublayers_are_the_full_form() -> None:
+def test_as_many_blocks_as_sublayers_are_the_full_form():
     sublayers = 2 * SIZES["layers"]
     full = shaken(small("attention-residuals"))
     for name, blocks in (("attention-residuals", sublayers), ("attention-residuals-block", 99)):
@@ -214,7 +210,7 @@ def inkling_average(part: AttentionResiduals, width: int) -> Inkling2BlockAttent
     return module
 
 
-def test_a_stack_computes_what_inkling_2_computes() -> None:
+def test_a_stack_computes_what_inkling_2_computes():
     """Its own layers are run; only what stands between the averages is a matrix and a tanh."""
     torch.manual_seed(0)
     layers, width, block_layers = 6, 16, 2

@@ -65,9 +65,7 @@ def written_out(
 @pytest.mark.parametrize(
     ("method", "first_layer", "divide"), list(itertools.product(METHODS, FIRST, [False, True]))
 )
-def test_every_scheme_is_what_its_rule_says(
-    method: int, first_layer: str, divide: bool, placement: str
-) -> None:
+def test_every_scheme_is_what_its_rule_says(method, first_layer, divide, placement):
     model = with_residual(
         "history", placement=placement, first_layer=first_layer, divide=divide, method=method
     )
@@ -80,7 +78,7 @@ def test_every_scheme_is_what_its_rule_says(
 
 
 @pytest.mark.full
-def test_the_options_tell_models_apart() -> None:
+def test_the_options_tell_models_apart():
     """Or the comparison above could hold by options that do nothing."""
     ids = tokens(1, 6)
     found: dict[tuple[Any, ...], Tensor] = {}
@@ -97,7 +95,7 @@ def test_the_options_tell_models_apart() -> None:
         assert alike == ((one, other) in pairs), (one, other)
 
 
-def test_method_0_is_llama_bit_for_bit() -> None:
+def test_method_0_is_llama_bit_for_bit():
     ids = tokens()
     plain = shaken(small("llama"))
     same = shaken(small("history-1", method=0))
@@ -105,7 +103,7 @@ def test_method_0_is_llama_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("method", range(1, 8))
-def test_a_variant_is_its_method(method: int) -> None:
+def test_a_variant_is_its_method(method):
     ids = tokens()
     named = small(f"history-{method}")
     assert named.config.parse_spec().block.residual == Choice("history", method=method)
@@ -114,7 +112,7 @@ def test_a_variant_is_its_method(method: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_carried_does_not_grow_with_depth(method: int) -> None:
+def test_what_is_carried_does_not_grow_with_depth(method):
     sums = {0: 0, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2}[method]
     for layers in (2, 12):
         model = small("history-1", layers=layers, method=method)
@@ -141,7 +139,7 @@ def held(model: LabForCausalLM, ids: Tensor) -> int:
 
 
 @pytest.mark.parametrize("method", range(1, 8))
-def test_a_sum_holds_nothing_for_the_backward_pass(method: int) -> None:
+def test_a_sum_holds_nothing_for_the_backward_pass(method):
     ids = tokens()
     for layers in (2, 6):
         plain = held(small("llama", layers=layers), ids)

@@ -36,7 +36,7 @@ def literal(part: torch.nn.Module, hyper: Tensor, y: Tensor) -> tuple[Tensor, Te
     return entered, torch.stack(rows)
 
 
-def test_one_sublayer_is_as_the_equations_say() -> None:
+def test_one_sublayer_is_as_the_equations_say():
     part = shaken(small("hyper-connections")).model.layers[1].ffn_residual
     hyper, y = streams(4), streams(1)[:, :, 0]
     flow = Flow(carry={"residual.streams": hyper})
@@ -55,20 +55,20 @@ def test_one_sublayer_is_as_the_equations_say() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_start_is_the_plain_residual_bit_for_bit(count: int, dynamic: bool) -> None:
+def test_start_is_the_plain_residual_bit_for_bit(count, dynamic):
     x = tokens()
     ours = small("hyper-connections", streams=count, dynamic=dynamic)
     assert torch.equal(ours(x).logits, small("llama")(x).logits)
 
 
-def test_the_sources_sum_is_the_mean_times_n() -> None:
+def test_the_sources_sum_is_the_mean_times_n():
     mean, total = (small("hyper-connections", collapse=how) for how in ("mean", "sum"))
     x = tokens()
     said = [model(x, output_hidden_states=True).hidden_states[1] for model in (mean, total)]
     assert torch.equal(said[0] * 4, said[1])
 
 
-def test_two_streams_can_run_attention_and_feed_forward_side_by_side() -> None:
+def test_two_streams_can_run_attention_and_feed_forward_side_by_side():
     """Section 3.2 of the source: weights exist that make the two sublayers parallel."""
     model = small("hyper-connections", streams=2, dynamic=False)
     with torch.no_grad():
@@ -93,12 +93,12 @@ def parallel(layer: torch.nn.Module) -> object:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_cost_is_as_pytorch_counts_it(options: dict[str, object]) -> None:
+def test_cost_is_as_pytorch_counts_it(options):
     costs_as_counted(small("hyper-connections", dtype=torch.float32, **options))
 
 
 @pytest.mark.parametrize("layers", [2, 5])
-def test_the_carry_does_not_grow_with_depth(layers: int) -> None:
+def test_the_carry_does_not_grow_with_depth(layers):
     model = small("hyper-connections", layers=layers)
     carried = carries(model)
     assert carried == [{"residual.streams": (2, 24, 4, 48)}] * layers
@@ -120,7 +120,7 @@ def carries(model: LabForCausalLM) -> list[dict[str, tuple[int, ...]]]:
     return found
 
 
-def test_streams_keep_their_precision_under_autocast() -> None:
+def test_streams_keep_their_precision_under_autocast():
     part = small("hyper-connections", dtype=torch.float32).model.layers[0].ffn_residual
     hyper = streams(4, dtype=torch.float32)
     flow = Flow(carry={"residual.streams": hyper})
@@ -131,9 +131,7 @@ def test_streams_keep_their_precision_under_autocast() -> None:
     assert torch.equal(flow.carry["residual.streams"], hyper)
 
 
-def test_who_listens_to_the_norm_or_the_product_hears_them_at_every_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_listens_to_the_norm_or_the_product_hears_them_at_every_size(monkeypatch):
     monkeypatch.setattr(chunking, "LARGE", 1)
     model = small("hyper-connections", dtype=torch.float32)
     part = model.model.layers[0].ffn_residual

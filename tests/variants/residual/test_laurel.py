@@ -14,7 +14,7 @@ from tests.variants.option import costs_as_counted
 from tests.variants.residual.test_hyper import ROUNDING, carries, streams
 
 
-def test_the_low_rank_form_is_gemmas() -> None:
+def test_the_low_rank_form_is_gemmas():
     config = Gemma3nTextConfig(hidden_size=48, laurel_rank=4)
     theirs = Gemma3nTextLaurelBlock(config)
     model = shaken(small("laurel-lr", dtype=torch.float32, normed=True))
@@ -30,7 +30,7 @@ def test_the_low_rank_form_is_gemmas() -> None:
 
 
 @pytest.mark.parametrize("forms", FORMS)
-def test_a_sublayer_is_as_the_equation_says(forms: str) -> None:
+def test_a_sublayer_is_as_the_equation_says(forms):
     part = shaken(small("laurel", forms=forms, previous=2)).model.layers[1].ffn_residual
     x, y, last, older = streams(4).unbind(2)
     flow = Flow(carry={"residual.before0": last, "residual.before1": older})
@@ -52,14 +52,14 @@ def test_a_sublayer_is_as_the_equation_says(forms: str) -> None:
 
 @pytest.mark.parametrize("forms", FORMS)
 @pytest.mark.parametrize("normed", [False, True])
-def test_start_is_the_plain_residual_bit_for_bit(forms: str, normed: bool) -> None:
+def test_start_is_the_plain_residual_bit_for_bit(forms, normed):
     x = tokens()
     ours = small("laurel", forms=forms, normed=normed)
     assert torch.equal(ours(x).logits, small("llama")(x).logits)
 
 
 @pytest.mark.full
-def test_softmax_weights_sum_to_one_and_start_at_a_half() -> None:
+def test_softmax_weights_sum_to_one_and_start_at_a_half():
     part = small("laurel-rw", weights="softmax").model.layers[0].ffn_residual
     x, y = streams(2).unbind(2)
     assert torch.equal(part.write(x, y, Flow()), 0.5 * y + 0.5 * x)
@@ -69,14 +69,14 @@ def test_softmax_weights_sum_to_one_and_start_at_a_half() -> None:
 
 
 @pytest.mark.parametrize("layers", [3, 6])
-def test_previous_activations_are_as_many_as_asked(layers: int) -> None:
+def test_previous_activations_are_as_many_as_asked(layers):
     model = small("laurel-pa", layers=layers, previous=2)
     names = {"residual.before0": (2, 24, 48), "residual.before1": (2, 24, 48)}
     assert carries(model) == [names] * layers
     assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
 
 
-def test_the_first_sublayer_has_nothing_to_look_back_to() -> None:
+def test_the_first_sublayer_has_nothing_to_look_back_to():
     layers = small("laurel-pa", previous=2).model.layers
     assert not list(layers[0].attention_residual.parameters())
     assert layers[0].ffn_residual.earlier.shape == (1,)
@@ -85,13 +85,11 @@ def test_the_first_sublayer_has_nothing_to_look_back_to() -> None:
 
 @pytest.mark.parametrize("forms", FORMS)
 @pytest.mark.parametrize("normed", [False, True])
-def test_cost_is_as_pytorch_counts_it(forms: str, normed: bool) -> None:
+def test_cost_is_as_pytorch_counts_it(forms, normed):
     costs_as_counted(small("laurel", dtype=torch.float32, forms=forms, normed=normed, previous=2))
 
 
-def test_the_start_is_the_plain_residual_and_who_listens_hears_at_every_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_start_is_the_plain_residual_and_who_listens_hears_at_every_size(monkeypatch):
     monkeypatch.setattr(chunking, "LARGE", 1)
     model, x = small("laurel", dtype=torch.float32), tokens()
     assert torch.equal(model(x).logits, small("llama", dtype=torch.float32)(x).logits)

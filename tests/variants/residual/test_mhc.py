@@ -37,7 +37,7 @@ def filled(theirs: nn.Module, ours: nn.Module) -> nn.Module:
     return theirs
 
 
-def test_a_sublayer_is_deepseeks(config: DeepseekV4Config) -> None:
+def test_a_sublayer_is_deepseeks(config):
     model = shaken(small("mhc", dtype=torch.float32, guard=config.hc_eps))
     ours = model.model.layers[1].attention_residual
     theirs = filled(DeepseekV4HyperConnection(config), ours)
@@ -53,7 +53,7 @@ def test_a_sublayer_is_deepseeks(config: DeepseekV4Config) -> None:
     torch.testing.assert_close(kept, after, rtol=0, atol=size * PUBLISHED)
 
 
-def test_the_head_is_deepseeks(config: DeepseekV4Config) -> None:
+def test_the_head_is_deepseeks(config):
     model = shaken(small("mhc", dtype=torch.float32, collapse="head", guard=config.hc_eps))
     ours, hyper = model.model.residual, streams(4, dtype=torch.float32)
     theirs = filled(DeepseekV4HyperHead(config), ours)
@@ -64,7 +64,7 @@ def test_the_head_is_deepseeks(config: DeepseekV4Config) -> None:
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("n", [2, 4, 7])
-def test_mixing_is_doubly_stochastic(n: int, spread: float) -> None:
+def test_mixing_is_doubly_stochastic(n, spread):
     """Birkhoff: a half step shrinks Hilbert's distance by tanh(diameter / 4)."""
     generator = torch.Generator().manual_seed(n)
     logits = spread * (2 * torch.rand(50, n, n, generator=generator, dtype=torch.float64) - 1)
@@ -80,7 +80,7 @@ def test_mixing_is_doubly_stochastic(n: int, spread: float) -> None:
     assert bound.max() < 0.5
 
 
-def test_the_mixing_of_a_model_conserves_the_sum_of_its_streams() -> None:
+def test_the_mixing_of_a_model_conserves_the_sum_of_its_streams():
     part = shaken(small("mhc")).model.layers[0].ffn_residual
     hyper = streams(4)
     flow = Flow(carry={"residual.streams": hyper})
@@ -92,7 +92,7 @@ def test_the_mixing_of_a_model_conserves_the_sum_of_its_streams() -> None:
     assert difference <= 4 * hyper.abs().max() * (missing + 1e-15)
 
 
-def test_extreme_logits_stay_finite() -> None:
+def test_extreme_logits_stay_finite():
     logits = torch.tensor([[3e4, 0.0], [3e4, -3e4]]).requires_grad_()
     mixing = doubly_stochastic(logits, 20, 1e-18)
     mixing.square().sum().backward()
@@ -101,7 +101,7 @@ def test_extreme_logits_stay_finite() -> None:
 
 
 @pytest.mark.full
-def test_the_written_out_gradient_is_the_true_one() -> None:
+def test_the_written_out_gradient_is_the_true_one():
     generator = torch.Generator().manual_seed(0)
     x, weight = (
         torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
@@ -118,7 +118,7 @@ def test_the_written_out_gradient_is_the_true_one() -> None:
 
 
 @pytest.mark.parametrize("guard", [0.0, 1e-6, 1e-2])
-def test_the_gradient_of_balancing_is_the_true_one(guard: float) -> None:
+def test_the_gradient_of_balancing_is_the_true_one(guard):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64).requires_grad_()
 
@@ -130,7 +130,7 @@ def test_the_gradient_of_balancing_is_the_true_one(guard: float) -> None:
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, {"guard": 1e-6, "collapse": "head"}])
-def test_start_is_the_plain_residual(options: dict[str, object]) -> None:
+def test_start_is_the_plain_residual(options):
     """Seen before the final norm; with a guard, sums of streams lose as much in each sublayer."""
     found = []
     for name, given in (("llama", {}), ("mhc", options)):
@@ -146,7 +146,7 @@ def test_start_is_the_plain_residual(options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("n", range(2, 9))
-def test_what_is_read_at_the_start_sums_to_one_though_float32_is_kept(n: int) -> None:
+def test_what_is_read_at_the_start_sums_to_one_though_float32_is_kept(n):
     for layer in small("mhc", streams=n).model.layers:
         for part in (layer.attention_residual, layer.ffn_residual):
             read = part.static[:n].sigmoid()
@@ -156,5 +156,5 @@ def test_what_is_read_at_the_start_sums_to_one_though_float32_is_kept(n: int) ->
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", OPTIONS[1:])
-def test_cost_is_as_pytorch_counts_it(options: dict[str, object]) -> None:
+def test_cost_is_as_pytorch_counts_it(options):
     costs_as_counted(small("mhc", dtype=torch.float32, **options))

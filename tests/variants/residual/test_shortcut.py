@@ -56,17 +56,17 @@ def features(salt: int = 0) -> Tensor:
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
-def test_every_option_is_causal_cached_and_trained(options: dict) -> None:
+def test_every_option_is_causal_cached_and_trained(options):
     lawful("as-32", shortcut=options)
 
 
 @pytest.mark.parametrize("options", IDENTITIES, ids=named)
-def test_the_scaled_identity_is_causal_cached_and_trained(options: dict) -> None:
+def test_the_scaled_identity_is_causal_cached_and_trained(options):
     lawful("scaled-identity", shortcut=options)
 
 
 @pytest.mark.parametrize("options", [one for one in OPTIONS if "initial" not in one], ids=named)
-def test_zero_starts_are_the_baseline_to_the_bit_and_move(options: dict) -> None:
+def test_zero_starts_are_the_baseline_to_the_bit_and_move(options):
     model = small("as-32", dtype=torch.float32, shortcut=options, layers=1)
     x = tokens()
     assert torch.equal(model(x).logits, small("llama", dtype=torch.float32, layers=1)(x).logits)
@@ -76,7 +76,7 @@ def test_zero_starts_are_the_baseline_to_the_bit_and_move(options: dict) -> None
         assert all(one.grad.abs().sum() > 0 for one in last)
 
 
-def test_a_matrix_beside_the_identity_starts_as_the_baseline() -> None:
+def test_a_matrix_beside_the_identity_starts_as_the_baseline():
     x, options = tokens(), {"form": "linear"}
     model = small("scaled-identity", dtype=torch.float32, shortcut=options)
     assert torch.equal(model(x).logits, small("llama", dtype=torch.float32)(x).logits)
@@ -112,7 +112,7 @@ def literal(made: Augmented, u: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("options", [one for one in OPTIONS if one.get("block") != 48], ids=named)
-def test_every_option_is_its_formula(options: dict) -> None:
+def test_every_option_is_its_formula(options):
     made, entered, raw = part(**options), features(1), features(2)
     read = raw if options.get("input") == "raw" else entered
     factor = options.get("rescale", 1.0)
@@ -120,7 +120,7 @@ def test_every_option_is_its_formula(options: dict) -> None:
     torch.testing.assert_close(made(entered, raw, Flow()), expected, rtol=0, atol=1e-13)
 
 
-def test_a_rescale_takes_the_stream_along() -> None:
+def test_a_rescale_takes_the_stream_along():
     made, entered, raw = part(rescale=0.75, T=2), features(1), features(2)
     attended = features(3)
     plain = part(T=2)
@@ -132,7 +132,7 @@ def test_a_rescale_takes_the_stream_along() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
-def test_the_scaled_identity_weighs_the_stream(scale: float) -> None:
+def test_the_scaled_identity_weighs_the_stream(scale):
     raw = features()
     identity = ScaledIdentity(WIDTH, site(), scale=scale)
     torch.testing.assert_close(
@@ -144,7 +144,7 @@ def test_the_scaled_identity_weighs_the_stream(scale: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [Augmented, ScaledIdentity])
-def test_it_stands_beside_attention_and_beside_the_feed_forward_if_asked(kind: type) -> None:
+def test_it_stands_beside_attention_and_beside_the_feed_forward_if_asked(kind):
     assert kind.present(site("attention"), **kind.given({}))
     assert not kind.present(site("ffn"), **kind.given({}))
     assert kind.present(site("ffn"), **kind.given({"also_ffn": True}))
@@ -152,31 +152,31 @@ def test_it_stands_beside_attention_and_beside_the_feed_forward_if_asked(kind: t
 
 @pytest.mark.parametrize("r", [1, 4, 16, 32, 64])
 @pytest.mark.parametrize("width", [48, 256, 4096])
-def test_a_reduction_and_its_fraction_give_one_bottleneck(width: int, r: int) -> None:
+def test_a_reduction_and_its_fraction_give_one_bottleneck(width, r):
     assert bottleneck(width, r) == bottleneck(width, 1 / r) == max(1, round(width / r))
     made = Augmented(WIDTH, site(), **Augmented.given({"r": r}))
     assert made.paths[0].down.out_features == max(1, round(WIDTH / r))
 
 
-def test_the_bottleneck_is_sixteen_times_cheaper_as_the_source_says() -> None:
+def test_the_bottleneck_is_sixteen_times_cheaper_as_the_source_says():
     full = Augmented.cost(4096, site(), form="full").flops
     assert full == 16 * Augmented.cost(4096, site(), r=32).flops
 
 
-def test_circulant_blocks_divide_the_parameters_by_their_side() -> None:
+def test_circulant_blocks_divide_the_parameters_by_their_side():
     full = Augmented.cost(48, site(), form="full").weights
     for side in (1, 2, 4, 12, 48):
         assert Augmented.cost(48, site(), form="circulant", block=side).weights * side == full
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 48, 50, 256])
-def test_a_circulant_block_fits_any_width(width: int) -> None:
+def test_a_circulant_block_fits_any_width(width):
     side = circulant_block(width, None)
     assert width % side == 0 and side <= max(1, width // 4)
     assert all(width % more for more in range(side + 1, width // 4 + 1))
 
 
-def test_equal_paths_would_stay_equal_for_ever() -> None:
+def test_equal_paths_would_stay_equal_for_ever():
     """What test_refused.py spares: two square paths from zero are one path, counted twice."""
     model = small("as-32", layers=1, shortcut={"form": "full", "T": 2, "initial": "normal"})
     paths = model.model.layers[0].attention_shortcut.paths

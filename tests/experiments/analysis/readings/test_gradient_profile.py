@@ -54,9 +54,7 @@ def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:
 
 @pytest.mark.full
 @given(NORMS, NORMS, st.floats(1e-6, 1e6))
-def test_the_ratio_is_that_of_first_to_last_and_knows_no_scale(
-    one: list[float], other: list[float], scale: float
-) -> None:
+def test_the_ratio_is_that_of_first_to_last_and_knows_no_scale(one, other, scale):
     found = gradient_ratio(read(one, other))
     ratios = [math.log10(norms[0]) - math.log10(norms[1]) for norms in (one, other)]
     assert found == pytest.approx(sum(ratios) / 2, abs=1e-9)
@@ -67,7 +65,7 @@ def test_the_ratio_is_that_of_first_to_last_and_knows_no_scale(
 
 
 @pytest.mark.parametrize("norms", [[0.0, 1.0], [1.0, None]])
-def test_a_reading_without_a_number_is_left_out_and_none_is_no_ratio(norms: list[Any]) -> None:
+def test_a_reading_without_a_number_is_left_out_and_none_is_no_ratio(norms):
     assert profiles(read([1.0, 1.0], norms)) == {0: [0.0, 0.0]}
     assert gradient_ratio(read(norms)) is None
     assert gradient_ratio(record(runs(recipe())[0], 3.0)) is None
@@ -81,7 +79,7 @@ def test_a_reading_without_a_number_is_left_out_and_none_is_no_ratio(norms: list
         ((2.0, -2.0, 0.1), "not decided"),
     ],
 )
-def test_a_gradient_that_explodes_is_worse(slow: tuple[float, ...], verdict: str) -> None:
+def test_a_gradient_that_explodes_is_worse(slow, verdict):
     found = judged(monitored({"relation": "worse", "arm": "slow", "measure": "gradient"}), slow)
     (row,) = found["claims"]
     assert row["verdict"] == verdict
@@ -89,7 +87,7 @@ def test_a_gradient_that_explodes_is_worse(slow: tuple[float, ...], verdict: str
     assert row["number"] == pytest.approx(mean) and f"{mean:+.4f} powers of ten" in row["said"]
 
 
-def test_profiles_are_kept_where_a_claim_is_on_them() -> None:
+def test_profiles_are_kept_where_a_claim_is_on_them():
     slow = (0.1, 0.12, 0.11)
     alike = {"relation": "alike", "arms": ["llama", "slow"], "margin": 1.0}
     found = judged(monitored({**alike, "measure": "gradient"}), slow)

@@ -51,7 +51,7 @@ def judged(given: TrainingRecipe, found: list[RunRecord]) -> Any:
     return compare_runs(given, found)
 
 
-def test_steps_lie_between_two_evaluations() -> None:
+def test_steps_lie_between_two_evaluations():
     given = recipe(seeds=[1])
     (one, *_) = records(given, {"llama": {1: 2.0}, "gpt2": {1: 2.0}})
     found = curved(one, {0: 6.0, 100: 4.0, 200: 2.0, 300: 3.0})
@@ -65,7 +65,7 @@ def test_steps_lie_between_two_evaluations() -> None:
     assert explain_unreached("spikes", {1: found}, "nats") == {}
 
 
-def test_a_loss_that_was_reached_by_the_first_evaluation_is_remarked_on() -> None:
+def test_a_loss_that_was_reached_by_the_first_evaluation_is_remarked_on():
     given = recipe(seeds=[1, 2], measures=["steps:4"])
     found = [
         curved(one, {100: 3.0 if (one.arm, one.seed) == ("gpt2", 2) else 5.0, 200: 2.0})
@@ -79,7 +79,7 @@ def test_a_loss_that_was_reached_by_the_first_evaluation_is_remarked_on() -> Non
 
 
 @pytest.mark.full
-def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family() -> None:
+def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family():
     reach = {
         "llama": dict(zip(SEEDS, (1000.0, 1010.0, 1020.0, 990.0), strict=True)),
         "gpt2": dict(zip(SEEDS, (800.0, 815.0, 810.0, 790.0), strict=True)),
@@ -103,7 +103,7 @@ def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family() -> None
     assert "Beside the loss" in render(found.content) and "steps:4 of gpt2" in render(found.content)
 
 
-def test_runs_that_never_come_so_far_speak_against_their_arm() -> None:
+def test_runs_that_never_come_so_far_speak_against_their_arm():
     many = list(range(1, 9))
     losses = {seed: 3.0 + seed / 100 for seed in many}
     given = recipe(seeds=many, measures=["steps:3"])
@@ -127,7 +127,7 @@ def test_runs_that_never_come_so_far_speak_against_their_arm() -> None:
     )
 
 
-def test_a_sentence_with_its_interval_is_whole_in_chinese() -> None:
+def test_a_sentence_with_its_interval_is_whole_in_chinese():
     said = (
         "steps:3 of gpt2 is larger than that of llama by 12.5 updates (95 % interval +1.0 to "
         "+24.0, p = 0.031, 3 seeds); at 1.00 k parameters and 1.92 k tokens a run."
@@ -135,7 +135,7 @@ def test_a_sentence_with_its_interval_is_whole_in_chinese() -> None:
     assert language("zh").translate(said).startswith("gpt2 的 steps:3 比 llama 的更大 12.5 ")
 
 
-def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None:
+def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished():
     many = list(range(1, 7))
     reach = {
         "llama": {seed: 1000.0 + 3 * seed for seed in many},
@@ -153,7 +153,7 @@ def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None
     assert row["mean"] == pytest.approx(0.75 * sum(reach["gpt2"].values()) / 6)
 
 
-def test_what_was_read_before_a_run_diverged_is_no_reading_of_it() -> None:
+def test_what_was_read_before_a_run_diverged_is_no_reading_of_it():
     many = list(range(1, 6))
     given = recipe(seeds=many, measures=["steps:4"])
 
@@ -175,7 +175,7 @@ def test_what_was_read_before_a_run_diverged_is_no_reading_of_it() -> None:
     assert row["verdict"] == "larger" and "over the seeds left" not in row["said"]
 
 
-def test_an_arm_whose_loss_is_not_known_in_the_unit_has_not_failed_to_reach_it() -> None:
+def test_an_arm_whose_loss_is_not_known_in_the_unit_has_not_failed_to_reach_it():
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 500}}]
     given = recipe(*arms, seeds=SEEDS, allowed_differences=["data.*"], measures=["steps:1.8"])
     found = [
@@ -192,7 +192,7 @@ def test_an_arm_whose_loss_is_not_known_in_the_unit_has_not_failed_to_reach_it()
     assert row["verdict"] == "no verdict" and row["lost"] == []
 
 
-def test_a_sweep_that_lacks_a_run_is_judged_without_its_seed() -> None:
+def test_a_sweep_that_lacks_a_run_is_judged_without_its_seed():
     given = recipe(seeds=[1, 2, 3, 4], learning_rates=[1e-3, 2e-3, 4e-3], measures=["steps:0.1"])
     found = [record(run, SAME[run.seed] + abs(run.rate - 2e-3)) for run in runs(given)]
     left = [one for one in found if (one.arm, one.seed, one.rate) != ("gpt2", 3, 2e-3)]
@@ -200,7 +200,7 @@ def test_a_sweep_that_lacks_a_run_is_judged_without_its_seed() -> None:
     assert "no verdict" in row["said"] and 3 in row["missing"]
 
 
-def test_peaks_are_the_largest_of_a_monitors_readings() -> None:
+def test_peaks_are_the_largest_of_a_monitors_readings():
     given = recipe(seeds=[1])
     (one, *_) = records(given, {"llama": {1: 2.0}, "gpt2": {1: 2.0}})
     rows = [
@@ -220,7 +220,7 @@ def test_peaks_are_the_largest_of_a_monitors_readings() -> None:
     assert unit_of("peak:score") == "in score" and unit_of("steps:2") == "updates"
 
 
-def test_without_a_reading_there_is_no_verdict_and_one_seed_is_too_few() -> None:
+def test_without_a_reading_there_is_no_verdict_and_one_seed_is_too_few():
     given = recipe(seeds=[1, 2], measures=["steps:0.1"])
     (row,) = judged(given, records(given, {"llama": SAME, "gpt2": SAME})).content["measures"]
     assert row["verdict"] == "diverged" or row["verdict"] == "no verdict"

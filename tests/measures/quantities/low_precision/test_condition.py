@@ -106,7 +106,7 @@ def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observ
         ("gemma2", {"attn_logit_softcapping": None}),  # branches are normed after
     ],
 )
-def test_no_a_priori_bound_is_given_for_a_block_that_adds_up_otherwise(family, changes) -> None:
+def test_no_a_priori_bound_is_given_for_a_block_that_adds_up_otherwise(family, changes):
     found = measured(recipe.build(family, changes=changes), "rounding")
     assert all(row["apriori"] != row["apriori"] for row in found.rows["rounding"])
     (note,) = (one for one in found.notes["rounding"] if one.startswith("a-priori bound"))

@@ -17,7 +17,7 @@ IDS = [list(range(24))]
 
 
 @pytest.mark.full
-def test_rows_are_those_of_the_function() -> None:
+def test_rows_are_those_of_the_function():
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
     rows = report.frame("gap")
@@ -35,7 +35,7 @@ def test_rows_are_those_of_the_function() -> None:
 
 
 @pytest.mark.full
-def test_a_report_has_what_the_command_prints() -> None:
+def test_a_report_has_what_the_command_prints():
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
     rows = report.frame("gap")
@@ -56,7 +56,7 @@ def test_a_report_has_what_the_command_prints() -> None:
 
 
 @pytest.mark.full
-def test_what_a_remedy_leaves_is_named_so() -> None:
+def test_what_a_remedy_leaves_is_named_so():
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
     rows = report.frame("gap")
@@ -74,7 +74,7 @@ def test_what_a_remedy_leaves_is_named_so() -> None:
 
 
 @pytest.mark.full
-def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean() -> None:
+def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean():
     model = layerlab.build("llama", **SIZES, seed=0)
     report = layerlab.inspect(model, measures=[MEASURE], input_ids=IDS, progress=False)
     page = render(report.to_dict(), "zh")
@@ -91,7 +91,7 @@ def test_keys_on_a_chinese_page_stay_as_they_are_typed_with_what_they_mean() -> 
 
 
 @pytest.mark.full
-def test_of_one_profile_twice_a_report_says_that_nothing_differs() -> None:
+def test_of_one_profile_twice_a_report_says_that_nothing_differs():
     model = layerlab.build("llama", **SIZES, seed=0)
     same = "gap(a='torch-eager',b='torch-eager',tokens=24)"
     report = layerlab.inspect(model, measures=[same], input_ids=IDS, progress=False)
@@ -101,6 +101,6 @@ def test_of_one_profile_twice_a_report_says_that_nothing_differs() -> None:
     assert not any("closure" in note for note in measure["notes"])
 
 
-def test_a_profile_that_there_is_not_is_refused_before_a_model_is_loaded() -> None:
+def test_a_profile_that_there_is_not_is_refused_before_a_model_is_loaded():
     with pytest.raises(UserError, match="no profile is called 'vlm'"):
         layerlab.inspect("no-such-model", measures=["gap(b='vlm')"], progress=False)

@@ -61,7 +61,7 @@ def told(model: Any) -> tuple[float, list[str]]:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_loss_is_that_of_the_next_token(name: str) -> None:
+def test_the_loss_is_that_of_the_next_token(name):
     transformers.set_seed(0)
     model = MODELS[name]().eval()
     size, notes = told(model)
@@ -70,7 +70,7 @@ def test_the_loss_is_that_of_the_next_token(name: str) -> None:
 
 
 @pytest.mark.full
-def test_the_loss_of_logits_that_have_seen_the_next_token_is_of_their_own() -> None:
+def test_the_loss_of_logits_that_have_seen_the_next_token_is_of_their_own():
     transformers.set_seed(0)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = transformers.BertConfig(vocab_size=96, intermediate_size=48, **shape)
@@ -81,6 +81,6 @@ def test_the_loss_of_logits_that_have_seen_the_next_token_is_of_their_own() -> N
 
 
 @pytest.mark.parametrize("measure", ["rounding", "gradients", "attribution"])
-def test_a_model_without_a_head_has_no_errors_of_logits(measure: str) -> None:
+def test_a_model_without_a_head_has_no_errors_of_logits(measure):
     found = measured(recipe.build("gpt2").transformer, measure)
     assert found.refused[measure] == "it gives no logits"

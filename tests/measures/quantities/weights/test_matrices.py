@@ -4,8 +4,6 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +48,7 @@ def spectrum(seed: int, rows: int = 120, columns: int = 90, scale: float = 1.0) 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 @pytest.mark.parametrize("alpha", [1.7, 3.0, 6.0])
-def test_the_exponent_is_that_of_powerlaw(seed: int, alpha: float) -> None:
+def test_the_exponent_is_that_of_powerlaw(seed, alpha):
     powerlaw = pytest.importorskip("powerlaw")
     for values in (pareto(seed, alpha), spectrum(seed), spectrum(seed, 60, 60)):
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -64,7 +62,7 @@ def test_the_exponent_is_that_of_powerlaw(seed: int, alpha: float) -> None:
 
 
 @pytest.mark.full
-def test_the_exponent_and_the_ranks_are_those_of_weightwatcher() -> None:
+def test_the_exponent_and_the_ranks_are_those_of_weightwatcher():
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         weightwatcher = pytest.importorskip("weightwatcher")
@@ -87,14 +85,14 @@ def test_the_exponent_and_the_ranks_are_those_of_weightwatcher() -> None:
 
 
 @given(seed=st.integers(0, 2**16), scale=st.sampled_from([1e-6, 1.0, 1e6]))
-def test_a_scale_moves_the_tail_and_not_its_exponent(seed: int, scale: float) -> None:
+def test_a_scale_moves_the_tail_and_not_its_exponent(seed, scale):
     values = pareto(seed, 2.5, 80)
     one, other = fit_tail(values), fit_tail(scale * values)
     assert other.alpha == pytest.approx(one.alpha, rel=1e-6)
     assert other.start == pytest.approx(scale * one.start, rel=1e-9)
 
 
-def test_equal_numbers_have_no_tail() -> None:
+def test_equal_numbers_have_no_tail():
     assert math.isnan(fit_tail(torch.ones(60, dtype=torch.float64)).alpha)
     twice = torch.cat([pareto(0, 3.0, 60), pareto(0, 3.0, 60)])
     assert fit_tail(twice).alpha > 1
@@ -102,7 +100,7 @@ def test_equal_numbers_have_no_tail() -> None:
 
 @pytest.mark.parametrize("shape", [(30, 20), (20, 30), (25, 25)])
 @pytest.mark.parametrize("smallest", [1.0, 1e-4, 1e-9, 0.0])
-def test_singular_values_are_those_of_numpy(shape: tuple[int, int], smallest: float) -> None:
+def test_singular_values_are_those_of_numpy(shape, smallest):
     draw = np.random.default_rng(3)
     u, s, v = np.linalg.svd(draw.normal(size=shape), full_matrices=False)
     s[-1] = smallest
@@ -115,20 +113,20 @@ def test_singular_values_are_those_of_numpy(shape: tuple[int, int], smallest: fl
 
 
 @pytest.mark.parametrize("scale", [1e155, 1e300, 1e-170])
-def test_singular_values_of_entries_without_squares_are_found(scale: float) -> None:
+def test_singular_values_of_entries_without_squares_are_found(scale):
     weight = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = singular_values(scale * weight) / scale
     torch.testing.assert_close(found, torch.linalg.svdvals(weight), rtol=1e-12, atol=0)
 
 
-def test_rows_and_columns_next_to_nothing_are_counted() -> None:
+def test_rows_and_columns_next_to_nothing_are_counted():
     weight = torch.ones(6, 4)
     weight[2], weight[:, 1] = 1e-5, 0.0
     assert dead(weight, 0) == 1 and dead(weight, 1) == 1
     assert dead(torch.zeros(3, 2), 0) == 3
 
 
-def test_weights_without_squares_are_named(tiny: Callable[..., PreTrainedModel]) -> None:
+def test_weights_without_squares_are_named(tiny):
     model = tiny("llama").double()
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight.mul_(1e155)
@@ -143,9 +141,7 @@ def rows(model: PreTrainedModel | str, **options: Any) -> pd.DataFrame:
 
 
 @pytest.mark.full
-def test_a_folder_is_read_as_the_model_in_memory_and_never_loaded(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_read_as_the_model_in_memory_and_never_loaded(tiny, tmp_path, monkeypatch):
     def refuse(*args: Any) -> None:
         raise AssertionError("it was loaded")
 
@@ -157,7 +153,7 @@ def test_a_folder_is_read_as_the_model_in_memory_and_never_loaded(
         pd.testing.assert_frame_equal(rows(str(tmp_path / name)), rows(model))
 
 
-def test_the_rows_of_a_transposed_matrix_are_its_outputs(tiny: Any) -> None:
+def test_the_rows_of_a_transposed_matrix_are_its_outputs(tiny):
     model = tiny("gpt2")
     model.transformer.h[1].mlp.c_fc.weight.data[:, :3] = 0  # Conv1D: input x output
     read = rows(model).set_index(["layer", "matrix"])
@@ -173,7 +169,7 @@ def test_the_rows_of_a_transposed_matrix_are_its_outputs(tiny: Any) -> None:
 
 
 @pytest.mark.full
-def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny: Any) -> None:
+def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny):
     read = rows(tiny("llama", tie_word_embeddings=False))
     outside = read[~read.layer.isin([0, 1])]
     assert outside[["layer", "matrix"]].values.tolist() == [[-1, "embed_tokens"], [2, "lm_head"]]
@@ -181,7 +177,7 @@ def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny: Any) -> No
 
 
 @pytest.mark.full
-def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
+def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path):
     model = family("mixtral")
     read = rows(model)
     experts = read[read.expert.notna()]
@@ -198,7 +194,7 @@ def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
     assert any(norm == pytest.approx(own, rel=1e-9) for norm in norms)
 
 
-def test_what_follows_each_other_in_a_list_is_told_apart_and_no_expert() -> None:
+def test_what_follows_each_other_in_a_list_is_told_apart_and_no_expert():
     read = rows(family("ctrl"))
     own = read[read.layer == 0].set_index("matrix")
     assert {"ffn.0", "ffn.2"} <= {*own.index} and own.expert.isna().all()
@@ -206,7 +202,7 @@ def test_what_follows_each_other_in_a_list_is_told_apart_and_no_expert() -> None
     assert (first.rows, first.columns) == (last.columns, last.rows)
 
 
-def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny: Any) -> None:
+def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny):
     model = tiny("llama")
     weight = model.model.layers[0].mlp.up_proj.weight
     weight.data = weight.data[:, :3] @ weight.data[:3]
@@ -219,7 +215,7 @@ def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny: Any) -> None:
     assert "mlp.up_proj of layer 1 holds numbers that are not finite" in found.to_json()
 
 
-def test_no_forward_is_run_and_every_measure_of_weights_is_read(tiny: Any) -> None:
+def test_no_forward_is_run_and_every_measure_of_weights_is_read(tiny):
     model = tiny("llama")
 
     def refuse(*args: Any, **options: Any) -> None:
@@ -232,7 +228,7 @@ def test_no_forward_is_run_and_every_measure_of_weights_is_read(tiny: Any) -> No
     assert "weights alone" in found.to_dict()["text"]["source"]
 
 
-def test_what_needs_a_text_is_refused_beside_weights() -> None:
+def test_what_needs_a_text_is_refused_beside_weights():
     with pytest.raises(UserError, match="measure 'stream' reads a text, and --weights"):
         inspect("llama", weights=True, measures=["stream"])
     with pytest.raises(UserError, match="texts means nothing beside it; leave texts out, or --w"):
@@ -242,7 +238,7 @@ def test_what_needs_a_text_is_refused_beside_weights() -> None:
 
 
 @pytest.mark.full
-def test_a_text_may_be_read_beside_the_matrices(tiny: Any) -> None:
+def test_a_text_may_be_read_beside_the_matrices(tiny):
     ids = torch.arange(8)[None]
     model = tiny("gpt2")
     found = inspect(model, input_ids=ids, measures=["stream", "matrices"], progress=False)
@@ -251,7 +247,7 @@ def test_a_text_may_be_read_beside_the_matrices(tiny: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
-def test_each_family_has_matrices(name: str) -> None:
+def test_each_family_has_matrices(name):
     patient = LoadedModel(name="tiny", source="memory", model=family(name), tokenizer=None)
     found = readings(patient, [], [MATRICES.given(fewest=4)])
     read = found.rows["matrices"]
@@ -262,7 +258,7 @@ def test_each_family_has_matrices(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["aria_text", "gpt_oss", "llama4_text", "mixtral"])
-def test_rows_of_experts_are_their_outputs(name: str, tmp_path: Path) -> None:
+def test_rows_of_experts_are_their_outputs(name, tmp_path):
     """All but Mixtral's are stored the other way round; files hold Mixtral's one by one."""
     model = family(name)
     width, inner = model.config.hidden_size, model.config.intermediate_size
@@ -279,7 +275,7 @@ def test_rows_of_experts_are_their_outputs(name: str, tmp_path: Path) -> None:
         assert not read.matrix.str.endswith("bias").any()
 
 
-def test_a_stack_that_a_file_holds_the_other_way_round_is_turned() -> None:
+def test_a_stack_that_a_file_holds_the_other_way_round_is_turned():
     """As files of Qwen3-VL's mixtures do."""
     model = family("mixtral")
     path = "model.layers.0.mlp.experts.down_proj"
@@ -288,7 +284,7 @@ def test_a_stack_that_a_file_holds_the_other_way_round_is_turned() -> None:
     assert torch.equal(first.weight, stack[0])
 
 
-def test_experts_that_lie_below_each_other_are_told_apart() -> None:
+def test_experts_that_lie_below_each_other_are_told_apart():
     """As DBRX has them, the last of an expert's with a row for each input."""
     model = family("dbrx")
     experts = model.transformer.blocks[0].ffn.experts.mlp
@@ -307,7 +303,7 @@ def test_experts_that_lie_below_each_other_are_told_apart() -> None:
         assert list(found.dead_rows) == [0, 0, int(name == "w2"), 0]
 
 
-def test_an_axis_of_heads_is_no_list_of_experts() -> None:
+def test_an_axis_of_heads_is_no_list_of_experts():
     """As in XLNet's attention."""
     model = family("xlnet")
     read = rows(model)
@@ -325,7 +321,7 @@ STORED = sorted(FAMILIES.keys() - UNBUILT - OTHERS - {"nemotron_h"})
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", ["nemotron_h", *STORED])
-def test_a_folder_has_in_each_layer_what_the_model_has(name: str, tmp_path: Path) -> None:
+def test_a_folder_has_in_each_layer_what_the_model_has(name, tmp_path):
     """By the sum of all squares, which joining or dividing matrices leaves as it is."""
     model = family(name)
     model.save_pretrained(tmp_path)
@@ -336,7 +332,7 @@ def test_a_folder_has_in_each_layer_what_the_model_has(name: str, tmp_path: Path
     pd.testing.assert_series_equal(*sums, rtol=1e-5)
 
 
-def test_a_stored_expert_that_is_not_finite_lies_in_its_layer(tmp_path: Path) -> None:
+def test_a_stored_expert_that_is_not_finite_lies_in_its_layer(tmp_path):
     """Files of Nemotron-H call it otherwise, and hold each expert by itself."""
     model = family("nemotron_h")
     model.model.layers[1].mixer.experts.down_proj.data[2, 0, 0] = torch.nan

@@ -47,9 +47,7 @@ def conditioned(rows: int, width: int, condition: float, seed: int) -> Tensor:
     head_width=st.integers(1, 8),
     seed=st.integers(0, 999),
 )
-def test_spectrum_is_that_of_the_dense_form(
-    width: int, heads: int, head_width: int, seed: int
-) -> None:
+def test_spectrum_is_that_of_the_dense_form(width, heads, head_width, seed):
     rank = min(width, head_width)
     query = random(heads, rank, width, seed=seed)
     key = random(heads, rank, width, seed=seed + 1000)
@@ -59,7 +57,7 @@ def test_spectrum_is_that_of_the_dense_form(
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e4, 1e6])
-def test_condition_of_ill_conditioned_heads_keeps_its_digits(condition: float) -> None:
+def test_condition_of_ill_conditioned_heads_keeps_its_digits(condition):
     """A Gram matrix would square the condition and lose the smallest value to rounding."""
     width = 24
     same = conditioned(8, width, condition, seed=0)
@@ -73,7 +71,7 @@ def test_condition_of_ill_conditioned_heads_keeps_its_digits(condition: float) -
     assert abs(both[0] / both[-1] / condition**2 - 1) <= 16 * width * ROUNDOFF * condition**2
 
 
-def test_query_heads_share_key_heads_in_order() -> None:
+def test_query_heads_share_key_heads_in_order():
     query, key = random(6, 3, 10, seed=1), random(2, 3, 10, seed=2)
     values = factored_spectrum(query, key)
     for head in range(6):
@@ -81,12 +79,12 @@ def test_query_heads_share_key_heads_in_order() -> None:
         torch.testing.assert_close(values[head], dense, rtol=1e3 * ROUNDOFF, atol=0)
 
 
-def test_heads_that_cannot_share_are_refused() -> None:
+def test_heads_that_cannot_share_are_refused():
     with pytest.raises(UserError, match="3 query heads cannot share 2 key heads"):
         factored_spectrum(random(3, 2, 4, seed=0), random(2, 2, 4, seed=1))
 
 
-def test_a_broken_head_leaves_the_others_alone() -> None:
+def test_a_broken_head_leaves_the_others_alone():
     query, key = random(2, 3, 8, seed=3), random(2, 3, 8, seed=4)
     whole = factored_spectrum(query, key)
     query[0, 1, 2] = torch.nan
@@ -96,9 +94,7 @@ def test_a_broken_head_leaves_the_others_alone() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(width=st.integers(2, 20), seed=st.integers(0, 999))
-def test_absolute_norm_is_that_of_the_dense_form_and_never_below_the_norm(
-    width: int, seed: int
-) -> None:
+def test_absolute_norm_is_that_of_the_dense_form_and_never_below_the_norm(width, seed):
     query, key = random(2, 2, width, seed=seed), random(1, 2, width, seed=seed + 1000)
     dense = torch.linalg.matrix_norm(key.abs().mT @ query.abs(), 2)
     error = 16 * width * ROUNDOFF
@@ -117,9 +113,7 @@ def test_absolute_norm_is_that_of_the_dense_form_and_never_below_the_norm(
     seed=st.integers(0, 999),
     adversary=st.booleans(),
 )
-def test_norm_of_causal_attention_is_within_the_bound(
-    tokens: int, window: int | None, limit: float, seed: int, adversary: bool
-) -> None:
+def test_norm_of_causal_attention_is_within_the_bound(tokens, window, limit, seed, adversary):
     scores = limit * torch.tanh(3 * random(tokens, tokens, seed=seed))
     if adversary:  # every row prefers one key as much as the scores allow
         scores = torch.full((tokens, tokens), -limit, dtype=torch.float64)
@@ -129,7 +123,7 @@ def test_norm_of_causal_attention_is_within_the_bound(
     assert torch.linalg.matrix_norm(attention, 2) <= bound * (1 + 4 * tokens * ROUNDOFF)
 
 
-def test_entries_attain_the_bound_on_their_column() -> None:
+def test_entries_attain_the_bound_on_their_column():
     """One key preferred by all: its column sum is what the bound is the root of."""
     tokens, limit = 16, 1.5
     scores = torch.full((tokens, tokens), -limit, dtype=torch.float64)
@@ -139,7 +133,7 @@ def test_entries_attain_the_bound_on_their_column() -> None:
     assert abs(column / bound**2 - 1) <= 4 * tokens * ROUNDOFF
 
 
-def test_the_printed_bound_is_false_under_a_causal_mask() -> None:
+def test_the_printed_bound_is_false_under_a_causal_mask():
     """Scores of at most 0.1, 128 tokens: the unmasked form says 1.10."""
     limit = torch.tensor([0.1])
     measured = torch.linalg.matrix_norm(causal_attention(torch.zeros(128, 128)), 2)
@@ -147,25 +141,25 @@ def test_the_printed_bound_is_false_under_a_causal_mask() -> None:
     assert measured <= prenorm_bound(limit, 128)[0]
 
 
-def test_bound_of_uniform_rows_is_the_root_of_the_harmonic_number() -> None:
+def test_bound_of_uniform_rows_is_the_root_of_the_harmonic_number():
     harmonic = sum(1 / i for i in range(1, 129))
     bound = prenorm_bound(torch.zeros(1, dtype=torch.float64), 128)[0]
     assert abs(bound**2 / harmonic - 1) <= 128 * ROUNDOFF
 
 
-def test_bound_of_unlimited_scores_is_the_root_of_the_tokens_or_the_window() -> None:
+def test_bound_of_unlimited_scores_is_the_root_of_the_tokens_or_the_window():
     limit = torch.tensor([1e9])
     assert prenorm_bound(limit, 100).item() == 10
     assert prenorm_bound(limit, 100, window=25).item() == 5
     assert prenorm_bound(limit, 4, window=25).item() == 2
 
 
-def test_a_window_wider_than_the_sequence_changes_nothing() -> None:
+def test_a_window_wider_than_the_sequence_changes_nothing():
     limit = torch.tensor([0.3, 1.0])
     assert torch.equal(prenorm_bound(limit, 20), prenorm_bound(limit, 20, window=20))
 
 
-def test_no_token_is_refused() -> None:
+def test_no_token_is_refused():
     with pytest.raises(UserError, match="tokens=0 is not a length"):
         prenorm_bound(torch.zeros(1), 0)
 
@@ -178,7 +172,7 @@ def rows_of(weights: HeadWeights, **options: Any) -> tuple[list[dict[str, Any]],
     return list(read(weights, run)), run
 
 
-def test_rows_hold_every_column_for_every_head() -> None:
+def test_rows_hold_every_column_for_every_head():
     weights = weights_of(built("gpt2", 0))
     rows, run = rows_of(weights)
     names = [*MEASURES[0].per, *MEASURES[0].columns]
@@ -192,7 +186,7 @@ def test_rows_hold_every_column_for_every_head() -> None:
     assert rows[2]["norm"] <= rows[2]["abs_norm"]
 
 
-def test_the_form_is_that_of_the_raw_weights() -> None:
+def test_the_form_is_that_of_the_raw_weights():
     weights = weights_of(built("gpt2", 0))
     assert weights.gain is not None
     other = replace(weights, scaling=7.0, gain=3 * weights.gain)
@@ -200,14 +194,14 @@ def test_the_form_is_that_of_the_raw_weights() -> None:
         assert all(one[name] == two[name] for name in ("norm", "smallest", "condition", "abs_norm"))
 
 
-def test_normed_queries_have_no_form_but_a_bound() -> None:
+def test_normed_queries_have_no_form_but_a_bound():
     rows, run = rows_of(weights_of(built("qwen3", 0)))
     assert all(math.isnan(row["norm"]) and math.isnan(row["abs_norm"]) for row in rows)
     assert all(row["score_bound"] > 0 and row["prenorm_bound"] >= 1 for row in rows)
     assert "QK-norm" in run.notes["norm"]
 
 
-def test_rotary_bound_covers_every_distance() -> None:
+def test_rotary_bound_covers_every_distance():
     model = built("llama", 1)
     weights = weights_of(model)
     rows, _ = rows_of(weights)
@@ -228,37 +222,37 @@ def _turned(weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return cos[:, None] * weight + sin[:, None] * torch.cat([-weight[half:], weight[:half]])
 
 
-def test_weights_without_a_norm_in_front_have_no_bound() -> None:
+def test_weights_without_a_norm_in_front_have_no_bound():
     rows, run = rows_of(replace(weights_of(built("gpt2", 0)), gain=None, shift=None, norm=None))
     assert all(math.isnan(row["score_bound"]) and row["norm"] > 0 for row in rows)
     assert "no norm in front" in run.notes["score_bound"]
 
 
-def test_a_bias_on_the_scores_leaves_the_score_bound_only() -> None:
+def test_a_bias_on_the_scores_leaves_the_score_bound_only():
     weights = replace(weights_of(built("gpt2", 0)), refused={"scores": "a bias is added"})
     rows, run = rows_of(weights)
     assert all(row["score_bound"] > 0 and math.isnan(row["prenorm_bound"]) for row in rows)
     assert "a bias is added" in run.notes["prenorm_bound"]
 
 
-def test_refused_weights_are_not_applicable_with_the_reason() -> None:
+def test_refused_weights_are_not_applicable_with_the_reason():
     weights = replace(weights_of(built("gpt2", 0)), query=None, refused={"query": "compressed"})
     with pytest.raises(NotApplicable, match="compressed"):
         rows_of(weights)
 
 
-def test_without_a_length_the_context_of_the_model_is_taken() -> None:
+def test_without_a_length_the_context_of_the_model_is_taken():
     weights = weights_of(built("gpt2", 0))
     assert rows_of(weights, tokens=None)[0] == rows_of(weights, tokens=64)[0]
 
 
-def test_printed_bound_ignores_the_scale_of_the_module_and_the_biases() -> None:
+def test_printed_bound_ignores_the_scale_of_the_module_and_the_biases():
     weights = weights_of(built("gpt2", 0))
     other = replace(weights, scaling=9.0, query_bias=None, shift=None)
     assert torch.equal(printed_bound(weights, 16), printed_bound(other, 16))
 
 
-def test_broken_weights_give_nan_and_no_crash() -> None:
+def test_broken_weights_give_nan_and_no_crash():
     weights = weights_of(built("gpt2", 0))
     assert weights.query is not None
     broken = weights.query.clone()
@@ -271,9 +265,7 @@ def test_broken_weights_give_nan_and_no_crash() -> None:
     ("family", "length"),
     [("llama", 150), ("llama yarn", 150), ("llama", 24), ("gptj", 24), ("gpt_neo", 24)],
 )
-def test_what_is_attained_is_below_the_norm_at_the_distances_of_the_text(
-    family: str, length: int
-) -> None:
+def test_what_is_attained_is_below_the_norm_at_the_distances_of_the_text(family, length):
     """The largest of all rows, though 128 are held at once."""
     model = family_of(family)
     tokens = torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(2))
@@ -308,7 +300,7 @@ def _seen(model: Any, tokens: Tensor) -> Any:
     return rows_of(weights)[0], (weights, layer.attention, entered)
 
 
-def test_nothing_is_attained_behind_biases_and_without_a_text() -> None:
+def test_nothing_is_attained_behind_biases_and_without_a_text():
     assert math.isnan(rows_of(weights_of(built("llama", 1)))[0][0]["attained"])
     (row, *_), _ = _seen(family_of("gpt2"), torch.arange(8))
     assert math.isnan(row["attained"])

@@ -32,7 +32,7 @@ def _recording() -> Iterator[None]:
 
 @pytest.mark.parametrize("family", MODULES)
 @pytest.mark.parametrize("seed", range(3))
-def test_no_input_scores_above_the_bound(family: str, seed: int) -> None:
+def test_no_input_scores_above_the_bound(family, seed):
     model = built(family, seed)
     weights = weights_of(model)
     bound = score_bound(weights)
@@ -48,7 +48,7 @@ def test_no_input_scores_above_the_bound(family: str, seed: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 9999), scale=st.sampled_from([1e-3, 1.0, 1e4]))
-def test_scores_with_layer_norm_and_biases_are_within_the_bound(seed: int, scale: float) -> None:
+def test_scores_with_layer_norm_and_biases_are_within_the_bound(seed, scale):
     model = _gpt2()
     scores, _ = scores_of(model, scale * random(8, 24, seed=seed))
     assert (scores.abs().amax((1, 2)) <= score_bound(weights_of(model))).all()
@@ -63,7 +63,7 @@ def _gpt2() -> PreTrainedModel:
     return _CACHE[0]
 
 
-def test_bound_without_the_biases_is_false() -> None:
+def test_bound_without_the_biases_is_false():
     """Large query and key biases: the source's M, which leaves them out, is far exceeded."""
     model = built("gpt2", 0)
     attention = model.transformer.h[0].attn
@@ -76,7 +76,7 @@ def test_bound_without_the_biases_is_false() -> None:
     assert (scores.abs().amax((1, 2)) <= score_bound(weights)).all()
 
 
-def test_stretched_rotary_tables_exceed_the_bound_of_plain_ones() -> None:
+def test_stretched_rotary_tables_exceed_the_bound_of_plain_ones():
     """One direction, nothing else: plain RoPE would attain M, YaRN gives m^2 M."""
     model = built("llama", 0)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_stretched_rotary_tables_exceed_the_bound_of_plain_ones() -> None:
     torch.testing.assert_close(largest, score_bound(weights)[0], rtol=64 * 2.0**-24, atol=0)
 
 
-def test_one_head_of_olmo_may_own_the_norm_of_all() -> None:
+def test_one_head_of_olmo_may_own_the_norm_of_all():
     """The norm spans 8 heads of 16: scale * d_h = 4 is no bound, scale * d_h * 8 is attained."""
     options = {**SMALL, "hidden_size": 16, "num_attention_heads": 8, "num_key_value_heads": 8}
     config = AutoConfig.for_model("olmo2", **{**options, "head_dim": 16})

@@ -2,7 +2,6 @@
 
 import copy
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -76,14 +75,14 @@ def both(family: str, policy: Policy) -> tuple[float, float]:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("keep", ["stream and head", ATTENTION])
 @pytest.mark.parametrize("family", HEARD)
-def test_emulated_policies_err_as_much_as_real_ones(family: str, keep: str) -> None:
+def test_emulated_policies_err_as_much_as_real_ones(family, keep):
     names = ("residual", head(family)) if keep != ATTENTION else (keep,)
     emulated, real = both(family, Policy(format="bf16", keep=names))
     assert emulated == pytest.approx(real, rel=0.1)
 
 
 @pytest.mark.parametrize("family", OWN)
-def test_families_with_their_own_attention_keep_the_stream(family: str) -> None:
+def test_families_with_their_own_attention_keep_the_stream(family):
     keep = ("residual", head(family))
     emulated, real = both(family, Policy(format="bf16", keep=keep))
     nothing, _ = both(family, Policy(format="bf16"))
@@ -94,8 +93,8 @@ def test_families_with_their_own_attention_keep_the_stream(family: str) -> None:
 @pytest.mark.parametrize("family", [*HEARD, *PLAIN, "gpt_oss"])
 @pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 def test_a_policy_that_keeps_nothing_is_the_model_as_transformers_loads_it(
-    family: str, format: str, tmp_path: Path
-) -> None:
+    family, format, tmp_path
+):
     own = model(family)
     own.save_pretrained(tmp_path)
     kind = own.config._attn_implementation
@@ -109,7 +108,7 @@ def test_a_policy_that_keeps_nothing_is_the_model_as_transformers_loads_it(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_kept_parameters_are_untouched_and_others_rounded_once(dtype: torch.dtype) -> None:
+def test_kept_parameters_are_untouched_and_others_rounded_once(dtype):
     format = "bf16" if dtype == torch.bfloat16 else "fp16"
     policy = Policy(format=format, keep=("residual", "model.layers.1.mlp", "*.q_proj"))
     before = dict(model("llama").named_parameters())
@@ -122,9 +121,7 @@ def test_kept_parameters_are_untouched_and_others_rounded_once(dtype: torch.dtyp
     assert 0 < single < len(before)
 
 
-def test_kept_parameters_that_were_rounded_before_are_remarked_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_kept_parameters_that_were_rounded_before_are_remarked_on(caplog):
     policy = Policy(format="bf16", keep=("lm_head",))
     apply_precision(copy.deepcopy(model("llama")), policy)
     assert not caplog.records
@@ -133,7 +130,7 @@ def test_kept_parameters_that_were_rounded_before_are_remarked_on(
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_a_tied_head_takes_its_embedding_along(residual: bool) -> None:
+def test_a_tied_head_takes_its_embedding_along(residual):
     keep = ("lm_head", "residual") if residual else ("lm_head",)
     policy = Policy(format="bf16", keep=keep)
     tied = low("gpt2", policy)
@@ -162,7 +159,7 @@ class Overheard(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("keep", [(), (ATTENTION,), ("residual", "model.embed_tokens")])
-def test_attention_alone_is_in_float32_or_not_at_all(keep: tuple[str, ...]) -> None:
+def test_attention_alone_is_in_float32_or_not_at_all(keep):
     changed = low("llama", Policy(format="bf16", keep=keep))
     with torch.no_grad(), Overheard() as heard:
         changed(words())
@@ -173,7 +170,7 @@ def test_attention_alone_is_in_float32_or_not_at_all(keep: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("keep", [("residual",), ("residual", "lm_head", ATTENTION)])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "mixtral"])
-def test_generation_with_a_cache_goes_on(family: str, keep: tuple[str, ...]) -> None:
+def test_generation_with_a_cache_goes_on(family, keep):
     changed = low(family, Policy(format="bf16", keep=keep))
     ids = words(1, 12)
     written = changed.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False)
@@ -189,7 +186,7 @@ def test_generation_with_a_cache_goes_on(family: str, keep: tuple[str, ...]) -> 
     assert {cached.keys.dtype, cached.values.dtype} == {torch.bfloat16}
 
 
-def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path: Path) -> None:
+def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path):
     policy = Policy(format="bf16", keep=("residual", "lm_head"))
     changed = low("llama", policy)
     changed.save_pretrained(tmp_path)
@@ -203,12 +200,12 @@ def test_a_model_with_a_policy_is_saved_as_it_is(tmp_path: Path) -> None:
         assert torch.equal(apply_precision(again)(words()).logits, changed(words()).logits)
 
 
-def test_a_model_without_a_policy_of_its_own_needs_one() -> None:
+def test_a_model_without_a_policy_of_its_own_needs_one():
     with pytest.raises(UserError, match="was saved without a policy"):
         apply_precision(model("llama"))
 
 
-def test_our_models_carry_their_policy_too(tmp_path: Path) -> None:
+def test_our_models_carry_their_policy_too(tmp_path):
     sizes = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 64}
     changed = apply_precision(
         layerlab.build("pangu-pi", **sizes).eval(), Policy(format="bf16", keep=("residual",))
@@ -229,7 +226,7 @@ def traces(module: nn.Module) -> list[object]:
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "ours"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_cast_leaves_no_trace(family: str, fails: bool) -> None:
+def test_cast_leaves_no_trace(family, fails):
     own = model(family)
     keep = ("residual",) if family == "bloom" else ("residual", ATTENTION)
     before, name = traces(own), own.config._attn_implementation
@@ -245,7 +242,7 @@ def test_cast_leaves_no_trace(family: str, fails: bool) -> None:
     assert all(torch.equal(values[key], value) for key, value in own.state_dict().items())
 
 
-def test_attention_of_inner_configurations_is_put_back_as_it_was() -> None:
+def test_attention_of_inner_configurations_is_put_back_as_it_was():
     config = Gemma3Config()
     asked = {"": "sdpa", "text_config": "sdpa", "vision_config": "eager"}
     config._attn_implementation = asked
@@ -256,7 +253,7 @@ def test_attention_of_inner_configurations_is_put_back_as_it_was() -> None:
     assert implementations(config) == asked
 
 
-def test_blocks_are_those_of_the_outermost_list() -> None:
+def test_blocks_are_those_of_the_outermost_list():
     assert blocks(model("mixtral")) == ["model.layers.0", "model.layers.1"]
 
 
@@ -272,9 +269,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("family", "keep", "format", "text"), MISTAKES)
-def test_a_policy_that_cannot_be_applied_changes_nothing(
-    family: str, keep: tuple[str, ...], format: str, text: str
-) -> None:
+def test_a_policy_that_cannot_be_applied_changes_nothing(family, keep, format, text):
     own = copy.deepcopy(model(family))
     with pytest.raises(UserError, match=text):
         apply_precision(own, Policy(format=format, keep=keep))
@@ -282,7 +277,7 @@ def test_a_policy_that_cannot_be_applied_changes_nothing(
     assert {value.dtype for value in own.parameters()} == {torch.float32}
 
 
-def test_a_policy_is_taken_from_its_file_too(tmp_path: Path) -> None:
+def test_a_policy_is_taken_from_its_file_too(tmp_path):
     Policy(format="bf16", keep=("lm_head",)).save(tmp_path / "policy.toml")
     for path in (tmp_path / "policy.toml", str(tmp_path / "policy.toml")):
         changed = apply_precision(copy.deepcopy(model("llama")), path)
@@ -291,7 +286,7 @@ def test_a_policy_is_taken_from_its_file_too(tmp_path: Path) -> None:
         apply_precision(copy.deepcopy(model("llama")), "missing.toml")
 
 
-def test_a_policy_is_applied_once() -> None:
+def test_a_policy_is_applied_once():
     changed = low("llama", Policy(format="bf16"))
     with pytest.raises(UserError, match="this model has a policy already, and what it rounded"):
         apply_precision(changed, Policy(format="bf16", keep=("residual",)))
@@ -302,14 +297,14 @@ def test_a_policy_is_applied_once() -> None:
         changed(words())
 
 
-def test_flash_attention_cannot_be_kept() -> None:
+def test_flash_attention_cannot_be_kept():
     own = copy.deepcopy(model("llama"))
     own.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(UserError, match="computes in no float32; load the model with attn_imp"):
         apply_precision(own, Policy(format="bf16", keep=(ATTENTION,)))
 
 
-def test_a_stream_needs_blocks() -> None:
+def test_a_stream_needs_blocks():
     single = nn.Sequential(nn.Linear(3, 3))
     with pytest.raises(UserError, match="this model has no list of blocks, so no residual"):
         apply_precision(single, Policy(format="bf16", keep=("residual",)))

@@ -28,7 +28,7 @@ def logits(model: PreTrainedModel) -> Tensor:
 @pytest.mark.parametrize(
     "family", [*SAMPLE, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]
 )
-def test_a_route_alone_changes_no_bit(family: str) -> None:
+def test_a_route_alone_changes_no_bit(family):
     model = build(family)
     before = logits(model)
     answer(model)
@@ -38,7 +38,7 @@ def test_a_route_alone_changes_no_bit(family: str) -> None:
     assert all(isinstance(one.config._attn_implementation, RoutedName) for one in asking)
 
 
-def test_a_routed_name_equals_its_own_and_finds_ours() -> None:
+def test_a_routed_name_equals_its_own_and_finds_ours():
     answer(build("llama"))
     name = RoutedName("sdpa")
     for one in (name, copy.deepcopy(name), pickle.loads(pickle.dumps(name)), RoutedName(name)):
@@ -50,7 +50,7 @@ def test_a_routed_name_equals_its_own_and_finds_ours() -> None:
     assert ALL_ATTENTION_FUNCTIONS[name] is not ALL_ATTENTION_FUNCTIONS["sdpa"]
 
 
-def test_routing_twice_is_routing_once() -> None:
+def test_routing_twice_is_routing_once():
     model = build("llama")
     before = logits(model)
     for _ in range(2):

@@ -53,9 +53,7 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
     "family", [*SAMPLE, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]
 )
 @torch.no_grad()
-def test_a_policy_that_keeps_nothing_is_what_transformers_loads(
-    family: str, format: str, saved: Callable[[str], Path]
-) -> None:
+def test_a_policy_that_keeps_nothing_is_what_transformers_loads(family, format, saved):
     folder = saved(family)
     try:
         theirs = load(folder, REAL[format])
@@ -77,7 +75,7 @@ def test_a_policy_that_keeps_nothing_is_what_transformers_loads(
 
 
 @torch.no_grad()
-def test_positions_that_loading_rounds_err_in_emulation_too(tmp_path: Path) -> None:
+def test_positions_that_loading_rounds_err_in_emulation_too(tmp_path):
     build("xglm").save_pretrained(tmp_path)
     model = load(tmp_path, torch.float32)
     exact = model(input_ids=words(8), use_cache=False).logits
@@ -88,7 +86,7 @@ def test_positions_that_loading_rounds_err_in_emulation_too(tmp_path: Path) -> N
     assert errors[0] == pytest.approx(errors[1], rel=0.2)
 
 
-def test_a_module_that_is_none_of_transformers_is_low_but_for_tables_that_would_lose() -> None:
+def test_a_module_that_is_none_of_transformers_is_low_but_for_tables_that_would_lose():
     module = nn.Linear(3, 3)
     module.register_buffer("mask", torch.ones(3), persistent=False)
     module.register_buffer("angles", torch.full((3,), 0.1), persistent=False)
@@ -99,7 +97,7 @@ def test_a_module_that_is_none_of_transformers_is_low_but_for_tables_that_would_
     )
 
 
-def test_a_model_made_of_more_than_its_configuration_is_taken_as_it_is() -> None:
+def test_a_model_made_of_more_than_its_configuration_is_taken_as_it_is():
     family = type(build("llama"))
 
     class Wider(family):  # type: ignore[misc,valid-type]
@@ -110,7 +108,7 @@ def test_a_model_made_of_more_than_its_configuration_is_taken_as_it_is() -> None
     assert find_followers(Wider(build("llama").config, 1), torch.bfloat16) == {}
 
 
-def test_it_is_made_anew_where_the_configuration_is_another() -> None:
+def test_it_is_made_anew_where_the_configuration_is_another():
     model = build("llama")
     before = find_followers(model, torch.bfloat16)
     assert find_followers(model, torch.bfloat16) is before
@@ -122,7 +120,7 @@ def test_it_is_made_anew_where_the_configuration_is_another() -> None:
     assert find_followers(inner, torch.bfloat16).keys() > before.keys()
 
 
-def test_making_it_draws_nothing_and_leaves_the_default() -> None:
+def test_making_it_draws_nothing_and_leaves_the_default():
     model, before = build("llama"), torch.get_rng_state()
     dtype, default = model.config.dtype, torch.get_default_dtype()
     made = find_followers(model, torch.float16)

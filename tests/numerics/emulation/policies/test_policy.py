@@ -23,7 +23,7 @@ NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1)
     measured=st.dictionaries(NAMES, NAMES | NUMBERS, max_size=4),
     format=st.sampled_from(["bf16", "fp16", "fp8_e4m3", "int8", "t11"]),
 )
-def test_what_is_saved_is_what_is_read(tmp_path_factory, keep, measured, format) -> None:
+def test_what_is_saved_is_what_is_read(tmp_path_factory, keep, measured, format):
     path = tmp_path_factory.getbasetemp() / "policy.toml"
     policy = Policy(format=format, keep=tuple(keep), measured=measured)
     policy.save(path)
@@ -34,18 +34,18 @@ def test_what_is_saved_is_what_is_read(tmp_path_factory, keep, measured, format)
     "name",
     ['a "quoted" name', "back\\slash", "тензор.слой", "\x7f\x00\n\t", "😀", "]", "# no comment"],
 )
-def test_names_of_any_kind_survive(name: str, tmp_path: Path) -> None:
+def test_names_of_any_kind_survive(name, tmp_path):
     policy = Policy(format="bf16", keep=(name,), measured={name: name, "not a number": math.inf})
     policy.save(tmp_path / "policy.toml")
     assert layerlab.load_policy(tmp_path / "policy.toml") == policy
 
 
 @pytest.mark.parametrize("spelling", ["BF16", "bfloat16", " bf16", torch.bfloat16])
-def test_a_format_is_held_by_its_own_name(spelling: object) -> None:
+def test_a_format_is_held_by_its_own_name(spelling):
     assert Policy(format=spelling).format == "bf16"
 
 
-def test_a_single_entry_is_not_taken_for_its_letters() -> None:
+def test_a_single_entry_is_not_taken_for_its_letters():
     assert Policy(format="bf16", keep="lm_head").keep == ("lm_head",)
     assert Policy(format="bf16", keep=["lm_head", "residual"]).keep == ("lm_head", "residual")
 
@@ -66,7 +66,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("content", WRONG)
-def test_what_is_no_policy_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_what_is_no_policy_is_refused(content, tmp_path):
     path = tmp_path / "policy.toml"
     if content is not None:
         path.write_bytes(content)
@@ -81,16 +81,14 @@ def test_what_is_no_policy_is_refused(content: bytes | None, tmp_path: Path) -> 
         ("folder", "it is a folder; name a file"),
     ],
 )
-def test_what_cannot_be_written_leaves_nothing_behind(
-    place: str, said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_leaves_nothing_behind(place, said, tmp_path):
     (tmp_path / "file").write_text("here before")
     (tmp_path / "folder").mkdir()
     refuses(said, Policy(format="bf16").save, tmp_path / place)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_write_that_breaks_off_leaves_the_old_policy(tmp_path: Path, monkeypatch) -> None:
+def test_a_write_that_breaks_off_leaves_the_old_policy(tmp_path, monkeypatch):
     path = tmp_path / "policy.toml"
     Policy(format="fp16").save(path)
     write = Path.write_bytes
@@ -105,7 +103,7 @@ def test_a_write_that_breaks_off_leaves_the_old_policy(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
+def test_a_place_is_looked_at_before_the_work(tmp_path):
     path = tmp_path / "policy.toml"
     check_place(path, overwrite=False)
     path.touch()
@@ -118,7 +116,7 @@ def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path, monkeypatch):
     def refuse(self: Path, *args: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
 

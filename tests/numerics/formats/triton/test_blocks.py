@@ -104,13 +104,13 @@ def check(x: Tensor, format: Block, mode: str, label: str = "") -> None:
 
 @pytest.mark.parametrize("dtype", WORDS)
 @named
-def test_blocks_have_the_bits_of_the_reference(format: Block, dtype: torch.dtype) -> None:
+def test_blocks_have_the_bits_of_the_reference(format, dtype):
     for label, x in samples(dtype).items():
         for mode in DETERMINISTIC if label in {"many sizes", "any bits"} else ("nearest", "up"):
             check(x, format, mode, label)
 
 
-def test_halfway_points_of_nvfp4_fall_as_in_the_reference() -> None:
+def test_halfway_points_of_nvfp4_fall_as_in_the_reference():
     """Where the quotient is exact, a product with the reciprocal may be off by its last bit."""
     for x in ties(BLOCKS["nvfp4"]):
         for mode in ("nearest", "up", "down"):
@@ -119,7 +119,7 @@ def test_halfway_points_of_nvfp4_fall_as_in_the_reference() -> None:
 
 @pytest.mark.full
 @named
-def test_every_number_of_sixteen_bits_and_millions_of_others(format: Block) -> None:
+def test_every_number_of_sixteen_bits_and_millions_of_others(format):
     generator = torch.Generator().manual_seed(6)
     x = awkward(125_000)
     # Large and small ones far from each other, then all sizes beside each other.
@@ -147,7 +147,7 @@ def scaled_reference(x: Tensor, format: Block, words: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", WORDS)
 @named
-def test_given_words_give_the_bits_of_the_reference(format: Block, dtype: torch.dtype) -> None:
+def test_given_words_give_the_bits_of_the_reference(format, dtype):
     for label, x in samples(dtype).items():
         if label == "empty":
             continue
@@ -162,9 +162,7 @@ def test_given_words_give_the_bits_of_the_reference(format: Block, dtype: torch.
 
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
-def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(name, dtype, monkeypatch):
     take_for_gpu(monkeypatch)
     draws = 4_000
     x = torch.full((draws, 32), 0.7, dtype=dtype, device=DEVICE)
@@ -181,7 +179,7 @@ def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(
     assert equal(found, round_to(x, name, "stochastic", torch.Generator().manual_seed(2)))
 
 
-def test_how_the_work_is_divided_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_the_work_is_divided_changes_nothing(monkeypatch):
     x = torch.randn(24, 96, device=DEVICE)
     found = []
     for limit in (module.LARGE, 0):
@@ -195,7 +193,7 @@ def test_how_the_work_is_divided_changes_nothing(monkeypatch: pytest.MonkeyPatch
         assert any(equal(other, one) for one in found[:2])
 
 
-def test_round_to_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_to_takes_them(monkeypatch):
     x = torch.randn(6, 64)
     turned, halved = round_to(x.t(), "mxfp4"), round_to(x.bfloat16(), "nvfp4")
     take_for_gpu(monkeypatch)
@@ -211,9 +209,7 @@ def test_round_to_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equal(round_to(there.t(), "mxfp4"), turned) and len(taken) == 2
 
 
-def test_every_named_format_is_known_and_odd_ones_are_left_to_pure_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_named_format_is_known_and_odd_ones_are_left_to_pure_torch(monkeypatch):
     assert all(map(is_known, ALL))
     odd = (
         block("fp8_e4m3:nan", 32, "power of two"),
@@ -229,7 +225,7 @@ def test_every_named_format_is_known_and_odd_ones_are_left_to_pure_torch(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
-def test_a_gpu_takes_them(mode: str) -> None:
+def test_a_gpu_takes_them(mode):
     x = spread(200, 96)
     for name in BLOCKS:
         found = round_to(x.cuda(), name, mode)
@@ -237,9 +233,7 @@ def test_a_gpu_takes_them(mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", ("mxfp4", "nvfp4", "int8", "int8:channel"))
-def test_a_result_is_written_where_it_is_asked_for_and_nowhere_before(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_is_written_where_it_is_asked_for_and_nowhere_before(name, monkeypatch):
     x = spread(6, 64)
     wanted = round_to(x, name)
     take_for_gpu(monkeypatch)

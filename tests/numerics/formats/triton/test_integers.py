@@ -72,16 +72,14 @@ def check(x: Tensor, format: Integer, mode: str, label: str = "") -> None:
 @dtypes
 @symmetries
 @pytest.mark.parametrize("scale", SCALES)
-def test_whole_numbers_have_the_bits_of_the_reference(
-    scale: str, symmetry: str, dtype: torch.dtype
-) -> None:
+def test_whole_numbers_have_the_bits_of_the_reference(scale, symmetry, dtype):
     format = whole(f"{scale}:{symmetry}")
     for label, x in samples(dtype).items():
         for mode in DETERMINISTIC if label == "halfway" else ("nearest",):
             check(x, format, mode, label)
 
 
-def test_a_number_alone_and_other_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_alone_and_other_layouts(monkeypatch):
     x = torch.randn(6, 5, 8)
     views = (x[0, 0, 0], x.transpose(0, 2), x[::2, :, 1:], x[:0])
     wanted = [round_to(view, "int8:channel") for view in views]
@@ -97,9 +95,7 @@ def test_a_number_alone_and_other_layouts(monkeypatch: pytest.MonkeyPatch) -> No
 @dtypes
 @symmetries
 @pytest.mark.parametrize("scale", SCALES)
-def test_given_draws_give_the_bits_of_the_reference(
-    scale: str, symmetry: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_draws_give_the_bits_of_the_reference(scale, symmetry, dtype, monkeypatch):
     format = whole(f"{scale}:{symmetry}")
     drawn: list[Tensor] = []
     source = torch.Generator().manual_seed(2)
@@ -120,9 +116,7 @@ def test_given_draws_give_the_bits_of_the_reference(
 
 @dtypes
 @pytest.mark.parametrize("scale", ["int8", "int8:channel"])
-def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(
-    scale: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(scale, dtype, monkeypatch):
     take_for_gpu(monkeypatch)
     draws = 4_000
     x = torch.tensor([127.0, 2.5, -2.5, 0.3, -0.7], dtype=dtype, device=DEVICE).repeat(draws, 1)
@@ -139,7 +133,7 @@ def test_words_drawn_there_have_the_right_mean_and_come_from_the_seed(
     assert equal(found, round_to(x, scale, "stochastic", torch.Generator().manual_seed(7)))
 
 
-def test_how_the_work_is_divided_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_the_work_is_divided_changes_nothing(monkeypatch):
     x = torch.randn(2, 600, device=DEVICE)
     found: dict[str, list[Tensor]] = {"int8": [], "int8:channel": [], "int8:channel:axis-2": []}
     for limit in (module.LARGE, 0):
@@ -158,7 +152,7 @@ def test_how_the_work_is_divided_changes_nothing(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.full
 @pytest.mark.parametrize("scale", ["int8", "int8:channel", "int4:group128:asymmetric"])
-def test_every_number_of_sixteen_bits_and_millions_of_others(scale: str) -> None:
+def test_every_number_of_sixteen_bits_and_millions_of_others(scale):
     near = torch.cat([halves(torch.bfloat16).float(), halves(torch.float16).float()])
     many = awkward(125_000)
     normal = torch.randn(600_000, generator=torch.Generator().manual_seed(6))
@@ -169,7 +163,7 @@ def test_every_number_of_sixteen_bits_and_millions_of_others(scale: str) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_gpu_takes_them(scale: str) -> None:
+def test_a_gpu_takes_them(scale):
     x = torch.randn(12, 40, 96)
     for mode in DETERMINISTIC:
         assert equal(round_to(x.cuda(), scale, mode), to_integers(x, whole(scale), mode)), mode

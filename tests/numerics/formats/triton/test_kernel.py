@@ -80,7 +80,7 @@ def check(x: Tensor, name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_it_gives_the_bits_of_pure_torch(mode: str, dtype: torch.dtype) -> None:
+def test_it_gives_the_bits_of_pure_torch(mode, dtype):
     near = awkward(8).to(dtype)
     tiny = torch.linspace(-3, 3, 97, dtype=dtype) * torch.finfo(dtype).tiny
     x = torch.cat([random(1_500, dtype), near, near * 2.0**-126, tiny])
@@ -89,14 +89,14 @@ def test_it_gives_the_bits_of_pure_torch(mode: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "fp8_e4m3", "t11", "t30:-140:10"])
-def test_it_gives_the_bits_of_the_compiled_kernel(name: str) -> None:
+def test_it_gives_the_bits_of_the_compiled_kernel(name):
     x = random(3_000, torch.float32)
     for mode in ("nearest", "away", "zero", "up", "down"):
         assert equal(fused(x, name, mode), round_to(x, name, mode)), mode
 
 
 @pytest.mark.parametrize("name", ["fp8_e4m3", "t11"])
-def test_masks_are_spared(name: str) -> None:
+def test_masks_are_spared(name):
     masks = torch.tensor([1e30, 3e38, torch.inf, torch.nan, 9.9e29])
     x = torch.cat([masks, -masks, random(500, torch.float32)])
     assert equal(fused(x, name, "nearest", spare=True), sparing(find(name), "nearest", None)(x))
@@ -105,7 +105,7 @@ def test_masks_are_spared(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_number_of_sixteen_bits_and_millions_of_others(name: str, mode: str) -> None:
+def test_every_number_of_sixteen_bits_and_millions_of_others(name, mode):
     check(torch.cat([halves(torch.bfloat16).float(), halves(torch.float16).float()]), name, mode)
     x = awkward(125_000)
     assert len(x) > 2_400_000
@@ -114,7 +114,7 @@ def test_every_number_of_sixteen_bits_and_millions_of_others(name: str, mode: st
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", FORMATS)
-def test_many_numbers_of_64_bits(name: str) -> None:
+def test_many_numbers_of_64_bits(name):
     x = random(100_000, torch.float64)
     for mode in MODES:
         check(x, name, mode)
@@ -122,7 +122,7 @@ def test_many_numbers_of_64_bits(name: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", WORDS)
-def test_nan_keeps_every_bit_and_zero_its_sign(dtype: torch.dtype, mode: str) -> None:
+def test_nan_keeps_every_bit_and_zero_its_sign(dtype, mode):
     word = WORDS[dtype]
     least = torch.tensor([torch.iinfo(word).min], dtype=word)
     infinite = torch.tensor([math.inf], dtype=dtype).view(word)
@@ -133,7 +133,7 @@ def test_nan_keeps_every_bit_and_zero_its_sign(dtype: torch.dtype, mode: str) ->
         assert equal(fused(x, name, mode, words), x)
 
 
-def test_the_check_can_fail() -> None:
+def test_the_check_can_fail():
     with pytest.raises(AssertionError):
         assert equal(fused(torch.tensor([1.01]), "bf16", "up"), torch.tensor([1.0]))
     with pytest.raises(RuntimeError, match="rounds wrongly"), pytest.MonkeyPatch.context() as patch:
@@ -142,7 +142,7 @@ def test_the_check_can_fail() -> None:
     module.check(DEVICE)
 
 
-def test_shapes_and_strides_stay(launches: list[str]) -> None:
+def test_shapes_and_strides_stay(launches):
     x = torch.randn(6, 8, 4)
     wanted, there = plain(x, "fp8_e4m3", "nearest"), x.to(DEVICE)
     half = x.bfloat16()
@@ -168,9 +168,7 @@ def test_shapes_and_strides_stay(launches: list[str]) -> None:
     assert torch.equal(round_to(half.to(DEVICE), "fp4_e2m1").cpu(), narrow)
 
 
-def test_it_is_left_out_where_it_cannot_be_used(
-    launches: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_left_out_where_it_cannot_be_used(launches, monkeypatch):
     x = torch.randn(3, 4, device=DEVICE)
     wanted = plain(x.cpu(), "bf16", "nearest")
     assert equal(round_to(x, "bf16"), wanted)
@@ -185,13 +183,13 @@ def test_it_is_left_out_where_it_cannot_be_used(
 
 
 @needs_views
-def test_inside_transforms_of_functions_pure_torch_does_the_work(launches: list[str]) -> None:
+def test_inside_transforms_of_functions_pure_torch_does_the_work(launches):
     x = torch.randn(3, 4, device=DEVICE)
     assert equal(torch.vmap(rounder("bf16"))(x), round_to(x, "bf16"))
     assert len(launches) == 1
 
 
-def test_gradient_passes_straight_through(launches: list[str]) -> None:
+def test_gradient_passes_straight_through(launches):
     x = torch.randn(5, device=DEVICE, requires_grad=True)
     (round_to(x, "fp4_e2m1") * torch.arange(5.0, device=DEVICE)).sum().backward()
     assert torch.equal(x.grad.cpu(), torch.arange(5.0))
@@ -200,9 +198,7 @@ def test_gradient_passes_straight_through(launches: list[str]) -> None:
 
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3", "t11"])
-def test_words_drawn_there_give_the_right_mean_at_every_place(
-    name: str, dtype: torch.dtype, launches: list[str]
-) -> None:
+def test_words_drawn_there_give_the_right_mean_at_every_place(name, dtype, launches):
     """Four places share a draw of Philox: each has a fair word of its own, and so have pairs."""
     draws, generator = 40_000, torch.Generator().manual_seed(3)
     for value in (1.2345678, -0.7071067):
@@ -230,7 +226,7 @@ def stochastic(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 @pytest.mark.parametrize("device", ["cpu", on_gpu])
 @pytest.mark.parametrize("dtype", WORDS)
-def test_the_seed_alone_decides(dtype: torch.dtype, device: str, launches: list[str]) -> None:
+def test_the_seed_alone_decides(dtype, device, launches):
     x = torch.randn(37, 11, dtype=dtype).to(DEVICE)
     generator = torch.Generator(device).manual_seed(5)
     one, two = stochastic(x, generator), stochastic(x, generator)
@@ -249,9 +245,7 @@ def test_the_seed_alone_decides(dtype: torch.dtype, device: str, launches: list[
 
 
 @pytest.mark.parametrize("dtype", WORDS)
-def test_how_the_work_is_divided_changes_nothing(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_the_work_is_divided_changes_nothing(dtype, monkeypatch):
     x = torch.randn(5_001, dtype=dtype, device=DEVICE)
     numbers, seed = grid(floating("bf16"), "stochastic", dtype), torch.tensor([7], device=DEVICE)
     found = []
@@ -267,7 +261,7 @@ def test_how_the_work_is_divided_changes_nothing(
 
 
 @pytest.mark.full
-def test_a_model_is_emulated_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_emulated_with_it(monkeypatch):
     model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8).to(DEVICE)
     ids = torch.arange(8, device=DEVICE)[None]
 
@@ -286,7 +280,7 @@ def test_a_model_is_emulated_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-def test_it_compiles_for_a_gpu_without_one() -> None:
+def test_it_compiles_for_a_gpu_without_one():
     """Four elements of float32 to a load, none exchanged between threads, nothing spilled."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.numerics.formats.compile_triton"],
@@ -300,7 +294,7 @@ def test_it_compiles_for_a_gpu_without_one() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_takes_it() -> None:
+def test_a_gpu_takes_it():
     x = random(100_000, torch.float32)
     for name in FORMATS:
         for mode in ("nearest", "away", "zero", "up", "down"):

@@ -67,7 +67,7 @@ def test_a_path_that_keeps_more_than_it_lets_through_would_be_called_robust():
 
 
 @pytest.mark.parametrize(("draws", "word"), [(12, "fails"), (4, "not decided")])
-def test_few_draws_decide_nothing_on_noise_without_a_mean(draws: int, word: str) -> None:
+def test_few_draws_decide_nothing_on_noise_without_a_mean(draws, word):
     gains = np.zeros((draws, 1, SMALL + 1, EVEN + 1))
     gains[:, 0, SMALL, EVEN] = np.linspace(0.6, 0.8, draws)
     assert judge_even({"relu": gains}, 0).word == word
