@@ -93,8 +93,8 @@ style: $(READY)
 	$(BIN) -m mypy
 
 house: style
-	$(BIN) -m pytest -q -m 'full or not full' tests/test_house.py tests/test_imports.py \
-	  tests/test_unused.py tests/test_writes.py
+	$(BIN) -m pytest -q -m 'full or not full' tests/house/test_house.py tests/house/test_imports.py \
+	  tests/house/test_unused.py tests/house/test_writes.py
 
 docs: $(READY)
 	$(BIN) docs/generate.py

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "layerlab"
 TABLE = runpy.run_path(str(ROOT / "docs" / "table.py"))["table"]
-RULE = runpy.run_path(str(ROOT / "tests" / "test_imports.py"))
+RULE = runpy.run_path(str(ROOT / "tests" / "house" / "test_imports.py"))
 # A command, and the file that it begins in.
 COMMANDS = {
     "inspect": "layerlab.cli.inspect",
@@ -61,7 +61,7 @@ def architecture() -> str:
             "# Architecture",
             "",
             "Made from the code by `make docs`: each folder says in its `__init__.py` what lies in "
-            "it, and the layers are the import rule of `tests/test_imports.py`.",
+            "it, and the layers are the import rule of `tests/house/test_imports.py`.",
             "",
             "## Where a change goes",
             "",

@@ -5,7 +5,7 @@ in comparison.md. `block.py` is the pages of variants, `manual.py` api.md and ex
 `digest.py` and `adapted.py` are the page of results/: what comparisons and adaptations came to;
 `architecture.py` is that of the house itself.
 
-Run by `make docs`; `tests/test_house.py` fails while a page differs from its declaration.
+Run by `make docs`; `tests/house/test_house.py` fails while a page differs from its declaration.
 """
 
 import json

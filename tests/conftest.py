@@ -32,7 +32,7 @@ os.environ.update(
 import hypothesis
 import pytest
 
-from tests.forked import BEFORE, READY
+from tests.support.forked import BEFORE, READY
 
 # torch and transformers are imported by the tests that need them: the process of xdist that hands
 # out the tests runs none, and would take five seconds for it before any other begins.
@@ -146,14 +146,15 @@ FAMILIES = {
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave what is tried on every variant or family to `make sweeps`, but for a few of them.
 
-    And of what is drawn, all but the first examples: `.ci/run` draws them all.
+    And of what is drawn, all but the first examples; `.ci/run` draws them all in its part.
     """
+    own, parts = config.option.sweeps
     brief = str(config.option.markexpr).endswith("and not full")
-    for item in items:
+    for place, item in enumerate(items):
         drawn = getattr(getattr(item, "obj", None), DRAWN, None)
-        if brief and drawn is not None and drawn.max_examples > EXAMPLES:
-            few = hypothesis.settings(drawn, max_examples=EXAMPLES)
-            setattr(item.obj, DRAWN, few)
+        many = drawn is not None and drawn.max_examples > EXAMPLES
+        if many and (brief or place % parts != own - 1) and not item.get_closest_marker("full"):
+            setattr(item.obj, DRAWN, hypothesis.settings(drawn, max_examples=EXAMPLES))
         given = getattr(getattr(item, "callspec", None), "params", {})
         family, name = given.get("family"), given.get("name")
         swept = item.path.name == "test_families.py" and family not in {None, *FAMILIES}
@@ -164,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no GPU"))
     for item in spare_cases(items):
         item.add_marker("full")
-    left_out = set(leave_parts(items, *config.option.sweeps))
+    left_out = set(leave_parts(items, own, parts))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 

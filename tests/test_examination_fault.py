@@ -17,7 +17,7 @@ pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.harness import run as sitting
 from tests.evaluation.shelf import run, shelf
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 __all__ = ["shelf"]
 

@@ -10,7 +10,7 @@ import pytest
 from layerlab import UserError
 from layerlab.measures.measure import Measure
 from layerlab.plugins import ORDER, list_measures, load, resolve, with_saliency
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 DECLARED = """
 from layerlab.measures.measure import Measure

@@ -18,8 +18,8 @@ from layerlab.adaptation.pipeline.texts import clean_texts, halves, read_held_ou
 from layerlab.api import adapt
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
-from tests.forked import python
-from tests.refused import refuses
+from tests.support.forked import python
+from tests.support.refused import refuses
 
 ARMS = [{"name": "replay"}, {"name": "alone", "set": {"pretrain.ratio": [1, 0]}}]
 # In which stage, and at which of its words, a process ends as if its machine had lost power.

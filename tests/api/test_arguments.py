@@ -14,7 +14,7 @@ from torch import nn
 import layerlab
 from layerlab.errors import UserError
 from layerlab.validation import check_arguments
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 FUNCTIONS = [name for name in layerlab.__all__ if inspect.isfunction(getattr(layerlab, name))]
 # What they need beside the argument that is wrong: names of nothing.

@@ -21,7 +21,7 @@ from layerlab.evaluation.harness import run as sitting
 from layerlab.evaluation.tasks.configs import task_configs
 from tests.evaluation.exported import managed
 from tests.evaluation.shelf import row, run, shelf, whole
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 pytestmark = pytest.mark.full
 

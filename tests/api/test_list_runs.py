@@ -9,7 +9,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.api.list_runs import check_page
-from tests.training.drawn import recipe, record, runs, write
+from tests.training.support.drawn import recipe, record, runs, write
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = runs(recipe())[0]

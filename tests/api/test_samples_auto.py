@@ -12,7 +12,7 @@ from layerlab.loading.text_input import sample
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing import streams
 from layerlab.plugins import resolve
-from tests.live_bytes import live_bytes
+from tests.support.live_bytes import live_bytes
 
 
 def inspected(samples, context=32, names=("dimension", "diversity")):

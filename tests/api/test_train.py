@@ -16,8 +16,8 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.recipes.training import make_recipe
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS
 from layerlab.records.run import RunRecord, read_record
-from tests import mounted
-from tests.refused import refuses
+from tests.support import mounted
+from tests.support.refused import refuses
 
 SMALL = {
     "name": "small",

@@ -9,7 +9,7 @@ from layerlab import UserError
 from layerlab.blocks.spec import BlockSpec, Spec, StackSpec, Variant
 from layerlab.model.config import LabConfig
 from layerlab.variants.registry import variants
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 @pytest.mark.parametrize("name", variants())

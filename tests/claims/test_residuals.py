@@ -16,7 +16,7 @@ from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_te
 from layerlab.model.cost.cost import account
 from layerlab.model.design import design
 from layerlab.recipes.training import load_recipe
-from tests.training.drawn import manifest, recipe, runs
+from tests.training.support.drawn import manifest, recipe, runs
 
 # transformers prints total_flos as int(value) >> 30, followed by "GF".
 GF = 2**30

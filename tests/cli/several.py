@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.forked import python
+from tests.support.forked import python
 
 PROGRAM = """
 import contextlib, io, json, sys

@@ -9,7 +9,7 @@ import pytest
 
 from layerlab.records.parse import unseal
 from tests.evaluation.written import boolq
-from tests.forked import python
+from tests.support.forked import python
 
 pytest.importorskip("lm_eval")
 

@@ -9,7 +9,7 @@ import pytest
 
 from layerlab import load_report
 from tests.cli.several import several
-from tests.forked import Forked, python
+from tests.support.forked import Forked, python
 
 QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
 WEIGHTS = ("inspect", "own/model", "--weights", "--measures", "matrices(fewest=8)")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.ledger.chain import FILE
-from tests.forked import python
+from tests.support.forked import python
 
 
 def ledger(folder: Path, *words: str) -> tuple[int, str, str]:

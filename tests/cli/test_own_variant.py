@@ -12,7 +12,7 @@ from layerlab import builtin
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.evaluation.written import boolq
-from tests.forked import python
+from tests.support.forked import python
 
 MODEL, FILE = "own-model", "my_idea.py"
 SHORT = ("--samples", "1", "--context", "16", "-q")

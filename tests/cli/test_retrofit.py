@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import layerlab
 from layerlab import builtin
 from tests.cli.several import Said, several
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.fixture(scope="module")

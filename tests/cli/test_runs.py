@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests.hostile.attack import typed
-from tests.training.drawn import recipe, record, runs, write
+from tests.training.support.drawn import recipe, record, runs, write
 
 RUN = runs(recipe())[0]
 

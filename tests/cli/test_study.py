@@ -12,7 +12,7 @@ from layerlab.cli.study import parse_options
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from tests.cli.several import several
-from tests.forked import Forked
+from tests.support.forked import Forked
 
 NAME, OPTIONS = "rounding-depth", {"layers": 4, "norm": "rms"}
 QUICK = {"draws": 8, "threads": 1, "progress": False}

@@ -11,7 +11,7 @@ import pytest
 from layerlab import UserError
 from layerlab.cli.train import read_settings
 from layerlab.recipes.training import list_packaged
-from tests.forked import python
+from tests.support.forked import python
 
 RECIPE = """
 [model]

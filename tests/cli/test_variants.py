@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.forked import python
+from tests.support.forked import python
 
 SILENT = '''"""A variant whose part does not say what it costs."""
 

@@ -22,8 +22,8 @@ from layerlab.data.fingerprint import LARGE
 from layerlab.data.sources import TextChunk
 from layerlab.data.text_files import READ
 from layerlab.recipes.training_sections import DataSection, Source
-from tests.forked import OwnFork, python
-from tests.refused import refuses
+from tests.support.forked import OwnFork, python
+from tests.support.refused import refuses
 
 SIZE = 8192
 # What Python says of a fork while another thread waits, as that of xdist does.

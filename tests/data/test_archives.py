@@ -18,7 +18,7 @@ from layerlab.data.archives import ENDINGS, LIMIT, read_documents, read_members
 from layerlab.data.sources import open_source
 from layerlab.recipes.paths import KEPT
 from layerlab.recipes.training_sections import Source
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 FILES = {
     "b/second.md": b"# Two\r\nlines\r\n",

@@ -10,7 +10,7 @@ from layerlab.data.text_files import read_text_blocks
 from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import decode_text
 from layerlab.loading.text_input import read_file
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 SIMPLE = "第一条　为了保护民事主体的合法权益，调整民事关系，维护社会和经济秩序，制定本法。"
 FULL = "天文學是一門自然科學，它運用數學、物理和化學等方法來解釋宇宙間的天體。"

@@ -18,7 +18,7 @@ from layerlab.data.sources import open_source, rows, to_source
 from layerlab.data.text_files import READ
 from layerlab.data.text_files import read_lines as split
 from layerlab.recipes.training_sections import Source
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 def documents(given: Source) -> list[str]:

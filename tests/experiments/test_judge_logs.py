@@ -14,7 +14,7 @@ from layerlab.experiments.log_values import JudgedStep
 from layerlab.logs.training_log import TrainingLog
 from layerlab.report.figures.comparison_svg import pictures
 from layerlab.report.pages.comparison import render
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 STEPS = np.arange(10.0, 101.0, 10.0)
 

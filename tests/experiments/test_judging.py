@@ -16,8 +16,8 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.records.parse import seal
 from layerlab.report.pages.comparison import save_comparison
-from tests.refused import refuses
-from tests.training.drawn import recipe, records, write
+from tests.support.refused import refuses
+from tests.training.support.drawn import recipe, records, write
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 SMALL = """

@@ -7,7 +7,7 @@ from layerlab.experiments.judge_logs import JudgeRequest, judge_logs
 from layerlab.experiments.log_settings import describe_unlike, find_unlike, refuse_unlike
 from layerlab.logs.training_log import TrainingLog
 from tests.experiments.test_judge_logs import pair
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 NAMES = ("plain", "wide")
 

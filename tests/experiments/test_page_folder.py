@@ -11,7 +11,7 @@ from layerlab.cli.app import app
 from layerlab.experiments.page_folder import LONGEST, page_folder
 from layerlab.experiments.session import PreparedRecipe
 from layerlab.recipes.toml import write_toml
-from tests.training.drawn import recipe, records, write
+from tests.training.support.drawn import recipe, records, write
 
 LOSSES = {
     "llama": {1: 3.0, 2: 3.3, 3: 3.1},

@@ -15,7 +15,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
-from tests.training.drawn import EXTENT, manifest, recipe, record, records, runs, write
+from tests.training.support.drawn import EXTENT, manifest, recipe, record, records, runs, write
 
 LOSSES = {arm: {seed: 3.0 for seed in (1, 2, 3)} for arm in ("llama", "gpt2")}
 

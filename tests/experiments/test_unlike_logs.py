@@ -9,7 +9,7 @@ from layerlab.experiments.unlike_logs import refuse_unlike_readings
 from layerlab.logs.training_log import TrainingLog
 from tests.experiments.test_judge_logs import log, pair
 from tests.logs.written import read, write_csv
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 def told(plain: dict[str, Any], wide: dict[str, Any], **more: Any) -> list[TrainingLog]:

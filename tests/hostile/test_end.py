@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from layerlab.experiments.executors.local import wait_for
-from tests.forked import python
+from tests.support.forked import python
 
 FULL = Path("/dev/full")
 COMMAND = (sys.executable, "-m", "layerlab")

@@ -21,7 +21,7 @@ from layerlab.latency.memory import cache_bytes, cache_numbers, growth, weight_b
 from layerlab.latency.parameter_matching import pair
 from layerlab.latency.table import timetable
 from layerlab.model.cost.cost import account
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 SMALL = LatencyConfig(context=5, new=4, repetitions=6, batch=2)
 SIZES = "width=32,layers=2,heads=2,vocab=64,inner=48,context=16"

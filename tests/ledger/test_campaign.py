@@ -17,7 +17,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.experiments.statistics.online_levels import fallback_level, lord_level
 from layerlab.ledger.chain import FILE
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 NOISE = np.random.default_rng(5).normal(0, 0.01, (4, 60))
 GAIN = {"plain": 0.0, "wide": -0.04, "same": 0.0, "worse": 0.04}

@@ -19,7 +19,7 @@ from layerlab.ledger.chain import (
     read_chain,
 )
 from layerlab.system.files import write_file
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 LINES = 5
 

@@ -12,7 +12,7 @@ from scipy import stats
 import layerlab
 from layerlab import UserError
 from layerlab.ledger.chain import FILE, append_line, read_chain
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 FIRST, FRESH = [1, 2, 3, 4], [11, 12, 13, 14, 15]
 STEPS = 30

@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 
 from layerlab.loading.generation import ignore_settings, list_unused, special_ids
 from tests.evaluation.candidate import candidate
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 
 def model_with(**settings: Any) -> Any:

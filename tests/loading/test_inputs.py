@@ -11,7 +11,7 @@ from layerlab import UserError, builtin
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from layerlab.loading.model import check_named, label, load_model
 from layerlab.loading.weights.by_layer import read_layers
 from layerlab.loading.weights.saved import load_saved
 from tests.families.recipe import build
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from layerlab.loading.options import DTYPES, KINDS, check_device, check_dtype
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", "cuda", "cuda:12", "mps", "xpu:1", "auto", None])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.logs.written import ROWS, put, read
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 LOST = {
     "x.csv": "arm,seed,step,loss\na,1,10,3.5\nb,2,10,\nb,2,20,\n,,20,\n",

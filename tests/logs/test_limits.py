@@ -11,7 +11,7 @@ import pytest
 import layerlab
 from layerlab import UserError
 from tests.logs.written import ROWS, put, read, write_csv
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.mark.full

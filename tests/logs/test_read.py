@@ -14,8 +14,8 @@ from layerlab.logs.configuration import read_configuration
 from layerlab.logs.read import find_logs, read_logs
 from layerlab.logs.training_log import LogColumns
 from tests.logs.written import ROWS, check, put, read, write_csv
-from tests.refused import refusal, refuses
-from tests.training.drawn import recipe, record, runs, write
+from tests.support.refused import refusal, refuses
+from tests.training.support.drawn import recipe, record, runs, write
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])

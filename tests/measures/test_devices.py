@@ -4,7 +4,7 @@ import pytest
 
 import layerlab
 from layerlab.known_names import MEASURES
-from tests.elsewhere import living_elsewhere
+from tests.support.elsewhere import living_elsewhere
 
 IDS = [[number * 7 % 61 for number in range(48)]]
 # What an emulated tensor holds cannot be marked.

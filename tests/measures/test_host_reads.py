@@ -18,8 +18,8 @@ from layerlab.observe.tracing.attention.tiles import each_group
 from layerlab.observe.tracing.device_schedule import map_host
 from layerlab.plugins import resolve
 from tests.families.recipe import build
-from tests.host_reads import Counts, counted
 from tests.measures.regime import KINDS, record
+from tests.support.host_reads import Counts, counted
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}
 SEQUENCES = [torch.arange(200) % 61, torch.arange(200) * 7 % 59]

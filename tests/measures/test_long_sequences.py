@@ -16,8 +16,8 @@ from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import readings
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.plugins import resolve
-from tests.live_bytes import live_bytes
 from tests.measures.regime import record
+from tests.support.live_bytes import live_bytes
 
 pytestmark = pytest.mark.full
 

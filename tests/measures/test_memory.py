@@ -7,7 +7,7 @@ import layerlab
 from layerlab.api.precision import PrecisionRequest, find_policy
 from layerlab.loading.inputs import passage
 from layerlab.measures.quantities.low_precision import rounding
-from tests.live_bytes import live_bytes
+from tests.support.live_bytes import live_bytes
 
 pytestmark = pytest.mark.full
 

@@ -12,7 +12,7 @@ from layerlab.measures.support import attention_pass
 from layerlab.observe.tracing import device_schedule
 from layerlab.plugins import resolve
 from tests.families.recipe import build
-from tests.live_bytes import live_bytes
+from tests.support.live_bytes import live_bytes
 
 ATTENTION = ["spectrum", "attention", "gain"]
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.forked import BEFORE, python
+from tests.support.forked import BEFORE, python
 
 ABSENT = """
 import sys

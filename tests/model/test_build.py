@@ -15,8 +15,8 @@ from layerlab.model.option import with_options
 from layerlab.model.preset import presets
 from layerlab.model.typed_options import parse_options
 from layerlab.variants.registry import variant
-from tests import refused
 from tests.model.small import SIZES, small, tokens
+from tests.support import refused
 
 
 def refusal(name="llama", **given):

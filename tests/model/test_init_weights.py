@@ -17,9 +17,9 @@ from layerlab.model.build import build
 from layerlab.model.init_weights import draw, stream
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.registry import variant
-from tests.forked import python
 from tests.model.exempt import bound
 from tests.model.small import SIZES, tokens
+from tests.support.forked import python
 
 INNER = 128
 DIGESTS = """

@@ -11,8 +11,8 @@ from layerlab.model.design import design, seed_of
 from layerlab.model.option import with_options
 from layerlab.model.typed_options import parse_options
 from layerlab.variants.registry import variant, variants
-from tests import refused
 from tests.model.small import SIZES
+from tests.support import refused
 
 DIGITS = 10**400
 

@@ -23,11 +23,11 @@ from layerlab.plugins import load
 from layerlab.training.setup import build_model
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
-from tests.forked import python
 from tests.model.absent import fresh
 from tests.model.small import SIZES, tokens
-from tests.refused import refuses
-from tests.training.planned import EXTENT, recipe
+from tests.support.forked import python
+from tests.support.refused import refuses
+from tests.training.support.planned import EXTENT, recipe
 
 PART = """
 from layerlab.blocks.ffn import Gated

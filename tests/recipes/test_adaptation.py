@@ -20,7 +20,7 @@ from layerlab.data.places import find_text
 from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
 from layerlab.tokenization.convert import load_or_convert
 from tests.adaptation.lessons import recipe
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 BASE = {"base": {"model": "pre-norm"}}
 TEXT = {"data": {"domain": [{"text": "python-docs"}]}}

@@ -12,7 +12,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import make_recipe
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}

@@ -12,7 +12,7 @@ from layerlab.recipes.compared_measures import (
 )
 from layerlab.recipes.training import load_recipe
 from layerlab.training.monitor.readings import WORST
-from tests.training.drawn import recipe
+from tests.training.support.drawn import recipe
 
 
 def test_every_form_is_read():

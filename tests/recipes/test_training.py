@@ -18,7 +18,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 LENGTH = {"train": {"max_steps": 3}}
 ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}

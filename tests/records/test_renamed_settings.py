@@ -19,7 +19,7 @@ from layerlab.records.renamed_settings import (
 )
 from layerlab.records.run import read_record
 from layerlab.training.run_spec import RunSpec
-from tests.forked import python
+from tests.support.forked import python
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = """

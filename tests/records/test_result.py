@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.records.result import read_result
 from layerlab.training.checkpoints.result import write_result
-from tests.refused import refuses
-from tests.training.drawn import recipe, record, runs, write
+from tests.support.refused import refuses
+from tests.training.support.drawn import recipe, record, runs, write
 
 RUN = runs(recipe())[0]
 BLOCKS = {"nats": [3.0, 4.0], "tokens": [16, 16]}

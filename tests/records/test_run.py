@@ -5,8 +5,8 @@ import math
 import pytest
 
 from layerlab.records.run import RunRecord, read_record
-from tests.refused import refuses
-from tests.training.drawn import recipe, record, runs, write
+from tests.support.refused import refuses
+from tests.training.support.drawn import recipe, record, runs, write
 
 RUN = runs(recipe())[0]
 

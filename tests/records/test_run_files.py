@@ -1,7 +1,7 @@
 """What is read from the folders of runs."""
 
 from layerlab.records.run_files import describe_single, gather_run_files
-from tests.report.race import race, write_runs
+from tests.report.support.race import race, write_runs
 
 
 def test_manifests_readings_and_words_of_every_run_are_gathered(tmp_path):

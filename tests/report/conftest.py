@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layerlab.report.pages.inspection import render
-from tests.report.window import Open, pages, tabs
+from tests.report.support.window import Open, pages, tabs
 
 browser = pytest.fixture(scope="package")(tabs)
 window = pytest.fixture(pages)

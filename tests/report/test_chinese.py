@@ -16,9 +16,9 @@ from layerlab.report.pages import adaptation, comparison, evaluation, vocabulary
 from layerlab.training.step.nonfinite import explain_origin
 from tests.cli.several import several
 from tests.report.pages.test_evaluation import scored
-from tests.report.passed import passed
-from tests.report.race import race, single, write_runs
-from tests.report.window import DESKTOP, PHONE
+from tests.report.support.passed import passed
+from tests.report.support.race import race, single, write_runs
+from tests.report.support.window import DESKTOP, PHONE
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 WORD = re.compile(r"[^\W\d_]{2,}", re.ASCII)

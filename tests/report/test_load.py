@@ -4,7 +4,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.report.results.report import load_report
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 def write(path: Path, text: str) -> Path:

@@ -2,7 +2,7 @@ import pytest
 
 from layerlab.report.findings.find import find
 from tests.report.findings.test_find import SPOT, change
-from tests.report.reading import LAYERS, card, content, frames
+from tests.report.support.reading import LAYERS, card, content, frames
 
 
 def test_a_healthy_model_is_told_what_came_nearest():

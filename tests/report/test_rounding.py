@@ -7,7 +7,7 @@ import pytest
 
 from layerlab.report.results.report import Report
 from tests.report.findings.test_find import change, find, sick
-from tests.report.reading import content, frames
+from tests.report.support.reading import content, frames
 from tests.report.views.inspection.test_frames import view
 
 

@@ -17,8 +17,8 @@ from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
-from tests.refused import refuses
-from tests.report.window import PHONE
+from tests.report.support.window import PHONE
+from tests.support.refused import refuses
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "language.py"))
 CHINESE = re.compile("[\u4e00-\u9fff]")

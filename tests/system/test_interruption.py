@@ -9,7 +9,7 @@ import pytest
 from layerlab.errors import Interrupted
 from layerlab.system.signals import SENT, hear_interruptions
 from tests.evaluation.written import boolq
-from tests.forked import python
+from tests.support.forked import python
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process without words")
 

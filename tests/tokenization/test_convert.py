@@ -15,7 +15,7 @@ from layerlab.tokenization.load import engine
 from layerlab.tokenization.vocabulary.extend import extend
 from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
-from tests.refused import refuses
+from tests.support.refused import refuses
 from tests.tokenization.spm.protos import change, needed, train
 
 

@@ -26,8 +26,8 @@ from layerlab.training.run_spec import RunSpec, count_costs, design_model
 from layerlab.variants import registry
 from layerlab.variants.registry import variants
 from layerlab.variants.template import write_template
-from tests.refused import refuses
-from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
+from tests.support.refused import refuses
+from tests.training.support.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
 def test_both_conventions_are_those_of_the_literature():

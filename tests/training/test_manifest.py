@@ -15,8 +15,8 @@ from layerlab.records.run import SHARED
 from layerlab.system.hardware import SHARED_DEVICE
 from layerlab.training import manifest, trainer
 from tests.records.test_events import room
-from tests.refused import refusal, refuses
-from tests.training import killed
+from tests.support.refused import refusal, refuses
+from tests.training.support import killed
 
 ONE, OTHER = {"torch": "2.13.0"}, {"torch": "2.99.0"}
 

@@ -21,8 +21,8 @@ from layerlab.system.signals import Stopped
 from layerlab.training import trainer
 from layerlab.training.checkpoints.checkpoint import load
 from layerlab.training.run_spec import RunSpec
-from tests.training import killed
 from tests.training.checkpoints.test_checkpoint import same
+from tests.training.support import killed
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
 

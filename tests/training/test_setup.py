@@ -11,7 +11,7 @@ from layerlab.model.build import build
 from layerlab.system.hardware import COMPILED
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model, set_attention
-from tests.training.planned import recipe
+from tests.training.support.planned import recipe
 
 
 @pytest.mark.skipif(

@@ -11,7 +11,7 @@ from layerlab.experiments.session import prepare
 from layerlab.recipes.training import make_recipe
 from layerlab.training.run_spec import write_run
 from tests.corpus.test_shards import line
-from tests.forked import Forked, python
+from tests.support.forked import Forked, python
 
 MODEL = {"width": 16, "layers": 1, "heads": 2, "context": 16}
 

@@ -24,8 +24,8 @@ from layerlab.records.events import read
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.sharding import check, gather_weights, is_sharded, plugin
-from tests import mounted
-from tests.forked import Forked
+from tests.support import mounted
+from tests.support.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
 
 ROUNDING = 64 * 2.0**-23

@@ -24,7 +24,7 @@ from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import load_corpus
 from layerlab.training.trainer import Trainer, train_run
 from layerlab.training.validation import evaluate
-from tests.forked import python
+from tests.support.forked import python
 
 SMALL = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},

@@ -13,7 +13,7 @@ from layerlab.console.progress import NullProgress
 from layerlab.records.events import read
 from layerlab.training import trainer
 from layerlab.training.validation import TooLarge, evaluate
-from tests.training import killed
+from tests.training.support import killed
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,8 +25,8 @@ from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.worker import main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
 from tests.experiments.executors.test_local import command as standin
-from tests.forked import Forked
-from tests.refused import refuses
+from tests.support.forked import Forked
+from tests.support.refused import refuses
 
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof\n"
 SMALL = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.forked import python
+from tests.support.forked import python
 
 COMPILED = """
 import warnings

@@ -7,7 +7,7 @@ import pytest
 from layerlab.blocks.spec import Choice
 from layerlab.model.cost.cost import account
 from tests.model.small import small
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 SQUARE = "that start at zero would stay equal for ever"
 FLAT = "has no slope at zero, or is not zero there"

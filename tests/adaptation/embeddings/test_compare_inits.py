@@ -20,7 +20,7 @@ from layerlab.cli.adapt.embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
 Tiny = Callable[..., Any]

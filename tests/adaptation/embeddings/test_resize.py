@@ -19,7 +19,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.train import END
 from layerlab.tokenization.vocabulary.extend import extend
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("a", "b"), ("ab", "c"), ("Ġ", "a"), ("d", "e")]

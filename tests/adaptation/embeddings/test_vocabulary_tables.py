@@ -14,7 +14,7 @@ from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.embeddings.special_tokens import list_ids
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.families.recipe import FAMILIES, UNBUILT, build
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 MORE = 7
 TEXT = slice(20, 32)

@@ -18,7 +18,7 @@ from layerlab.adaptation.pipeline.dry_update import (
 )
 from layerlab.adaptation.trainer.lora import add_adapters
 from layerlab.recipes.adaptation_sections import LoraSection, StepSection
-from tests.forked import python
+from tests.support.forked import python
 
 CASES = {
     "full": {},

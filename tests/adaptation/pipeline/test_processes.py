@@ -20,7 +20,7 @@ from layerlab.adaptation.pipeline.worker import TOLD
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.records.file_digests import FILE as SEAL
 from tests.adaptation.small import LAW, NATURE, words, written
-from tests.forked import Forked, ForkedWorker
+from tests.support.forked import Forked, ForkedWorker
 
 pytestmark = pytest.mark.full
 PROGRAM = """

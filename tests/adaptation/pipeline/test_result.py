@@ -15,7 +15,7 @@ from layerlab.cli.adapt.embeddings import _table
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
-from tests.report.passed import passed
+from tests.report.support.passed import passed
 
 
 def test_a_text_of_one_document_says_why_it_has_no_standard_error():

@@ -25,7 +25,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.training_sections import Source
 from layerlab.records.events import read
 from tests.adaptation.small import LAW, NATURE, llama, words, written
-from tests.forked import Forked
+from tests.support.forked import Forked
 
 ROUNDING = 64 * 2.0**-23
 BLOCK = 16

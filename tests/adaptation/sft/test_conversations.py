@@ -16,7 +16,7 @@ from layerlab.adaptation.sft.conversations import (
     conversation,
     conversations,
 )
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 

@@ -20,7 +20,7 @@ from layerlab.corpus.batches import IGNORED
 from layerlab.loading.batching import find_batching
 from tests.evaluation.candidate import candidate
 from tests.loading.test_batching import LONGROPE
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 64}
 LLAMA = {

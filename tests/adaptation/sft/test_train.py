@@ -17,8 +17,8 @@ from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from tests.adaptation.spoken import speaker, talk
-from tests.forked import Forked
-from tests.refused import refusal, refuses
+from tests.support.forked import Forked
+from tests.support.refused import refusal, refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 WORDS = speaker()

@@ -16,7 +16,7 @@ from layerlab.adaptation.trainer.resume import hash_plan, newest_checkpoint
 from layerlab.records.file_digests import seal_folder
 from tests.adaptation.pretraining.test_train import run
 from tests.adaptation.small import LAW, NATURE, llama, written
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import os
 
 import layerlab
 from layerlab.data.archives import LIMIT
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 LINE = "The court of appeal heard the case and set the ruling aside. "
 

@@ -22,8 +22,8 @@ from layerlab.system.untrusted.trust import trust
 pytest.importorskip("lm_eval")
 
 from layerlab.builtin import SAMPLE
-from tests.forked import python
-from tests.refused import refuses
+from tests.support.forked import python
+from tests.support.refused import refuses
 
 SUITE, OWN = "suite:forwards.yaml", "command:size"
 TASK = """

@@ -9,7 +9,7 @@ import pytest
 
 from layerlab.recipes.toml import write_toml
 from tests.adaptation.lessons import recipe
-from tests.forked import python
+from tests.support.forked import python
 
 pytestmark = pytest.mark.full
 

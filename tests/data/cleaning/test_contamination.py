@@ -16,7 +16,7 @@ from layerlab.data.cleaning.contamination import Question, contamination
 from layerlab.data.cleaning.ngrams import units
 from layerlab.data.places import data_folder
 from layerlab.data.sources import TextChunk
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 CHINESE = "根据我国反补贴条例以及相关法律法规下列关于此次调查的哪项判断是正确的"
 ENGLISH = " ".join(f"word{number}" for number in range(30))

@@ -6,7 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 EACH = pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
 

@@ -10,7 +10,7 @@ from layerlab import UserError
 from layerlab.evaluation.benchmarks import files
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here, read_files
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 CEVAL = find_benchmark("ceval")
 PART = CEVAL["law"]

@@ -12,7 +12,7 @@ from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, read_items
 from layerlab.evaluation.benchmarks.readers import read_rows
 from tests.evaluation.written import HEAD, TRAPS, lines, table
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 EXAM = "id,question,A,B,C,D,answer"
 

@@ -20,7 +20,7 @@ from layerlab.evaluation.benchmarks.readers import (
     of_table,
     read_rows,
 )
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 HEAD = ["id", "Question", "A", "B", "C", "D", "Answer"]
 

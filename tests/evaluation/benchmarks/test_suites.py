@@ -4,7 +4,7 @@ import pytest
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.suites import GENERAL, SUITES, select_benchmarks
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 
 def test_the_three_suites_are_those_of_the_source():

@@ -22,7 +22,7 @@ from layerlab.evaluation.harness.cache import (
 )
 from tests.evaluation.candidate import tokenizer
 from tests.evaluation.shelf import run, shelf
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 __all__ = ["shelf"]
 

@@ -28,7 +28,7 @@ from layerlab.evaluation.harness.lm import HarnessModel, load_tasks  # noqa: E40
 from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.task_result import TaskResult  # noqa: E402
 from layerlab.evaluation.lm_eval_tasks.description import describe_task  # noqa: E402
-from tests.refused import refusal, refuses  # noqa: E402
+from tests.support.refused import refusal, refuses  # noqa: E402
 
 
 class Request(NamedTuple):

@@ -14,7 +14,7 @@ from layerlab.evaluation.harness.model_checks import (
 )
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer, with_begin
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 
 def subject_with(**changes: str | None) -> LoadedModel:

@@ -6,7 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.lawbench.rows import read_scored_rows
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 def changed(home: Path, number: str, **cells: object) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 import layerlab
 from tests.evaluation.candidate import candidate, tokenizer
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 pytest.importorskip("lm_eval")
 

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.counts import check_counts
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 @pytest.mark.parametrize(

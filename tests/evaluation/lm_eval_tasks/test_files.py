@@ -6,7 +6,7 @@ import time
 import pytest
 
 from layerlab.evaluation.lm_eval_tasks.files import Code, read_task_file
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 pytest.importorskip("lm_eval")
 

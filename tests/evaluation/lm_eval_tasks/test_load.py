@@ -22,7 +22,7 @@ from tests.evaluation.lm_eval_tasks.own_tasks import (
     run,
     write,
 )
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 __all__ = ["folder"]
 

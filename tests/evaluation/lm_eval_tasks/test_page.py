@@ -7,8 +7,8 @@ import pytest
 
 import layerlab
 from tests.hostile.attack import typed
-from tests.reader import ROOT, own_task
-from tests.report.repeated import repeated
+from tests.report.support.repeated import repeated
+from tests.support.reader import ROOT, own_task
 
 pytest.importorskip("lm_eval")
 

@@ -12,7 +12,7 @@ pytest.importorskip("lm_eval")
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.evaluation.lm_eval_tasks.right_answers import find_place
 from tests.evaluation.lm_eval_tasks.own_tasks import folder, run
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 __all__ = ["folder"]
 

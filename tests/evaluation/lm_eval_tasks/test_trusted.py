@@ -9,7 +9,7 @@ from layerlab.system.untrusted.trust import trust
 pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 PLAIN = {
     "task": "own",

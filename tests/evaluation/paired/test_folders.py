@@ -11,7 +11,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.evaluation.paired.folders import find_evaluations
 from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 lm_eval = pytest.importorskip("lm_eval")
 

@@ -10,7 +10,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.logs.directions import is_higher_better
 from tests.evaluation.paired.written_samples import DATE, sample, write, write_scores
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 pytest.importorskip("lm_eval")
 

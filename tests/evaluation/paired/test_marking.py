@@ -8,7 +8,7 @@ import pytest
 
 import layerlab
 from tests.evaluation.paired.written_samples import DATE, sample, write
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 REGEX = [{"name": "none", "filter": [{"function": "regex", "regex_pattern": "#### (.*)"}]}]
 

@@ -23,7 +23,7 @@ from layerlab.evaluation.results.paired_difference import (
 )
 from layerlab.evaluation.results.published import LABEL, tables
 from layerlab.evaluation.results.published_comparison import AVERAGE, OURS, published_rows
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 
 def record(benchmark: str, subject: str, scores: list[float], **changes: Any) -> dict[str, Any]:

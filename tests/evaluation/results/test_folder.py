@@ -13,7 +13,7 @@ from layerlab.evaluation.results.folder import list_earlier_tables
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_result import content
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 __all__ = ["content"]
 

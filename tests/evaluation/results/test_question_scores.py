@@ -12,7 +12,7 @@ from layerlab.evaluation.harness.prepare import check_whole, load_whole
 from layerlab.evaluation.results.question_scores import score_whole
 from tests.evaluation.lm_eval_tasks.own_tasks import LAST, READ, folder, run, write
 from tests.evaluation.shelf import shelf, whole
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 __all__ = ["folder", "shelf", "whole"]
 

@@ -14,7 +14,7 @@ from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import RESULTS, EvaluationResult, load_result
 from layerlab.records.parse import seal
 from tests.evaluation.results.test_aggregate import record
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 
 @pytest.fixture

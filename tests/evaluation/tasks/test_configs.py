@@ -19,7 +19,7 @@ from layerlab.evaluation.tasks.process_results import correlation
 from layerlab.evaluation.tasks.prompts import Manner
 from tests.evaluation.exported import exported, managed
 from tests.evaluation.written import boolq, exam, financeiq, lines
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 lm_eval = pytest.importorskip("lm_eval")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from layerlab.experiments.analysis.arm_results import collect_arm, missing_seeds
 from layerlab.experiments.analysis.interim import text_error
-from tests.training.drawn import recipe, record, runs
+from tests.training.support.drawn import recipe, record, runs
 
 RATES = [1e-3, 3e-3, 1e-2]
 

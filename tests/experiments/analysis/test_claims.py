@@ -17,7 +17,7 @@ from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 from layerlab.records.run import RunRecord
-from tests.training.drawn import recipe, record, records, runs
+from tests.training.support.drawn import recipe, record, records, runs
 
 SOURCES = Path(__file__).resolve().parents[3] / "docs" / "sources.md"
 ARMS = ("llama", "gpt2", "history-1", "history-3")

@@ -15,7 +15,7 @@ from scipy import stats
 from layerlab import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.records.run import RunRecord
-from tests.training.drawn import recipe, record, records, runs, write
+from tests.training.support.drawn import recipe, record, records, runs, write
 
 # Three seeds that differ much, and an arm that is better by a hundredth at each.
 BASE = {1: 3.0, 2: 3.3, 3: 3.1}

@@ -8,7 +8,7 @@ from layerlab import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.evidence import SPEEDS
 from layerlab.records.run import SHARED
-from tests.training.drawn import recipe, records
+from tests.training.support.drawn import recipe, records
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 

@@ -15,7 +15,7 @@ from layerlab.experiments.analysis.interaction import find_interactions
 from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe, load_recipe
 from layerlab.report.pages.comparison import render
-from tests.training.drawn import recipe, records
+from tests.training.support.drawn import recipe, records
 
 MUON = {"train.optimizer": "muon"}
 ARMS: tuple[Any, ...] = (

@@ -20,7 +20,7 @@ from layerlab.records.run import RunRecord
 from layerlab.records.scores import ModelScore, TaskPart
 from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render, save_comparison
-from tests.training.drawn import recipe, record, runs
+from tests.training.support.drawn import recipe, record, runs
 
 SUITE, OWN = "suite:own", "command:own"
 COMMANDS = {"own": {"run": ["python", "score.py", "{model}"], "better": "lower"}}

@@ -11,7 +11,7 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.table import differences
 from layerlab.experiments.analysis.verdict import number
 from layerlab.experiments.plan.factors import planned_factors
-from tests.training.drawn import recipe, records, runs
+from tests.training.support.drawn import recipe, records, runs
 
 BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
 

@@ -9,7 +9,7 @@ from typing import Any
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.warnings import disclose_added_seeds, remarks
 from layerlab.recipes.training import TrainingRecipe, make_recipe
-from tests.training.drawn import recipe, records
+from tests.training.support.drawn import recipe, records
 
 
 def test_what_a_source_printed_is_told_as_a_reference():

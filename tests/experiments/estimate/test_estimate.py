@@ -23,7 +23,7 @@ from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import here
 from layerlab.training.flops import TokenFlops, peak_of
 from layerlab.training.run_spec import design_model
-from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
+from tests.training.support.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 ALONE: dict[str, Fraction] = {}
 SECONDS = st.lists(st.floats(0, 1e3), min_size=1, max_size=20)

@@ -7,7 +7,7 @@ import pytest
 
 from layerlab.experiments.estimate.process_memory import process_memory
 from layerlab.recipes.training import make_recipe
-from tests.forked import python
+from tests.support.forked import python
 
 # One of many processes, of which the others are not there: collectives give what they may.
 PROGRAM = """

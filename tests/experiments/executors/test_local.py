@@ -21,7 +21,7 @@ from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_lockstep import planned
-from tests.forked import Forked
+from tests.support.forked import Forked
 
 STANDIN = Path(__file__).parent / "standin.py"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")

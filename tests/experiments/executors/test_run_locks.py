@@ -11,7 +11,7 @@ from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.locks import lock_folder
 from tests.experiments.executors.test_local import POSIX, command, runs
-from tests.forked import Forked
+from tests.support.forked import Forked
 
 # One at a time: the second run waits in the first runner's queue.
 RUNNER = """

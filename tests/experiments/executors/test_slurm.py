@@ -17,7 +17,7 @@ from layerlab.recipes.training_sections import RunSection, SlurmSection
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
-from tests.training.cluster import cluster, missing
+from tests.training.support.cluster import cluster, missing
 
 LOCAL = RunSection(executor="submitit", max_parallel=2)
 

@@ -17,7 +17,7 @@ from layerlab.records.heartbeat import LOG
 from layerlab.training import fresh_start
 from layerlab.training.run_spec import RunSpec, write_run
 from tests.experiments.executors.test_local import POSIX, Heard
-from tests.forked import OwnFork
+from tests.support.forked import OwnFork
 from tests.training.test_worker import small  # noqa: F401
 
 PLACE = RunSlot(threads=1)

@@ -18,7 +18,7 @@ from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
-from tests.training.drawn import record
+from tests.training.support.drawn import record
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000_000, digest="d1")
 SIZES = [100_000, 200_000, 400_000]

@@ -8,8 +8,8 @@ from layerlab import UserError
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms
 from layerlab.experiments.session import prepare
-from tests.refused import refusal, refuses
-from tests.training.drawn import manifest, recipe, runs
+from tests.support.refused import refusal, refuses
+from tests.training.support.drawn import manifest, recipe, runs
 
 
 def half(**settings: Any) -> list[Any]:

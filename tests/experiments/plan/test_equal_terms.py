@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.experiments.plan.equal_terms import VariedSettings, check_equal_terms, notes
 from layerlab.records.settings import flatten
-from tests.refused import refusal, refuses
-from tests.training.drawn import manifest, recipe, runs
+from tests.support.refused import refusal, refuses
+from tests.training.support.drawn import manifest, recipe, runs
 
 NOTHING = VariedSettings()
 

@@ -22,7 +22,7 @@ from layerlab.model.design import Design, design
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import design_model
 from layerlab.variants.registry import variants
-from tests.training.drawn import recipe, record, records, runs
+from tests.training.support.drawn import recipe, record, records, runs
 
 NAMES = st.sampled_from(sorted(variants()))
 LOSSES = {1: 3.0, 2: 3.3, 3: 3.1}

@@ -25,7 +25,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec
-from tests.training.drawn import record, write
+from tests.training.support.drawn import record, write
 
 LOW, HIGH = 1e-4, 3e-2
 

@@ -13,9 +13,9 @@ from layerlab.report.pages.comparison import render
 from layerlab.training.run_spec import own_files
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
-from tests.report.race import race
-from tests.report.repeated import parsed, repeated
-from tests.training.drawn import EXTENT, manifest, recipe
+from tests.report.support.race import race
+from tests.report.support.repeated import parsed, repeated
+from tests.training.support.drawn import EXTENT, manifest, recipe
 
 pytestmark = pytest.mark.full
 

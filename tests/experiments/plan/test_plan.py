@@ -10,7 +10,7 @@ from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.recipes.training_sections import FROM_FIRST_WEIGHTS
 from layerlab.records.settings import flatten
 from layerlab.training.run_spec import count_costs, design_model
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}

@@ -12,7 +12,7 @@ from layerlab.experiments.statistics.looks import (
     is_decided,
     stretches,
 )
-from tests.training.drawn import recipe, runs
+from tests.training.support.drawn import recipe, runs
 
 SMALL = {
     "name": "small",

@@ -7,7 +7,7 @@ import pytest
 from layerlab.experiments.judge_logs import JudgeRequest, judge_logs
 from layerlab.logs.formats.line_words import BEFORE, PASSING, UNIT, find_unit, list_before
 from tests.logs.written import put, read
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 LINE = r"step (?P<step>\d+): val loss (?P<loss>\S+)"
 

@@ -10,7 +10,7 @@ import pytest
 
 import layerlab
 from layerlab import UserError
-from tests.training.drawn import recipe, records, write
+from tests.training.support.drawn import recipe, records, write
 
 LOSSES: dict[str, dict[int, float | None]] = {
     "llama": {1: 3.0, 2: 3.3, 3: 3.1},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.logs.written import ROWS, check, read
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 def test_a_resumed_run_has_two_event_files_and_is_one(tmp_path):

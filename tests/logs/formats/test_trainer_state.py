@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.logs.written import ROWS, check, put, read
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 def test_the_trainer_of_hugging_face_is_read_from_its_last_checkpoint(tiny, tmp_path):

@@ -13,8 +13,8 @@ from torch import Tensor
 from layerlab import UserError
 from layerlab.measures.support.golub_kahan import GolubKahan, largest_singular, spectral_bounds
 from layerlab.observe.tracing import device_schedule
-from tests.host_reads import counted
 from tests.numerics.draw import gaussian
+from tests.support.host_reads import counted
 
 DOUBLE = torch.finfo(torch.float64).eps
 

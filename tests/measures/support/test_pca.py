@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from layerlab.measures.support.centring import Pool
 from layerlab.measures.support.pca import apartness, components, coordinates
-from tests.host_reads import counted
+from tests.support.host_reads import counted
 
 
 def cloud(seed, tokens, width, mean=0.0):

@@ -14,8 +14,8 @@ from layerlab.measures.support.sublayer_forms import (
     is_routed,
     rounding,
 )
-from tests.host_reads import counted
 from tests.measures.family import built, traced
+from tests.support.host_reads import counted
 
 
 def named(name: str) -> Elementwise:

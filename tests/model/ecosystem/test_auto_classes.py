@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.forked import BEFORE, python
+from tests.support.forked import BEFORE, python
 
 NEITHER = """
 import sys

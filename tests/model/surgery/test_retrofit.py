@@ -16,7 +16,7 @@ from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.model.surgery.transplant import graft
 from layerlab.variants.registry import variant, variants
 from tests.model.family import pretrained
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 IDENTICAL = [
     name

@@ -10,7 +10,7 @@ from layerlab.errors import UserError
 from layerlab.numerics.emulation.arithmetic import exact, make_arithmetic
 from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate
-from tests.live_bytes import live_bytes
+from tests.support.live_bytes import live_bytes
 
 IDS = torch.arange(8)[None]
 SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "vocab_size": 64}

@@ -15,7 +15,7 @@ from layerlab.numerics.emulation.emulate import Emulation, emulate
 from layerlab.numerics.prediction.predict import Prediction, StateKind
 from tests.measures.family import built
 from tests.numerics.emulation.test_emulate import words
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 def test_a_pattern_that_matches_nothing_is_told_with_near_names() -> None:

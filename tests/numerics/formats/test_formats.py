@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layerlab.numerics.formats.formats import BLOCKS, FLOATS, NAMES, Block, Format, Integer, find
-from tests.refused import refusal
+from tests.support.refused import refusal
 
 STORED = {
     "bf16": ml_dtypes.bfloat16,

@@ -17,7 +17,7 @@ from layerlab.numerics.formats.round import rounder
 from layerlab.numerics.formats.round_reference import CHUNK
 from layerlab.numerics.formats.scalar import Rounding
 from tests.numerics.formats.test_round import floating
-from tests.oldest import needs_views
+from tests.support.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 FORMATS = (

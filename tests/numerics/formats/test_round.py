@@ -19,8 +19,8 @@ from layerlab.numerics.formats.formats import FLOATS, Format, find
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.round import round_to, rounder
 from tests.numerics import exact
-from tests.oldest import needs_views
-from tests.refused import refusal
+from tests.support.oldest import needs_views
+from tests.support.refused import refusal
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 CARRIERS = {"float32": torch.float32, "float64": torch.float64}

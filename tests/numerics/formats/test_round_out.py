@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerlab.numerics.formats.round import round_to
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 class Operations(TorchDispatchMode):

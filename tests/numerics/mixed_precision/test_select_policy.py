@@ -35,7 +35,7 @@ from layerlab.numerics.mixed_precision.literature_advice import (
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 from layerlab.numerics.mixed_precision.select_policy import PolicyCost, advise, candidates, silent
 from tests.measures.family import built
-from tests.oldest import refuses_mixed
+from tests.support.oldest import refuses_mixed
 
 TOKENS = 40
 BUDGET = 0.5

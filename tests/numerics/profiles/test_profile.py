@@ -13,7 +13,7 @@ from layerlab.numerics.profiles.profile import (
     load_profile,
 )
 from layerlab.numerics.profiles.rules import rule
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 SHIPPED = list_profiles()
 

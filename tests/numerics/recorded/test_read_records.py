@@ -12,7 +12,7 @@ import layerlab
 from layerlab import UserError, builtin
 from layerlab.numerics.recorded.read_records import read_records
 from layerlab.numerics.recorded.record import TokenRecord, check_tokens
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 VOCABULARY = 500
 WANTED = TokenRecord(token_ids=(5, 7, 9), logprobs=(None, -0.5, -2.0))

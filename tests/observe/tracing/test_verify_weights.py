@@ -8,9 +8,9 @@ from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing import device_schedule
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.verify_weights import verify_weights
-from tests.host_reads import Counts, counted
 from tests.measures.family import built, layers
 from tests.measures.head import random
+from tests.support.host_reads import Counts, counted
 
 WRONG = ("query", "key", "value", "output", "gain")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.records.index.test_search import only, put
-from tests.report.race import race
+from tests.report.support.race import race
 
 
 def compared(place: Path, *verdicts: str) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from layerlab.records.parse import seal
 from layerlab.system.locks import lock_folder
 from tests.ledger.written_campaign import write_campaign
 from tests.report.pages.test_evaluation import scored
-from tests.report.passed import passed
-from tests.report.race import race
-from tests.training.drawn import recipe, record, runs, write
+from tests.report.support.passed import passed
+from tests.report.support.race import race
+from tests.training.support.drawn import recipe, record, runs, write
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = runs(recipe())[0]

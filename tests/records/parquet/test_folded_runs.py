@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.records.parquet.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 JOURNAL = "events.jsonl"
 

@@ -11,7 +11,7 @@ from layerlab.data.sources import rows
 from layerlab.records.parquet import folded_runs
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.parquet.pages import page_sizes
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 LONG = 4 << 20
 # One row of nothing, 200,000 times.

@@ -11,7 +11,7 @@ from layerlab.report.figures.comparison_svg import (
     gradient_picture,
     pictures,
 )
-from tests.report.race import race
+from tests.report.support.race import race
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert(1)</script>"&\x00\ud800 \u202e]]>'

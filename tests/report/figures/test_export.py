@@ -9,7 +9,7 @@ import pytest
 from layerlab import UserError
 from layerlab.report.figures import export
 from layerlab.report.figures.export import Figure, axis, check_drawing, draw, layout
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 LINE = [{"type": "scatter", "x": [1, 2], "y": [3, 5], "name": "<b>x</b>"}]
 

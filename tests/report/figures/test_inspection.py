@@ -17,10 +17,10 @@ from layerlab.report.figures.inspection import figures, slugs
 from layerlab.report.results import report
 from layerlab.report.results.report import Report
 from layerlab.report.views.inspection import frames as inspection
-from tests.report.clouded import clouded, picture
 from tests.report.figures.test_export import really
-from tests.report.looked import looked
-from tests.report.sample import HOSTILE, sample
+from tests.report.support.clouded import clouded, picture
+from tests.report.support.looked import looked
+from tests.report.support.sample import HOSTILE, sample
 
 __all__ = ["really"]
 

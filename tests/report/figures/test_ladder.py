@@ -12,8 +12,8 @@ from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render, save_comparison
 from layerlab.report.pages.ladder import check_ladder, tabulate_sweeps
-from tests.refused import refuses
-from tests.report.race import race
+from tests.report.support.race import race
+from tests.support.refused import refuses
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIZES = (1e6, 3e6, 9e6)

@@ -1,7 +1,7 @@
 """What is said of weights that are no numbers."""
 
 from tests.report.findings.test_find import find
-from tests.report.reading import card, content, frames
+from tests.report.support.reading import card, content, frames
 
 
 def test_of_weights_alone_nothing_is_said_of_a_stream():

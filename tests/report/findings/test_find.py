@@ -12,7 +12,7 @@ from layerlab.report.findings.attention import SCORE, SCORE_DIVERGED
 from layerlab.report.findings.find import RULES, Finding, exceeds, worst
 from layerlab.report.findings.rule import SEVERITIES
 from layerlab.report.results.source_notes import notes
-from tests.report.reading import HEADS, LAYERS, TOKENS, WIDTH, card, content, frames
+from tests.report.support.reading import HEADS, LAYERS, TOKENS, WIDTH, card, content, frames
 
 Frames = dict[str, pd.DataFrame]
 

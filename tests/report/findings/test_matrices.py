@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.report.findings.test_find import change, find, only
-from tests.report.reading import content, frames
+from tests.report.support.reading import content, frames
 
 
 @pytest.mark.full

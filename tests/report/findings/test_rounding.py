@@ -1,5 +1,5 @@
 from tests.report.findings.test_find import change, find
-from tests.report.reading import card, content, frames
+from tests.report.support.reading import card, content, frames
 
 
 def test_a_model_that_has_seen_the_next_token_loses_nothing_by_a_format():

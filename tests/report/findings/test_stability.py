@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.report.findings.test_find import change, find
-from tests.report.reading import LAYERS, content, frames
+from tests.report.support.reading import LAYERS, content, frames
 
 
 def test_of_a_last_gradient_that_is_infinite_no_other_is_a_multiple():

@@ -18,8 +18,8 @@ from layerlab.report.i18n.template import fill, pattern
 from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from tests.report.findings.test_find import SICK, sick
-from tests.report.sample import sample
-from tests.report.window import PHONE
+from tests.report.support.sample import sample
+from tests.report.support.window import PHONE
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = runpy.run_path(str(ROOT / "docs" / "language.py"))

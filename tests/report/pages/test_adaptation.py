@@ -8,9 +8,9 @@ import pytest
 from layerlab import UserError
 from layerlab.report.pages.adaptation import render, save_curriculum
 from layerlab.report.pages.adaptation_tables import sections
-from tests.report.passed import passed
-from tests.report.sample import HOSTILE
-from tests.report.window import PHONE
+from tests.report.support.passed import passed
+from tests.report.support.sample import HOSTILE
+from tests.report.support.window import PHONE
 
 
 def test_every_part_is_on_the_page():

@@ -13,9 +13,9 @@ from layerlab.report.pages.campaign import render, save_campaign
 from layerlab.system.own_page import mark_of
 from tests.ledger.written_campaign import campaign_sample, write_campaign
 from tests.report.pages.test_inspection import Tags
-from tests.report.sample import HOSTILE
+from tests.report.support.sample import HOSTILE
+from tests.report.support.window import DESKTOP, PHONE
 from tests.report.test_chinese import CHINESE, KEPT, WORD, strings, texts
-from tests.report.window import DESKTOP, PHONE
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,10 +15,10 @@ import pytest
 from layerlab.records.parse import unseal
 from layerlab.report.pages.comparison import render, render_run, save_comparison, save_run, view
 from layerlab.report.pages.shell import policy
-from tests.refused import refuses
 from tests.report.pages.test_inspection import Tags
-from tests.report.race import race, single, write_runs
-from tests.report.sample import HOSTILE
+from tests.report.support.race import race, single, write_runs
+from tests.report.support.sample import HOSTILE
+from tests.support.refused import refuses
 
 LIMIT = 1_500_000
 RATES = (0.001, 0.003, 0.01)

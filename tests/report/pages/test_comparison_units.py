@@ -7,7 +7,7 @@ import pytest
 
 from layerlab.report.pages.comparison import render, view
 from tests.report.pages.test_comparison import body, few
-from tests.report.race import race
+from tests.report.support.race import race
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from layerlab import UserError
 from layerlab.report.pages.evaluation import render, save_scores
-from tests.report.sample import HOSTILE
-from tests.report.window import PHONE
+from tests.report.support.sample import HOSTILE
+from tests.report.support.window import PHONE
 
 
 def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from layerlab.report.pages.inspection import group_columns, rank_findings, rende
 from layerlab.report.pages.shell import embed_json, number, option, plotly, policy
 from layerlab.report.views import text
 from layerlab.report.views.inspection.frames import compact
-from tests.report.sample import HOSTILE, WORDS, sample
+from tests.report.support.sample import HOSTILE, WORDS, sample
 
 LIMIT = 1_500_000
 

@@ -12,7 +12,7 @@ from layerlab.records.index import search
 from layerlab.records.index.entry import DAMAGED, DIVERGED, FINISHED, INTERRUPTED, RUNNING
 from layerlab.report.pages.runs import KINDS, MARK, STATES, render
 from tests.report.pages.test_inspection import Tags
-from tests.report.sample import HOSTILE
+from tests.report.support.sample import HOSTILE
 
 ENTRY = {
     "kind": "run",

@@ -12,8 +12,8 @@ import pytest
 from layerlab import UserError
 from layerlab.report.pages import inspection
 from layerlab.report.results.report import load_report
-from tests.refused import refuses
-from tests.report import reading
+from tests.report.support import reading
+from tests.support.refused import refuses
 
 report = partial(reading.report, only=("attention", "gain"))
 

@@ -17,8 +17,8 @@ from layerlab.records.parse import check_digest
 from layerlab.report.findings.find import Finding, find
 from layerlab.report.results.report import Report, load_report
 from layerlab.report.views import tables as table
-from tests.oldest import read_csv
-from tests.report.reading import card, content, frames, measures, report
+from tests.report.support.reading import card, content, frames, measures, report
+from tests.support.oldest import read_csv
 
 HOSTILE = '</script><img src=x onerror=alert(1)>[/b]\x1b[31m\u202e\ud800 a,"b"\n\';--'
 SPOT = pd.Series([1.0, math.nan, math.inf, -math.inf, -0.0, 5e-324, 0.1 + 0.2])

@@ -11,9 +11,9 @@ from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.results.report import Report
 from layerlab.report.results.saliency_summary import saliency_answers
 from layerlab.report.views import text
-from tests.report.looked import looked
-from tests.report.reading import content, frames, measures
-from tests.report.sample import sample
+from tests.report.support.looked import looked
+from tests.report.support.reading import content, frames, measures
+from tests.report.support.sample import sample
 
 
 def printed(report, width=80):

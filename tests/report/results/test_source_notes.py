@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from layerlab.report.results.source_notes import notes
-from tests.report.reading import card, frames
+from tests.report.support.reading import card, frames
 
 
 def titles(tables: dict[str, pd.DataFrame], **changes: Any) -> str:

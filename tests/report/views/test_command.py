@@ -11,10 +11,10 @@ import pytest
 from layerlab.report.pages import adaptation, comparison, evaluation, inspection, vocabulary
 from layerlab.report.views import command
 from tests.report.pages.test_evaluation import scored
-from tests.report.passed import passed
-from tests.report.race import race, single
-from tests.report.repeated import parsed, repeated
-from tests.report.sample import sample
+from tests.report.support.passed import passed
+from tests.report.support.race import race, single
+from tests.report.support.repeated import parsed, repeated
+from tests.report.support.sample import sample
 from tests.report.test_chinese import proved
 
 

@@ -2,7 +2,7 @@
 
 from layerlab.records.settings import matches
 from layerlab.report.views.equal_terms import MOST, equality
-from tests.report.race import race
+from tests.report.support.race import race
 
 
 def test_equal_entries_and_differing_ones_share_all_paths():

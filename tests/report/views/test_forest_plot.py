@@ -5,7 +5,7 @@ import math
 import pytest
 
 from layerlab.report.views.forest_plot import forest, format_signed, tone
-from tests.report.race import ARMS, race
+from tests.report.support.race import ARMS, race
 
 
 def row(arm, difference, half=0.01, **more):

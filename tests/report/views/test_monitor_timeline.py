@@ -5,7 +5,7 @@ import json
 import pytest
 
 from layerlab.report.views.monitor_timeline import BUDGET, UPDATES, monitor_timeline
-from tests.report.race import MEASURES, race
+from tests.report.support.race import MEASURES, race
 
 
 def rows(arm="a", run="a1", updates=(1, 2), layers=(0, 1), heads=(0, 1)):

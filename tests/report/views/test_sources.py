@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from layerlab.report.pages.inspection import render
 from layerlab.report.views.sources import find_sources, link_sources, read_registry
-from tests.report.sample import sample
-from tests.test_house import sources
+from tests.house.test_house import sources
+from tests.report.support.sample import sample
 
 
 @pytest.mark.full

@@ -26,8 +26,8 @@ from layerlab.studies.spectral25 import (
     unit_ball,
 )
 from layerlab.studies.support.passages import get_model
-from tests.elsewhere import living_elsewhere
 from tests.studies.engine.test_given_models import made
+from tests.support.elsewhere import living_elsewhere
 
 # Studies that emulate are not here: what an emulated tensor holds cannot be marked.
 PARTS = {

@@ -17,8 +17,8 @@ from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import find_study, study
-from tests.oldest import read_csv
-from tests.refused import refuses
+from tests.support.oldest import read_csv
+from tests.support.refused import refuses
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
 

@@ -14,7 +14,7 @@ from layerlab.studies.engine.crash_report import report_crash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
-from tests.forked import BEFORE, python
+from tests.support.forked import BEFORE, python
 
 LISTED = """
 import sys

@@ -12,7 +12,7 @@ from layerlab import builtin
 from layerlab.system.untrusted import limits
 from layerlab.system.untrusted.limits import check_tokenizer, check_work, overrun
 from layerlab.tokenization.load import load_tokenizer
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process so")
 

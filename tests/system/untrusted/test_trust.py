@@ -22,7 +22,7 @@ from layerlab.experiments.session import prepare
 from layerlab.system.untrusted import trust
 from layerlab.system.untrusted.trust import GRANTS
 from layerlab.training.run_spec import write_run
-from tests.forked import python
+from tests.support.forked import python
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """

@@ -16,7 +16,7 @@ from layerlab.cli.adapt.group import Stages
 from layerlab.tokenization.published_rates import TABLE, questions
 from layerlab.tokenization.vocabulary.change import parse_size
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
-from tests.forked import python
+from tests.support.forked import python
 
 QUESTION = {"passage": None, "question": "被告人的行为是？", "options": ["(A)盗窃", "(B)诈骗"]}
 

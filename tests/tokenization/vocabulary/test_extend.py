@@ -20,7 +20,7 @@ from layerlab.tokenization.bpe_file import read_bpe
 from layerlab.tokenization.vocabulary.extend import extend, unreachable
 from layerlab.tokenization.word_counts import word_counts
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, fast
-from tests.refused import refusal, refuses
+from tests.support.refused import refusal, refuses
 
 BASE = {kind: make() for kind, make in KINDS.items()}
 # Where unknown characters are bytes, many entries go to the characters themselves.

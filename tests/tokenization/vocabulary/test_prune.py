@@ -15,7 +15,7 @@ from layerlab.tokenization.vocabulary.extend import unreachable
 from layerlab.tokenization.vocabulary.prune import parts_of, prune
 from layerlab.tokenization.vocabulary.verify import verify
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 TEXTS = [*GENERAL, *LAW]
 BASE = {kind: make() for kind, make in KINDS.items()}

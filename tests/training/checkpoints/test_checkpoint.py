@@ -18,8 +18,8 @@ from layerlab.training.checkpoints.checkpoint import (
     load,
     save,
 )
-from tests import mounted
-from tests.forked import python
+from tests.support import mounted
+from tests.support.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 

@@ -14,8 +14,8 @@ from layerlab.training import manifest
 from layerlab.training.checkpoints import checkpoint
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.trainer import Trainer
-from tests.refused import refuses
-from tests.training import killed
+from tests.support.refused import refuses
+from tests.training.support import killed
 
 
 @pytest.fixture(scope="module")

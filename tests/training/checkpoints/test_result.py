@@ -8,7 +8,7 @@ import pytest
 
 from layerlab import UserError, train
 from layerlab.training.checkpoints import result
-from tests import mounted
+from tests.support import mounted
 
 pytestmark = pytest.mark.full
 

@@ -15,7 +15,7 @@ from layerlab.errors import DamageWarning
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.training.checkpoints import trackers as track
 from layerlab.training.checkpoints.trackers import check, trackers, values
-from tests import mounted
+from tests.support import mounted
 
 CONFIG = {
     "train": {"max_steps": 40, "learning_rate": 1e-3, "torch_compile": False},

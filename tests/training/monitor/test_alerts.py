@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from layerlab import Monitor, build
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.rules import Rules
-from tests.training.watched import BLOCK, VOCAB, batch, loss_of
+from tests.training.support.watched import BLOCK, VOCAB, batch, loss_of
 
 Row = tuple[int | None, int | None, str, float]
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab import Monitor
-from tests.training.watched import batch
+from tests.training.support.watched import batch
 
 
 class Texts(Dataset[dict[str, Any]]):

@@ -13,7 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from layerlab import Monitor
 from layerlab.recipes.training_sections import EmulateSection
 from layerlab.training.step.emulated_rounding import emulation
-from tests.training.watched import batch, expected, loss_of, ours, trained, values, weights
+from tests.training.support.watched import batch, expected, loss_of, ours, trained, values, weights
 
 Family = Callable[..., PreTrainedModel]
 QUIET = pytest.mark.filterwarnings(

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from layerlab import Monitor
 from layerlab.observe.tracing import device_schedule
-from tests.host_reads import Counts, counted
-from tests.training.watched import batch, loss_of, values
+from tests.support.host_reads import Counts, counted
+from tests.training.support.watched import batch, loss_of, values
 
 Family = Callable[..., PreTrainedModel]
 # Iterations of all heads side by side, whatever their number; and for each layer its two products

@@ -15,7 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import Monitor, UserError
 from layerlab.records.layer_names import EMBEDDING
-from tests.training.watched import (
+from tests.training.support.watched import (
     COLUMNS,
     VOCAB,
     batch,

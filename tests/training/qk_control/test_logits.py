@@ -13,8 +13,8 @@ from layerlab.recipes.training_sections import ControlSection, EmulateSection
 from layerlab.training.qk_control import logits
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.training.step.emulated_rounding import emulation
-from tests.forked import python
-from tests.training.controlled import largest_scores, model, words
+from tests.support.forked import python
+from tests.training.support.controlled import largest_scores, model, words
 
 
 def exact_scores(one: PreTrainedModel) -> Tensor:
@@ -132,7 +132,7 @@ import json, torch
 from layerlab.training.qk_control import logits
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.recipes.training_sections import ControlSection
-from tests.training.controlled import model, words
+from tests.training.support.controlled import model, words
 from tests.training.qk_control.test_logits import exact_scores
 torch.set_num_threads(1)
 one = model(large=10.0, kv_heads=2, layers=1)

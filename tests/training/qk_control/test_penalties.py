@@ -16,8 +16,8 @@ from layerlab.recipes.training_sections import ControlSection, EmulateSection
 from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl, extreme_values, log_condition
 from layerlab.training.step.emulated_rounding import emulation
-from tests.forked import Forked
-from tests.training.controlled import SIZES, largest_scores, model, words
+from tests.support.forked import Forked
+from tests.training.support.controlled import SIZES, largest_scores, model, words
 
 
 def norms(one: PreTrainedModel) -> Tensor:
@@ -230,7 +230,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.recipes.training_sections import ControlSection
-from tests.training.controlled import model, words
+from tests.training.support.controlled import model, words
 torch.set_num_threads(1)
 rank, store = int(sys.argv[1]), distributed.FileStore(sys.argv[2], 2)
 distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)

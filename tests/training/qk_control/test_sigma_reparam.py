@@ -12,7 +12,7 @@ from layerlab.recipes.training_sections import ControlSection, TrainSection
 from layerlab.training.optimizer import build_optimizer
 from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl
-from tests.training.controlled import model, words
+from tests.training.support.controlled import model, words
 
 FORMS = ControlSection(sigma_reparam=True)
 

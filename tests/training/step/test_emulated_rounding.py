@@ -13,7 +13,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.numerics.emulation.emulate import reference
 from layerlab.recipes.training_sections import EmulateSection
 from layerlab.training.step.emulated_rounding import emulation
-from tests.forked import python
+from tests.support.forked import python
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 64, "context": 16}
 

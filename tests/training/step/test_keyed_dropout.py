@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab import UserError, build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.training.step.keyed_dropout import key_dropout
-from tests.forked import python
+from tests.support.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 

@@ -19,9 +19,9 @@ from layerlab.system.hardware import is_out_of_memory
 from layerlab.training import trainer
 from layerlab.training.run_spec import write_run
 from layerlab.training.step.microbatch import MicroBatcher
-from tests.forked import Forked
-from tests.refused import refusal, refuses
-from tests.training import killed
+from tests.support.forked import Forked
+from tests.support.refused import refusal, refuses
+from tests.training.support import killed
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
 

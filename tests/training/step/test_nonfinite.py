@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from layerlab import build
 from layerlab.recipes.training_sections import TrainSection
 from layerlab.training.step.nonfinite import NonFiniteOrigin, explain_origin, find_origin
-from tests.forked import python
+from tests.support.forked import python
 
 SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 16}
 IDS = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))

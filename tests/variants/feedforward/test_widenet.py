@@ -13,8 +13,8 @@ from layerlab.blocks.context import Flow
 from layerlab.model.cost.cost import account
 from layerlab.model.laws import operations, parameters
 from layerlab.variants.feedforward.widenet import Experts
-from tests.forked import python
 from tests.model.small import SIZES, shaken, small
+from tests.support.forked import python
 from tests.variants.option import lawful
 
 OPTIONS = [

@@ -12,7 +12,7 @@ from layerlab.experiments.analysis.readings.gradient_profile import gradient_rat
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.records.run import RunRecord
-from tests.training.drawn import recipe, record, runs
+from tests.training.support.drawn import recipe, record, runs
 
 NORMS = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2)
 SLOW = {"name": "slow", "variant": "llama"}

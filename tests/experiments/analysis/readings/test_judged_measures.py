@@ -21,7 +21,7 @@ from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
 from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render
-from tests.training.drawn import recipe, record, records, runs
+from tests.training.support.drawn import recipe, record, records, runs
 
 SEEDS = [1, 2, 3, 4]
 SAME = dict(zip(SEEDS, (3.0, 3.3, 3.1, 3.2), strict=True))

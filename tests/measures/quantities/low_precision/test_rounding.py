@@ -14,7 +14,7 @@ from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats
 from layerlab.records.layer_names import EMBEDDING
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 TOKENS = torch.arange(2, 26)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import layerlab
 from layerlab import UserError
 from layerlab.numerics.emulation.policies.policy import Policy, check_place, load_policy
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 NAMES = st.text(max_size=12)
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1)

@@ -33,7 +33,7 @@ from tests.numerics.formats.triton_sample import (
     quiet,
     take_for_gpu,
 )
-from tests.oldest import needs_views
+from tests.support.oldest import needs_views
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from layerlab.report.views.inspection import bars
 from layerlab.report.views.inspection import frames as inspection
-from tests.report.reading import content, frames
+from tests.report.support.reading import content, frames
 from tests.report.views.inspection.test_frames import view
 
 

@@ -10,8 +10,8 @@ from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from layerlab.report.views.inspection import feature_cloud
 from layerlab.report.views.inspection import frames as inspection
-from tests.report.clouded import WORDS, clouded, picture
-from tests.report.sample import HOSTILE, sample
+from tests.report.support.clouded import WORDS, clouded, picture
+from tests.report.support.sample import HOSTILE, sample
 
 
 def test_points_are_shares_of_the_largest_and_come_back_within_a_step():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from layerlab.report.views.inspection import frames as inspection
-from tests.report.sample import attention_detail, sample
+from tests.report.support.sample import attention_detail, sample
 
 # Keeping DIGITS significant digits moves a number by at most half a unit of the last of them.
 ROUNDING = 0.5 * 10.0 ** (1 - inspection.DIGITS)

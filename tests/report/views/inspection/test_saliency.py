@@ -9,8 +9,8 @@ from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from layerlab.report.views.inspection import frames as inspection
 from layerlab.report.views.inspection import saliency
-from tests.report.looked import looked
-from tests.report.sample import HOSTILE, sample
+from tests.report.support.looked import looked
+from tests.report.support.sample import HOSTILE, sample
 
 
 def pictures(report, **options):

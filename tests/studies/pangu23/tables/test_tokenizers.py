@@ -41,7 +41,7 @@ from layerlab.studies.pangu23.tables.tokenizers import (
 )
 from layerlab.tokenization import published_rates
 from layerlab.tokenization.train import train_fallback_bpe
-from tests.refused import refuses
+from tests.support.refused import refuses
 
 
 def test_sizes_stand_to_each_other_as_in_the_table():
