@@ -1,4 +1,4 @@
-"""What files declare: found by looking into them, so that there is no list to keep.
+"""Declarations of files, found by looking into them: there is no list to keep.
 
 A file of `layerlab/measures/quantities` that ends in `MEASURES = (Measure(...),)` is part of the
 laboratory, and so is one of `layerlab/variants` that ends in `PARTS` and `VARIANTS`; `load` brings

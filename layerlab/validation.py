@@ -1,4 +1,4 @@
-"""Which values an option or an argument takes, declared once: it checks, and it says so."""
+"""Values that an option or an argument takes, declared once: checked, and said in errors."""
 
 import difflib
 import os

@@ -1,4 +1,4 @@
-"""What accompanies the hidden features through one layer."""
+"""State of the hidden features in one layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a part costs, from its shape alone: nothing is built to know it."""
+"""Cost of a part by its shape alone: nothing is built to know it."""
 
 from dataclasses import dataclass
 

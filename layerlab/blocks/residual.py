@@ -1,4 +1,4 @@
-"""How a sublayer joins the residual stream, and the shortcut beside it."""
+"""Residual connection of a sublayer, and the shortcut beside it."""
 
 from typing import Any
 

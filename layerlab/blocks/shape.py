@@ -1,4 +1,4 @@
-"""How large a stack is, and where in it a part stands."""
+"""Sizes of a stack, and the position of a part in it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

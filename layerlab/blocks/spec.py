@@ -1,4 +1,4 @@
-"""What a variant is: frozen values, to and from JSON."""
+"""Specs of variants: frozen values, to and from JSON."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""What commands refuse before they import torch: an error comes within a second.
+"""Checks of commands before torch is imported: an error comes within a second.
 
 Names are looked up in `layerlab.known_names`. Files of the user's own may declare more, which only
 running them tells: with them, names are checked later.

@@ -1,4 +1,4 @@
-"""What commands refuse in a recipe before they import torch: models, texts, suites and commands."""
+"""Checks of a recipe before torch is imported: models, texts, suites and commands."""
 
 from dataclasses import fields
 from typing import Any

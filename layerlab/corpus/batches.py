@@ -1,4 +1,4 @@
-"""Which blocks of the text an update sees: a function of the seed and a number, nothing else."""
+"""Batches of an update: blocks as a function of the seed and a number, nothing else."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

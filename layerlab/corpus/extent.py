@@ -1,4 +1,4 @@
-"""How large a corpus is, as a plan has to know it."""
+"""Size of a corpus, as a plan has to know it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among several sources, so that no prefix strays from their weights."""
+"""Order of draws from several sources: no prefix strays from their weights."""
 
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What a file that is not UTF-8 is probably written in, for the line that says what to type."""
+"""Guess the encoding of a file that is not UTF-8, and say what to type."""
 
 import codecs
 import re

@@ -142,7 +142,7 @@ class TextCursor:
 
     @property
     def more(self) -> bool:
-        """Whether any text is left."""
+        """Return whether any text is left."""
         while self.left != 0 and (self.rest is None or not self.rest.text):
             self.rest = next(self.pieces, None)
             if self.rest is None:

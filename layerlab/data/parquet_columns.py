@@ -1,4 +1,4 @@
-"""How much the columns of a Parquet file unpack to, counted before a word is repeated in each row.
+"""Columns of a Parquet file, and their unpacked size before words are repeated in each row.
 
 A file keeps a word once and names it in as many rows as it likes: three kilobytes can hold rows of
 gigabytes. So texts are read with their dictionary.

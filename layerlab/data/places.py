@@ -1,4 +1,4 @@
-"""Where texts and benchmarks lie: as given, or in the data folder."""
+"""Find texts and benchmarks: as given, or in the data folder."""
 
 import os
 from pathlib import Path

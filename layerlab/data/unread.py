@@ -1,4 +1,4 @@
-"""What lies in a folder of texts and is not read, so that nobody takes a part for the whole."""
+"""Warnings of files in a folder of texts that are not read, lest a part pass for the whole."""
 
 import logging
 import os

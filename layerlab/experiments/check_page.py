@@ -1,4 +1,4 @@
-"""Whether a comparison may be written into a folder: nothing but one of its kind is replaced."""
+"""Check of the folder of a comparison: nothing but one of its kind is replaced."""
 
 import shlex
 from pathlib import Path

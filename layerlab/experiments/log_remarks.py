@@ -1,4 +1,4 @@
-"""What is remarked on somebody's logs beside a verdict: what may be other than it looks."""
+"""Remarks on somebody's logs beside a verdict: what may be other than it looks."""
 
 from collections.abc import Sequence
 

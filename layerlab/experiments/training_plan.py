@@ -53,7 +53,7 @@ class TrainingPlan:
 
     @property
     def looks(self) -> list[str]:
-        """What looking at a comparison early spends."""
+        """Return what early looks at a comparison spend."""
         section = self.task.recipe.compare
         return [] if section is None else describe_looks(section, len(section.arms))
 

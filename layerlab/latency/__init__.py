@@ -1,1 +1,1 @@
-"""What a step of decoding takes, of matched models."""
+"""Time of a decoding step of matched models."""

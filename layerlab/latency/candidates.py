@@ -1,4 +1,4 @@
-"""Who is timed: a saved model, or a variant at sizes of one's own with weights at random."""
+"""Models to be timed: a saved one, or a variant at any size with weights at random."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How models are timed: where, in which precision, how many tokens, how often."""
+"""Settings of a timing: device, precision, number of tokens and of runs."""
 
 import os
 from dataclasses import asdict, dataclass

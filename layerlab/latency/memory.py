@@ -1,4 +1,4 @@
-"""What a model takes in memory: weights, cache, and the peak of a pass."""
+"""Memory that a model takes: weights, cache, and the peak of a pass."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""How much longer one takes than the other: paired by repetition, with an interval."""
+"""Ratio of two times, paired by repetition, with an interval."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""How many tokens, sequences and runs are timed, and of which twins; checked without torch."""
+"""Checks of the sizes of a timing: tokens, sequences, runs and twins; without torch."""
 
 from layerlab.errors import UserError
 from layerlab.validation import Constraint, short_repr

@@ -1,4 +1,4 @@
-"""What the lines of a ledger say: the ideas of a campaign, their trials, and the error left."""
+"""A campaign as read from its ledger: the ideas, their trials, and the error left."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -200,7 +200,7 @@ class Campaign:
 
     @property
     def wealth(self) -> float:
-        """What is left to spend on later confirmations."""
+        """Return the wealth that is left for later confirmations."""
         return self.spending[-1].wealth if self.spending else self.terms.alpha
 
     def find(self, idea: str) -> list[IdeaTrial]:

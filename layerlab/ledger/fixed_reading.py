@@ -1,4 +1,4 @@
-"""What the runs of an idea are judged by: the first of them fix it, and later ones have to fit.
+"""The step and measure that an idea is judged by: its first runs fix them, later ones must fit.
 
 Whoever looks at runs that go on, and judges them at the step or by the loss that looks good, adopts
 what is no better, whatever the level of the confirmation is.

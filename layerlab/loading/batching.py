@@ -1,4 +1,4 @@
-"""Which sequences of a model may share a batch, so that each is read as it would be by itself.
+"""Sequences that may share a batch of a model, each read as it would be by itself.
 
 A batch fills up what is shorter. Most models never read that: in front of a text a mask hides it,
 and behind one no token looks. Others do: models without position ids, or with a state instead of

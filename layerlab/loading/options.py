@@ -1,4 +1,4 @@
-"""What may be said of a model and of the text it reads, checked without torch: it costs no time."""
+"""Checks of options of a model and of its text, without torch: they cost no time."""
 
 from collections.abc import Mapping
 from pathlib import Path

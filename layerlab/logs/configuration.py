@@ -1,4 +1,4 @@
-"""What a run was started with, where its log has a file that says so beside it."""
+"""Settings that a run was started with, where a file beside its log has them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which way a score is better: as it is typed, or else by the words of its name."""
+"""Directions of scores, higher or lower is better: as typed, or by words of the name."""
 
 import re
 from collections.abc import Iterator

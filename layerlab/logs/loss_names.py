@@ -1,4 +1,4 @@
-"""Which of the names in a log is that of the loss which is judged."""
+"""Find the name of the loss among those in a log."""
 
 import re
 from collections.abc import Sequence

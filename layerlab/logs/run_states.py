@@ -1,4 +1,4 @@
-"""How a run stands, where its tracker says so: W&B's state, MLflow's status."""
+"""State of a run where its tracker gives one: W&B's state, MLflow's status."""
 
 from typing import TYPE_CHECKING
 

@@ -124,5 +124,5 @@ class TrainingLog:
 
     @property
     def name(self) -> str:
-        """What the run is called among those of its comparison."""
+        """Return the name of the run in its comparison."""
         return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"

@@ -1,4 +1,4 @@
-"""What a finding is about, fetched in a second, short pass: a head's attention map, large channels.
+"""Details of a finding from a second, short pass: a head's attention map, large channels.
 
 The first pass keeps no matrix; only when a finding names a head or a layer is that one formed, and
 of a long sequence only the part around its largest score.

@@ -1,4 +1,4 @@
-"""What a measure declares, and the records that a trace hands to it.
+"""Declarations of measures, and the records that a trace gives them.
 
 A measure is one file: pure functions, and at the foot `MEASURES = (Measure(...),)`. The trace calls
 `read` with one `Layer` of one sequence at a time (or, for a measure that needs only weights, with

@@ -1,4 +1,4 @@
-"""What is asked of measures beside their names: formats, a saliency; checked without torch."""
+"""Checks of options of measures, without torch: formats, a saliency."""
 
 from collections.abc import Mapping
 from typing import Any

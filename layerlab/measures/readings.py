@@ -1,4 +1,4 @@
-"""What all measures read on one model, and what is said beside it."""
+"""Readings of all measures on one model, and notes beside them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

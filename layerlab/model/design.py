@@ -1,4 +1,4 @@
-"""What a user asked for, checked: a variant or a preset by name, sizes, options."""
+"""Designs that a user asked for: a variant or a preset, sizes, options, checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What a user sets on a spec: options of parts, of the block and of the stack, by name."""
+"""Options that a user sets on a spec: of parts, of the block and of the stack, by name."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace

@@ -1,4 +1,4 @@
-"""What is typed of a variant beside its name and sizes; read and checked without torch."""
+"""Options of a variant as they are typed; read and checked without torch."""
 
 import re
 from collections.abc import Iterable, Sequence

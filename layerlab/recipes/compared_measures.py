@@ -1,4 +1,4 @@
-"""What runs may be compared in beside the loss: `steps:2.5`, `peak:score`, `suite:piqa`, ..."""
+"""Measures of a comparison beside the loss: `steps:2.5`, `peak:score`, `suite:piqa`, ..."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -53,7 +53,7 @@ class ComparedMeasure:
 
     @property
     def key(self) -> str:
-        """What a score is kept under: a task's file by its name, wherever it lies."""
+        """Return the key of a score: a task's file by its name, wherever it lies."""
         if self.kind != SUITE:
             return f"{self.kind}:{self.name}"
         return f"{SUITE}:{','.join(Path(one).name if '/' in one else one for one in self._words)}"

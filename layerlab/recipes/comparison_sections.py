@@ -131,7 +131,7 @@ class Command(Section):
 
     @property
     def digest(self) -> str:
-        """What it is known by where its files are not: its words, without folders."""
+        """Return a hash of its words, without folders, for where its files are not."""
         parts = map(split_option, self.run)
         names = json.dumps([before + Path(value).name for before, value in parts])
         return hashlib.sha256(names.encode()).hexdigest()[:12]

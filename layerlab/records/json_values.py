@@ -1,4 +1,4 @@
-"""What strict JSON can hold, made of what a program has: no tuple, no NaN, no numpy scalar."""
+"""Values of strict JSON, made of what a program has: no tuple, no NaN, no numpy scalar."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How layers are counted everywhere: blocks from 0, and what the first one reads: EMBEDDING."""
+"""Layer numbers as they are used everywhere: blocks from 0, and their input as EMBEDDING."""
 
 EMBEDDING = -1
 

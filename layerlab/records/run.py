@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def diverged(self) -> str | None:
-        """Why the run diverged, if its result says so."""
+        """Return the reason why the run diverged, if its result has one."""
         reason = (self.result or {}).get("diverged")
         return None if reason is None else str(reason)
 

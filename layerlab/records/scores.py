@@ -60,7 +60,7 @@ class ModelScore(BaseModel):
 
     @property
     def questions(self) -> tuple[Any, ...]:
-        """What decides which scores may be compared: what was asked, and what each task weighs."""
+        """Return what decides comparability: what was asked, and the weight of each task."""
         parts = [(part.task, part.weight, *sorted(part.questions)) for part in self.parts]
         return (self.asked, *parts)
 

@@ -1,4 +1,4 @@
-"""Whether what small twins say of the eight residual schemes is so at the size of their source.
+"""Transfer of results on eight residual schemes from small twins to the source's size.
 
 What would count was written down before anything was drawn, though after a look at the means: see
 `BESIDE`.

@@ -1,4 +1,4 @@
-"""Why a write failed, as the operating system says it, also through a library's own words."""
+"""Reasons why a write failed, by the operating system, also in a library's own words."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a fast tokenizer's own file says, where it is a BPE that loses no text, and a new one of it.
+"""BPE of a fast tokenizer's own file, where it loses no text, and tokenizers made of it.
 
 The file is `tokenizer.json` of the tokenizers library. An id stays what it is: a token that was
 added behind the vocabulary is written into it as well, because the library numbers added tokens

@@ -1,4 +1,4 @@
-"""How short a tokenizer makes a text, counted in the ways that papers count it."""
+"""Length of a text in a tokenizer's tokens, counted in the ways of papers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

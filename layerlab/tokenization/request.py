@@ -1,4 +1,4 @@
-"""What is asked of a tokenizer: which one, and how large it is to be; found without torch."""
+"""Checks of a request for a tokenizer: which one, and its size; without torch."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether a text comes back from its tokens: only then do they say which bytes they stand for."""
+"""Round trip of a text through its tokens: only then do they say which bytes they stand for."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Where a run happens: device, precision and processes, as accelerate provides them."""
+"""Device, precision and processes of a run, as accelerate provides them."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext

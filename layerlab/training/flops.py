@@ -1,4 +1,4 @@
-"""What runs cost: FLOPs by formula, and how many updates fit into a time.
+"""Cost of runs: FLOPs by formula, and how many updates fit into a time.
 
 Two conventions of attention are in use, and both are stated. `full` counts every product of the
 score matrix, as PyTorch's FlopCounterMode does; `causal` counts those that a causal mask leaves,

@@ -1,4 +1,4 @@
-"""What the model under training writes: continuations of a recipe's prompts."""
+"""Samples of the model under training: continuations of a recipe's prompts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

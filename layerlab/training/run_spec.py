@@ -60,7 +60,7 @@ class RunSpec:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What its checkpoints must agree in: the name, which has a short hash alone, and more."""
+        """Return what its checkpoints must agree in: the name (with a short hash) and more."""
         return {"name": self.name, "recipe": self.recipe.hash(), "text": self.digest}
 
 

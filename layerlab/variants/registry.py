@@ -1,4 +1,4 @@
-"""What can be built: every part and variant that the package, an installed plug-in or a file has.
+"""Registry of every part and variant that the package, an installed plug-in or a file has.
 
 Files declare `PARTS` and `VARIANTS` at their foot; nothing registers itself. Files from outside are
 added with `add`, after `layerlab.plugins` read them; plug-ins are installed packages with an entry

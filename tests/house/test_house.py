@@ -366,17 +366,31 @@ QUESTION = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|When|Why)\b")
 
 
 def questions(source: str) -> list[str]:
-    """Return the classes of a file whose docstring opens as a question would."""
-    kinds = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
-    return [one.name for one in kinds if QUESTION.match(ast.get_docstring(one) or "")]
+    """Return what of a file, by its name, has a docstring that opens as a question would."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    found = [one for one in nodes if QUESTION.match(ast.get_docstring(one) or "")]
+    return [getattr(one, "name", "the module") for one in found]
 
 
 @pytest.mark.full
-def test_a_class_is_said_by_a_noun():
-    found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-    assert {path: names for path, names in found.items() if names} == {}
-    assert questions('class A:\n    """What it came to."""') == ["A"]
-    assert questions('class A:\n    """Whatever comes."""') == []
+def test_no_docstring_opens_as_a_question():
+    """A class and a module are said by a noun, a function by a verb."""
+    found = {
+        path.relative_to(PACKAGE).as_posix(): names
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if (names := questions(path.read_text("utf-8")))
+    }
+    assert found == {}
+    opening = '"""{} it came to."""\n'
+    for place, name in (
+        ("", "the module"),
+        ("class A:\n    ", "A"),
+        ("class A:\n    def f(self):\n        ", "f"),
+        ("async def g():\n    ", "g"),
+    ):
+        assert questions(place + opening.format("What")) == [name]
+        assert questions(place + opening.format("Whatever")) == []
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""How a tokenizer would have written the tokens of another: in its own, older tokens."""
+"""New tokens spelled in the older tokens of a base tokenizer."""
 
 import re
 from collections.abc import Iterable, Mapping

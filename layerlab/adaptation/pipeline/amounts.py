@@ -1,4 +1,4 @@
-"""How much a stage reads, as a part of it shows: updates, tokens of a row, held-out text."""
+"""Amounts that a stage reads, by a part of them: updates, tokens of a row, held-out text."""
 
 import time
 from dataclasses import dataclass, replace

@@ -324,7 +324,7 @@ class _Teller:
 
     @cached_property
     def rates(self) -> FileRates:
-        """What files take here."""
+        """Return the time of files here."""
         return measure_rates()
 
     def _memory(self, dry: DryUpdate) -> int:

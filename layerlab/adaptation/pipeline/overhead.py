@@ -1,4 +1,4 @@
-"""What a stage takes beside updates and readings: files read, hashed and written, and trials."""
+"""Overhead of a stage beside updates: files read, hashed and written, and trials."""
 
 import time
 from collections.abc import Callable, Sequence

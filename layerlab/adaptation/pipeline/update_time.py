@@ -1,4 +1,4 @@
-"""How long an update of a stage takes: a few of the real model here, else by formula."""
+"""Time of an update of a stage: a few of the real model here, else by formula."""
 
 from dataclasses import dataclass
 from statistics import median

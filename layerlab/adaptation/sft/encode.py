@@ -114,7 +114,7 @@ class Encoder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known of the template."""
+        """Return remarks on the template."""
         found = self.template.notes
         with suppress(UserError):  # of a template that refuses the two turns that are tried
             if self.closing() is None:

@@ -1,1 +1,1 @@
-"""What continued pretraining and instruction tuning share of transformers' Trainer."""
+"""The Trainer of transformers, as pretraining and instruction tuning extend it."""

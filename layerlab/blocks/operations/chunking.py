@@ -1,4 +1,4 @@
-"""When and how to take a large tensor a few rows at a time.
+"""Take a large tensor a few rows at a time, where it pays.
 
 On a processor a chain of element-wise operations on a large tensor spends its time moving memory.
 Over a few rows the chain stays in the cache, and only its input is kept for the backward pass.

@@ -1,4 +1,4 @@
-"""Whether training text holds the questions of a benchmark: runs of units that both have."""
+"""Benchmark contamination of training text: runs of units shared with its questions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What n-grams of a text are made of: words where words are apart, characters where not."""
+"""N-grams of a text: of words where words are apart, of characters where not."""
 
 import re
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Whether a document is text at all: broken characters, symbols, characters that repeat."""
+"""Quality filters of documents: broken characters, symbols, characters that repeat."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""How much a text repeats itself: shares of repeated lines, paragraphs and n-grams."""
+"""Repetition filters: shares of repeated lines, paragraphs and n-grams."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where the files of a benchmark lie: in its folder, at any depth, or in an archive there.
+"""Files of a benchmark: in its folder, at any depth, or in an archive there.
 
 What is not in the data folder is taken from the Hub, where its authors keep the same files there.
 

@@ -1,4 +1,4 @@
-"""What is declared of a benchmark: its subjects, its files, its way of scoring, its average."""
+"""Specs of benchmarks: subjects, files, way of scoring, average."""
 
 import difflib
 import tomllib

@@ -1,4 +1,4 @@
-"""What a user names to be asked: a suite, a group of the source, a benchmark, or several."""
+"""Choice of benchmarks: by suite, by group of the source, by name, or several."""
 
 import difflib
 from collections.abc import Mapping

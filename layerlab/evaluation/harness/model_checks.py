@@ -1,4 +1,4 @@
-"""What the engine needs of a model: a tokenizer, a longest input, logits that are numbers."""
+"""Checks of a model for the engine: a tokenizer, a longest input, logits that are numbers."""
 
 import copy
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a model in memory computes beside its weights and configuration, as far as it can be told.
+"""State of a model in memory beside its weights and configuration, as far as it can be told.
 
 Whoever holds a model can put another activation into it, scale an adapter, or hang a hook into it:
 what was kept of it before is then not its own.

@@ -1,4 +1,4 @@
-"""How benchmarks are put to a model: one frozen value, checked before anything is loaded."""
+"""Options of an evaluation: one frozen value, checked before anything is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

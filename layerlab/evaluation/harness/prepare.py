@@ -1,4 +1,4 @@
-"""What has to be there before the first question: the engine, the data, the tasks."""
+"""Preparation before the first question: the engine, the data, the tasks."""
 
 import difflib
 from collections.abc import Mapping, Sequence

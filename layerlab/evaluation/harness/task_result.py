@@ -1,4 +1,4 @@
-"""What a task came to: what each question is worth, and every metric of the task."""
+"""Result of a task: the score of each question, and every metric of the task."""
 
 import math
 from collections import Counter

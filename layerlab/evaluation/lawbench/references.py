@@ -1,4 +1,4 @@
-"""What a task's reference answers mean, read out of their fixed wordings."""
+"""Parsers of reference answers, which have fixed wordings by task."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How an output of each kind of task is marked, given what the reference answer means."""
+"""Scores of an output by kind of task, given the meaning of its reference answer."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How often a task may have each question asked and answered: a number that is typed in a moment.
+"""Limits on how often a task may have each question asked and answered.
 
 lm-eval makes a request for each repetition before the first is answered, and a model keeps an
 answer in memory for each beam.

@@ -1,4 +1,4 @@
-"""Where lm-eval's own task files declare their names, found without importing lm-eval."""
+"""Names that lm-eval's own task files declare, found without importing lm-eval."""
 
 import difflib
 import os

@@ -1,4 +1,4 @@
-"""What a task asks, and how: as one text, and as a hash of each part that could be another."""
+"""Description of a task: one text, and a hash of each part that could be another."""
 
 import hashlib
 import json

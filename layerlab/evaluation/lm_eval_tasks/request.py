@@ -1,4 +1,4 @@
-"""What `--tasks` asks for: names of lm-eval's own tasks and files, checked without lm-eval."""
+"""Names and files that `--tasks` asks for, checked without lm-eval."""
 
 from importlib.util import find_spec
 from pathlib import Path

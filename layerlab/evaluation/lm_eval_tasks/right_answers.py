@@ -123,7 +123,7 @@ class _Question:
 
     @property
     def loose(self) -> bool:
-        """Whether the answer names a place in a way that lm-eval does not read."""
+        """Return whether the answer names a place in a way that lm-eval does not read."""
         return self.index is not None and not isinstance(self.answer, int)
 
 

@@ -1,4 +1,4 @@
-"""What in a task of lm-eval would run code: it is refused until `--trust-tasks` is typed."""
+"""Refuse tasks of lm-eval that would run code until `--trust-tasks` is typed."""
 
 import re
 from collections.abc import Iterator, Mapping

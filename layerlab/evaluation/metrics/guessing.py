@@ -1,4 +1,4 @@
-"""Whether a share of right answers can be told from guessing: an exact one-sided test.
+"""Exact one-sided test of a share of right answers against guessing.
 
 Whoever guesses is right at a question with the chance that the question leaves: 1/4 of four
 options, 2/5 where two of five are right. So the number of right answers is a sum of independent

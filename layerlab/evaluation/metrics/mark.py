@@ -1,4 +1,4 @@
-"""What one answer earned, and how much of it is read for that."""
+"""Score of one answer, and how much of it is read for that."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""How a text is cut into words before words are compared.
+"""Word segmentation of texts whose words are compared.
 
 Chinese has no spaces, so a score over words is one of a segmentation: figures over characters and
 over jieba's words do not compare. Each way has a name, to stand beside the figure.

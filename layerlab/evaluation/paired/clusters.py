@@ -1,4 +1,4 @@
-"""Which questions go together: of one document, or one question that is asked in two tasks."""
+"""Clusters of questions: of one document, or one question that is asked in two tasks."""
 
 from collections.abc import Sequence
 

@@ -85,7 +85,7 @@ class _Contest:
 
     @property
     def same(self) -> bool:
-        """Whether both score the same at every question."""
+        """Return whether both score the same at every question."""
         return all(np.array_equal(one.ours, one.theirs) for one in self.pairs)
 
     def scores(self) -> tuple[float, float]:

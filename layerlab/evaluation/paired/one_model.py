@@ -1,4 +1,4 @@
-"""Whether the results that lm-eval wrote into one folder, date after date, are of one model.
+"""Check that results which lm-eval wrote into one folder are of one model.
 
 It calls the folder by `pretrained` alone, so that other revisions, adapters and precisions of a
 model come to lie beside it.

@@ -75,12 +75,12 @@ class QuestionPairs:
 
     @property
     def binary(self) -> bool:
-        """Whether each answer is right or wrong, and nothing between."""
+        """Return whether each answer is right or wrong, and nothing between."""
         return bool(np.isin(self.ours, (0, 1)).all() and np.isin(self.theirs, (0, 1)).all())
 
     @property
     def share(self) -> bool:
-        """Whether scores are shares, more of which is better."""
+        """Return whether scores are shares, more of which is better."""
         both = np.concatenate([self.ours, self.theirs])
         return self.higher and bool(((both >= 0) & (both <= 1)).all())
 

@@ -1,4 +1,4 @@
-"""What is said of models that answered the same questions: verdicts, and what to know beside."""
+"""Sentences on models that answered the same questions: verdicts, and what to know beside."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""What an evaluation came to, beside what was published."""
+"""Results of an evaluation, beside what was published."""

@@ -1,4 +1,4 @@
-"""Which accuracies cannot be told from guessing: exact tests, corrected for all of a result."""
+"""Accuracies against guessing: exact tests, corrected for all of a result."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is odd in the files of benchmarks, in lines to stand below their scores."""
+"""Oddities in the files of benchmarks, in lines to stand below their scores."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk, and which folders it may be written into."""
+"""Files that an evaluation leaves, and folders that it may write into."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What can be asked: every benchmark, whether its data is here, its licence, how to get it."""
+"""Listing of every benchmark: whether its data is here, its licence, how to get it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the source printed: its tables of evaluations, to stand beside ours, labelled published.
+"""Published tables of the source's evaluations, to stand beside ours, labelled so.
 
 No number here was measured by this project. Prompts, numbers of examples and scoring of the source
 are only partly known, so a difference to ours need not be one of models.

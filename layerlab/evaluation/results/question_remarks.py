@@ -1,4 +1,4 @@
-"""What has to be known of single questions: ties between options, and answers marked in part."""
+"""Remarks on single questions: ties between options, and answers marked in part."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What an evaluation came to: a value with tables, written as JSON and CSV, shown in a terminal."""
+"""Result of an evaluation: tables of scores, written as JSON and CSV, shown in a terminal."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How a question is put to a model: the wording of the benchmark's own code, or of OpenCompass's.
+"""Prompts of questions: the wording of the benchmark's own code, or of OpenCompass's.
 
 Header, prompt and choice are joined without anything between them. So a choice carries the blank
 that stands before it in English and none in Chinese, where "答案：" and " A" would be tokens that

@@ -81,7 +81,7 @@ class ArmResults:
 
     @cached_property
     def diverged(self) -> dict[int, str]:
-        """Why runs diverged, by seed."""
+        """Return the reason why each run diverged, by seed."""
         found = {}
         for seed, rates in self.rates.items():
             for rate in rates:

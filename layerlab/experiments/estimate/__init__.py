@@ -1,1 +1,1 @@
-"""What a plan costs, before anything runs."""
+"""Cost of a plan, before anything runs."""

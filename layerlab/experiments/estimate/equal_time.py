@@ -1,4 +1,4 @@
-"""How many updates fit into the time that the baseline takes."""
+"""Updates that fit into the time that the baseline takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

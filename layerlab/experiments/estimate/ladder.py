@@ -1,4 +1,4 @@
-"""What a ladder costs: each size, and all together."""
+"""Cost of a ladder: each size, and all together."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -86,7 +86,7 @@ class LadderTests:
 
     @property
     def level(self) -> Level:
-        """How sure a ladder has to be."""
+        """Return the level of the tests of a ladder."""
         return self.alone[-1].stages[-1].level
 
 

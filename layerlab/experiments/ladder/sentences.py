@@ -1,4 +1,4 @@
-"""What a ladder says, in sentences that name the sizes that they hold for."""
+"""Sentences on a ladder, each with the sizes that it holds for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

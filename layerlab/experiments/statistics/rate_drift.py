@@ -1,4 +1,4 @@
-"""How the best learning rate moves with size, in octaves per doubling of parameters.
+"""Drift of the best learning rate with size, in octaves per doubling of parameters.
 
 A sweep knows a seed's best rate to a step of its grid; the parabola through the best rate and its
 two neighbours, on a logarithmic scale, says where between them it lies. Seeds then tell how sure

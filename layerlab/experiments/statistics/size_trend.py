@@ -1,4 +1,4 @@
-"""How a gain changes with size, and how far beyond the sizes that were measured this tells.
+"""Trend of a gain over sizes, and its forecast beyond those that were measured.
 
 Gains g_ks of seeds s at sizes k lie about a line in x = log2 of the parameters,
 g_ks = a + b x_k + u_k + e_ks: sizes scatter about the line with a variance tau^2 (REML), and seeds

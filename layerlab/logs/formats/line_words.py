@@ -1,4 +1,4 @@
-"""What every line of a text says beside its numbers: words before the step, a unit of the loss."""
+"""Words in every line of a text log beside its numbers: those before the step, a unit."""
 
 import json
 import logging

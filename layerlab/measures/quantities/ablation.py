@@ -1,4 +1,4 @@
-"""What the loss is without one head, or without one sublayer: each taken out alone.
+"""Loss without one head, or without one sublayer: each ablated alone.
 
 The stream in front of a block is that of the whole model, so that only this block and those behind
 it are run again, with the heads of the block as the rows of a batch, another one taken out in each.

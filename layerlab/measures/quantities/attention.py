@@ -1,4 +1,4 @@
-"""Where an attention head looks: the spread of a row, what its sink takes, how large scores get."""
+"""Attention heads: entropy of a row, mass of its sink, size of the scores."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace

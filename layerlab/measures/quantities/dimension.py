@@ -1,4 +1,4 @@
-"""How many directions the features of a layer really use, over the tokens of all sequences.
+"""Effective dimension of the features of a layer, over the tokens of all sequences.
 
 Everything here is a function of the eigenvalues of a Gram matrix in float64, whichever side of it
 is smaller, so no singular value decomposition is taken. What that costs: eigenvalues below

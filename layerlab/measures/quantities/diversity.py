@@ -1,4 +1,4 @@
-"""How far the tokens of one sequence are from all being the same: three views of collapse.
+"""Distance of the tokens of one sequence from being all the same: three views of collapse.
 
 `diversity` is the distance itself, in the unit of the features; `relative_residual` divides it by
 the size of the features, so that layers of different scale can be compared; `cosine` looks at

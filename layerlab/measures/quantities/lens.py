@@ -1,4 +1,4 @@
-"""What the model would say if it stopped behind a layer: logit lens, and a tuned one.
+"""Predictions from the stream behind each layer: logit lens, and a tuned one.
 
 The logit lens gives the stream behind a layer to what stands behind the last block: the final norm
 and the head. A layer may write in a basis of its own, which this reads as noise; the tuned lens

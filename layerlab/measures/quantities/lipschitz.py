@@ -1,4 +1,4 @@
-"""How strongly one block answers to a small change of its input, at the input it really had.
+"""Local Lipschitz constant of one block, at the input that it really had.
 
 `local` is the largest singular value of the block's Jacobian there. Products with J and with its
 transpose come from one graph: u -> J^T u is linear, so its own transpose, again by reverse mode, is

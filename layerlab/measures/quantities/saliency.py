@@ -1,4 +1,4 @@
-"""Which tokens and channels the next token hangs on, at every layer, from one backward pass.
+"""Saliency of tokens and channels for the next token, by layer, from one backward pass.
 
 `|d target / d feature|` is a matrix token x channel for each layer. It is reduced while it passes
 (scores per token, means over bins of channels), so nothing of that size outlives its layer; see

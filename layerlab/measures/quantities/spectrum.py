@@ -1,4 +1,4 @@
-"""How far an attention head can stretch a signal: norms of its matrix, enclosed on both sides."""
+"""Norms of the matrix of an attention head, enclosed on both sides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""How large the residual stream is, who writes to it, and how unevenly it is spread.
+"""Size of the residual stream, share of each branch, and spread over channels.
 
 The norm per layer and what attention and feed-forward add to it; the largest entry with its token
 and channel; how many entries count as massive activations or as outliers; and how unequal the

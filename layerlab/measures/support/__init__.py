@@ -1,1 +1,1 @@
-"""What several quantities need."""
+"""Tools that several quantities share."""

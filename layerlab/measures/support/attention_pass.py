@@ -1,4 +1,4 @@
-"""What measures ask of the heads of a layer, read in one pass over the tiles of its attention.
+"""One pass over the tiles of a layer's attention for all measures of its heads.
 
 The scores and the softmax of a tile are computed once for all quantities: some look at its rows
 while they are computed, others take products with the whole matrix. The heads of several records

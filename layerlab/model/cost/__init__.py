@@ -1,1 +1,1 @@
-"""What a variant costs, and at which sizes two cost the same."""
+"""Costs of variants, and the sizes at which two match."""

@@ -1,4 +1,4 @@
-"""What a variant costs at a size, by the formulas of its parts: nothing is built.
+"""Cost of a variant at a size, by the formulas of its parts: nothing is built.
 
 Where a part from outside has no formula, a model on the meta device is counted instead.
 """

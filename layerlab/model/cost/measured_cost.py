@@ -1,4 +1,4 @@
-"""What a variant costs by building it on the meta device and counting: for parts without formulas.
+"""Cost of a variant, counted on the meta device: for parts without formulas.
 
 Nothing is allocated and nothing is multiplied; PyTorch's counter sees the shapes alone.
 """

@@ -1,4 +1,4 @@
-"""What a spec says about a whole model before it is built."""
+"""Parts and tensor-parallel plan of a spec, without a model."""
 
 from layerlab.blocks.part import SLOTS, Part, Slot
 from layerlab.blocks.spec import Spec

@@ -1,1 +1,1 @@
-"""What can be built, as tables, pages and diagrams."""
+"""Variants listed as tables, pages and diagrams."""

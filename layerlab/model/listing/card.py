@@ -1,4 +1,4 @@
-"""What a reader must know of a variant, in one value: equation, source, options, sizes, cost."""
+"""Card of a variant, in one value: equation, source, options, sizes, cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

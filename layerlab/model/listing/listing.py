@@ -1,4 +1,4 @@
-"""What `layerlab variants` prints: a table of what can be built, or the page of one variant."""
+"""Output of `layerlab variants`: a table of what can be built, or the page of one variant."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a variant changes of its baseline, carried over to another spec."""
+"""Changes of a variant from its baseline, carried over to another spec."""
 
 from dataclasses import fields
 from typing import Any

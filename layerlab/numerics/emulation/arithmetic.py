@@ -1,4 +1,4 @@
-"""Which format what is rounded to: a frozen value that an emulation follows."""
+"""Formats of an emulation, by what is rounded: a frozen value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where the rounding error of a model comes from: its places rounded one component at a time."""
+"""Attribution of a model's rounding error: its places rounded one component at a time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

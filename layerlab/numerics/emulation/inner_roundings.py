@@ -1,4 +1,4 @@
-"""What one operation rounds inside: numbers it is given, the square in a cube, running sums."""
+"""Roundings inside one operation: its number arguments, the square in a cube, running sums."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial

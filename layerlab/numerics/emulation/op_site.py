@@ -1,4 +1,4 @@
-"""Where in a model an operation happens: the module whose code is running, and what it does.
+"""Sites of operations in a model: the module whose code is running, and the operation.
 
 A place is written `module:operation`, as in `model.layers.3.self_attn:softmax`; a module without
 parts of its own is one place however many operations its code takes. Backward passes are placed by

@@ -1,4 +1,4 @@
-"""Which places are rounded: patterns of modules and operations, each held against what ran."""
+"""Selection of places that are rounded: patterns, each held against what ran."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence

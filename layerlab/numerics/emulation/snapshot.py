@@ -1,4 +1,4 @@
-"""What a model's modules hold, to be put back whatever its code did meanwhile."""
+"""Snapshots of a model's modules, put back whatever its code did meanwhile."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which kernel rounds a tensor; the one place that decides.
+"""Choice of the kernel that rounds a tensor, in one place.
 
 On a CPU that of `rounding.cpp`, on a GPU those in Triton, each where it is there, and pure torch
 everywhere else: on other devices, under torch.compile, which fuses what it reads, and inside

@@ -1,4 +1,4 @@
-"""How a stored weight is a matrix; groups and blocks of a format lie along its inputs."""
+"""Matrix layouts of weights; groups and blocks of a format lie along the inputs."""
 
 from dataclasses import dataclass
 from typing import Any

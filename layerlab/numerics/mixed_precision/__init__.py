@@ -1,1 +1,1 @@
-"""Which modules to keep in higher precision."""
+"""Search for modules to keep in float32."""

@@ -1,4 +1,4 @@
-"""What is advised on precision, what it was found from, and how it is told."""
+"""Advice on precision, its evidence, and its page of text."""
 
 import html
 import json

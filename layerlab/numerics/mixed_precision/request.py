@@ -1,4 +1,4 @@
-"""What a search for a policy is asked for: format and budget, checked without torch."""
+"""Checks of a search for a policy: format and budget, without torch."""
 
 from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import SINGLE, Format, find

@@ -1,4 +1,4 @@
-"""What is known of the error of every value, a variance or a bound, and how it goes on.
+"""Error state of every value, a variance or a bound, and its propagation.
 
 Both are numbers beside the values, and most steps act on them alike: a product with W is one with
 |W|^p, p = 2 for variances and 1 for bounds. They part where a function bends and where a result is

@@ -1,4 +1,4 @@
-"""How large a model's rounding errors will be, and how large they can be at most, without rounding.
+"""Predict a model's rounding errors, and bound them, without rounding.
 
 One pass in float64 in which every value carries what is known of its error. `variance` predicts: it
 takes roundings as independent and goes through derivatives. `bound` is rigorous: no emulated value

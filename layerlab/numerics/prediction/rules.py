@@ -1,4 +1,4 @@
-"""Which rule each operation of PyTorch has: one table for variances and for bounds."""
+"""Error rule of each operation of PyTorch: one table for variances and for bounds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""How an engine computes a model: numerics profiles, and two of them run side by side."""
+"""Numerics profiles of engines, and two of them run side by side."""

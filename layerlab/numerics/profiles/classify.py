@@ -1,4 +1,4 @@
-"""Which operation of a profile a result of a model's code belongs to."""
+"""Map a result of a model's code to an operation of a profile."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping

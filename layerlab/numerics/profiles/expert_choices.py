@@ -1,4 +1,4 @@
-"""Where two runs choose otherwise, as among experts, and how often their margins say so."""
+"""Differing choices of two runs, as among experts, and how often their margins say so."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

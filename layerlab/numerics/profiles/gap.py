@@ -1,4 +1,4 @@
-"""Why two runs of one model disagree: the difference of their log-probabilities, by operation."""
+"""Attribution of the gap between two runs' log-probabilities to operations."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a profile does to the values of an operation."""
+"""Rounding rules of a profile, by operation."""
 
 from collections.abc import Callable, Iterable
 from functools import cache

@@ -1,4 +1,4 @@
-"""How far the log-probabilities of two runs of one model lie apart, token by token."""
+"""Differences of the log-probabilities of two runs of one model, by token."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What may have been made of logits before they were recorded, each tried on some of them."""
+"""Mistakes with logits before they were recorded, each tried on some of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What servers return that follow OpenAI's: tokens as texts, and their log-probabilities."""
+"""Records of servers that follow OpenAI's: tokens as texts, and their log-probabilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an engine recorded of a text: its tokens, and their log-probabilities."""
+"""Record of a text by an engine: its tokens, and their log-probabilities."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a record of log-probabilities comes to: the arithmetic that it fits, or a mistake."""
+"""Explanation of recorded log-probabilities: the arithmetic that they fit, or a mistake."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""How far rounding takes a record from a float32 run, and the tokens that lie beyond."""
+"""Limits of rounding between a record and a float32 run, and the tokens beyond them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What SGLang's own `/generate` returns: at each place the log-probability and its token's id."""
+"""Records of SGLang's own `/generate`: a log-probability and its token's id at each place."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What vLLM returns of a prompt: at each place the tokens that were looked at, by their ids."""
+"""Records of a prompt by vLLM: at each place the tokens that were looked at, by their ids."""
 
 from collections.abc import Mapping
 from typing import Any

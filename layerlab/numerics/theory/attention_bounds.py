@@ -1,4 +1,4 @@
-"""How far rounding can move what attention computes: scores, softmax, heads, their projection.
+"""Rounding-error bounds of attention: scores, softmax, heads, their projection.
 
 As in `bounds.py`: absolute, for every entry, the input's own error carried through. One head at a
 time holds a matrix of tokens by tokens.

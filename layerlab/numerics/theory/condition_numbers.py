@@ -1,4 +1,4 @@
-"""How much a module can enlarge small relative errors of its input.
+"""Condition numbers of modules: amplified relative errors of input.
 
 Three condition numbers, from a Jacobian J of f at x: normwise ||J||_{p,q} ||x||_p / ||f||_q, mixed
 ||J D_x||_{inf,q} / ||f||_q and componentwise max_i (|J| |x|)_i / |f_i|, with 0/0 = 0 and x/0 = inf.

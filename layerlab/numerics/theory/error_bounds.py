@@ -1,4 +1,4 @@
-"""How far rounding can move the result of one module: absolute, for every entry.
+"""Rounding-error bounds of the result of one module: absolute, for every entry.
 
 Each function takes the exact input, the weights and the units of the arithmetic, and returns an
 upper bound on |computed - exact| of the shape of the result. `error`, a bound on the input's own

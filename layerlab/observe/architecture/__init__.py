@@ -1,1 +1,1 @@
-"""What a model is made of: blocks, norms, projections, heads."""
+"""The parts of a model: blocks, norms, projections, heads."""

@@ -1,4 +1,4 @@
-"""Which layer a parameter belongs to: the embedding, a block, or what follows the blocks.
+"""Layer of a parameter: the embedding, a block, or what follows the blocks.
 
 Names do not say it: CTRL's embedding is called `w`, LFM2's last norm `embedding_norm`. Outside the
 blocks it is the order in which the modules run.

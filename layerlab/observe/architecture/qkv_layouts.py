@@ -1,4 +1,4 @@
-"""Where each family keeps the query, key, value and output weights of a head.
+"""Layouts of query, key, value and output weights, by family.
 
 Separate projections are known by their names and cut by their shapes. A fused projection cannot be
 cut by its shape (blocks and interleaved heads look the same), so every class that has one is in

@@ -1,4 +1,4 @@
-"""Where the blocks, the attention and the feed-forward of a Hugging Face model are.
+"""Find the blocks, the attention and the feed-forward of a Hugging Face model.
 
 Nothing here knows a family: blocks are the stack that the configuration counts, attention is what
 asks transformers' `AttentionInterface` for its function (or, in the families that compute attention

@@ -1,1 +1,1 @@
-"""What a forward pass leaves: features, attention, gradients."""
+"""Traces of a forward pass: features, attention, gradients."""

@@ -63,7 +63,7 @@ class BlockParts:
 
     @property
     def components(self) -> set[Component]:
-        """What there is to take out."""
+        """Return the components that can be ablated."""
         return {*self.sublayers, *(("head",) if self.heads else ())}
 
 

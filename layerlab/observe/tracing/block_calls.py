@@ -1,4 +1,4 @@
-"""What one block does with its children while it is computed, and the sublayers read from that."""
+"""Calls of one block and its children in a forward pass, and the sublayers read from them."""
 
 import inspect
 import re

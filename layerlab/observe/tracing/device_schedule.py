@@ -1,4 +1,4 @@
-"""How work is cut for a device: how much of it at once, and how seldom the host waits for it.
+"""Sizes of work for a device: how much of it at once, and how seldom the host waits for it.
 
 A processor has small caches, and the host reads from it for nothing. An accelerator wants large
 operations, and each value that the host reads makes it wait until all before it is done.

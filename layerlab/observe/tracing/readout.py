@@ -1,4 +1,4 @@
-"""What a model makes of a stream: of the last by final norm and head, of an earlier one by blocks.
+"""Readout of a stream: of the last by final norm and head, of an earlier one by blocks.
 
 Nothing here knows a family. The model's own forward runs with blocks that pass on what they are
 given, so whatever stands behind them is the model's own code. What blocks hand on beside the stream

@@ -1,4 +1,4 @@
-"""What a trace hands on: one block of the stack, and what its sublayers saw and gave."""
+"""Records that a trace gives: one block, and the inputs and outputs of sublayers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

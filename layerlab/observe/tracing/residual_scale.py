@@ -1,4 +1,4 @@
-"""Whether what a sublayer gave is seen to join the stream, and by what constant.
+"""Detect that a sublayer's output joins the stream, and its constant factor.
 
 A block does not say what it adds up. Its sums show in the tensors that go into its children and in
 what it gives: where one of them is the stream before plus a child's output, that output is a branch

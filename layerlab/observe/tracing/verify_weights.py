@@ -1,4 +1,4 @@
-"""Whether the weights that were cut into heads give what a forward pass showed.
+"""Check weights that were cut into heads against a forward pass.
 
 `project` reads a layout from a table; here a traced layer confirms it, row by row, within the
 rounding errors of the model's own precision. What does not agree is refused with the reason.

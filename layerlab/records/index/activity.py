@@ -1,4 +1,4 @@
-"""Whether somebody is still at work in a folder."""
+"""Activity in a folder: running or interrupted."""
 
 import time
 from collections.abc import Iterable

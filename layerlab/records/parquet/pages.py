@@ -1,4 +1,4 @@
-"""How much the pages of a Parquet file unpack to, by the head of each page.
+"""Unpacked sizes of the pages of a Parquet file, by the head of each page.
 
 pyarrow makes room for a page by its own head, whatever the end of the file says of its size: three
 kilobytes that claim a thousand bytes may hold gigabytes.

@@ -1,4 +1,4 @@
-"""What the SVG files share: a frame of two scales, strokes, words and the whole drawing.
+"""Elements of SVG files: a frame of two scales, strokes, words and the whole drawing.
 
 A file stands alone: no script, no style sheet, on white. On a page, the classes that its strokes
 may carry take the page's colours.

@@ -1,1 +1,1 @@
-"""When readings make a finding: one subject, one file, `RULES` at its foot."""
+"""Rules from readings to findings: one subject, one file, `RULES` at its foot."""

@@ -1,4 +1,4 @@
-"""What is broken: NaN and Inf, a theorem's bound that is passed, a model that only guesses."""
+"""Findings of broken models: NaN and Inf, a theorem's bound that is passed, mere guessing."""
 
 import math
 from collections.abc import Iterator, Mapping

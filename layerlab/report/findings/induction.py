@@ -1,4 +1,4 @@
-"""Whether a model that is due to repeat a word looks at where the word came before."""
+"""Finding on induction: saliency at earlier places of the word that is due again."""
 
 from collections.abc import Iterator
 

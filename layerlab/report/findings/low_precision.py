@@ -1,4 +1,4 @@
-"""Where few bits hurt: massive activations, outlier channels, heads that cancel or idle."""
+"""Findings on few bits: massive activations, outlier channels, cancelling or idle heads."""
 
 from collections.abc import Iterator
 from typing import Any

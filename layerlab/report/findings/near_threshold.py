@@ -1,4 +1,4 @@
-"""What comes nearest to a threshold where none is crossed: even health has a first place."""
+"""Readings nearest to a threshold where none is crossed: even health has a first place."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

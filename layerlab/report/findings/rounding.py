@@ -1,4 +1,4 @@
-"""What a number format does to a model: which answers change, and where the error is made."""
+"""Findings on a number format: which answers change, and where the error is made."""
 
 import re
 from collections.abc import Iterator

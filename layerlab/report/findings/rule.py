@@ -1,4 +1,4 @@
-"""What a rule is handed, and what it gives back.
+"""Rules, and the findings that they make.
 
 A rule looks at the readings of one model and yields verdicts; `findings.find` turns them into
 findings. A rule speaks at most once per model: it names the worst place and counts the others.

@@ -1,4 +1,4 @@
-"""What a page says of a ladder, checked: sizes with their rows, arms over sizes, best rates."""
+"""Data of the page of a ladder, checked: sizes with their rows, arms over sizes, best rates."""
 
 from collections.abc import Mapping
 from typing import Any

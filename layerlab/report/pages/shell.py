@@ -1,4 +1,4 @@
-"""What every page shares: its templates, its policy, its scripts and how values are written in it.
+"""Shell of every page: templates, policy, scripts and how values are written in it.
 
 A page is one HTML file: no network, no other file, safe against what tokens contain. Text from
 outside reaches it in two ways only: through jinja2 with autoescape, and as JSON in a script element

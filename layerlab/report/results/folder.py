@@ -1,4 +1,4 @@
-"""What a report or a study leaves on disk, and what may take the place of an earlier one."""
+"""Folder of a report or a study, and checks of what may take the place of an earlier one."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `report.json` holds: its parts, the kind of each, and what stands for one that is absent.
+"""Schema of `report.json`: its parts, the kind of each, and the default of one that is absent.
 
 `options` and `versions` and `machine` say enough to repeat a run; `frames` is in table.py.
 """

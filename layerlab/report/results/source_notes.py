@@ -1,4 +1,4 @@
-"""Where the sources are wrong, said once in a report, with the number that its readings give.
+"""Notes on errors of the sources, said once in a report, with the number of its readings.
 
 A note appears only where the report holds readings that it speaks about.
 """

@@ -1,4 +1,4 @@
-"""What the manifests of runs have in common, and in what they differ."""
+"""Settings in which the manifests of runs agree or differ."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the page says of the models themselves: their cards, and how much text each has read."""
+"""Cards of the models on the page, and how much text each has read."""
 
 import math
 import re

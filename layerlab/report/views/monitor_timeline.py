@@ -1,4 +1,4 @@
-"""What a monitor read, as a time-lapse: for each arm and measure a map of layers by updates."""
+"""Timeline of a monitor's readings: for each arm and measure a map of layers by updates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

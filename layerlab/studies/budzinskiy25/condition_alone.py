@@ -1,4 +1,4 @@
-"""Whether the condition number of W_k^T W_q alone, at a fixed norm, changes rounding errors."""
+"""Effect of the condition number of W_k^T W_q alone, at a fixed norm, on rounding errors."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""How a study runs, is recorded and judged."""
+"""Runs, records and judges studies."""

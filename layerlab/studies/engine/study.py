@@ -1,4 +1,4 @@
-"""What a study declares, and what it gives back.
+"""Declarations of studies, and their outcomes.
 
 A study is one file: a function `run` that takes the `StudyContext` at hand (settings, seeded draws,
 batches that outlive an interruption) and gives an `Outcome`, and at the foot `STUDY = Study(...)`.

@@ -1,4 +1,4 @@
-"""Whether a norm looks at the token alone: layer, RMS and batch norm, and whole models."""
+"""Independence of norms from other tokens: layer, RMS and batch norm, and whole models."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What paths of each length carry to the output of a stack with skips: dong21's decomposition.
+"""Output of a stack with skips by the length of paths: dong21's decomposition.
 
 With its attention weights, norms and gates held at what they are on a passage, a stack is linear in
 its embedding, so its output is a sum over paths that pass some attention sublayers and skip others.

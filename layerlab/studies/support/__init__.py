@@ -1,1 +1,1 @@
-"""What several studies need."""
+"""Tools that several studies share."""

@@ -1,4 +1,4 @@
-"""Whether an attention is what studies speak of: scores of queries and keys, rows that sum to 1."""
+"""Checks that an attention is one of queries and keys with rows that sum to 1."""
 
 from typing import Any
 

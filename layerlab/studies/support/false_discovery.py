@@ -1,4 +1,4 @@
-"""How many of the words that a page says may be chance: false-discovery rates over all its tests.
+"""False-discovery rates over all tests of a page: how many of its words may be chance.
 
 A recipe corrects its own tests for one another. Nothing corrects a page that gathers recipes and
 studies, so it shows beside each word the rate of Benjamini and Hochberg.

@@ -1,4 +1,4 @@
-"""What all batches of a study share: made by the first that asks, while the others wait."""
+"""Results that all batches share: made by the first that asks, while the others wait."""
 
 from collections.abc import Callable
 from functools import cache, wraps

@@ -1,4 +1,4 @@
-"""When, where and with what the runs were made that a study judges."""
+"""Time, machine and settings of the runs that a study judges."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

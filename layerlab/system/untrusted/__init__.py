@@ -1,1 +1,1 @@
-"""What others wrote: Python that runs only when asked for, tokenizers tried under limits."""
+"""Files of strangers: Python that runs only when asked for, tokenizers under limits."""

@@ -1,4 +1,4 @@
-"""What a BPE trainer is given to learn new merges from: words whose letters are a base's tokens."""
+"""Input of a BPE trainer that learns new merges: words whose letters are a base's tokens."""
 
 import json
 import sys

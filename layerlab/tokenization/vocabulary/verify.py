@@ -1,4 +1,4 @@
-"""What can be proved of a changed vocabulary, text by text, and what it is worth.
+"""Verification of a changed vocabulary, text by text, and what it is worth.
 
 Nothing here goes by how the vocabulary was made: every text is encoded by both tokenizers.
 """

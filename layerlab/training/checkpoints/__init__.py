@@ -1,1 +1,1 @@
-"""What a run keeps, and how it is found again."""
+"""Checkpoints of a run, kept and found again."""

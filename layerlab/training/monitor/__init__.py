@@ -1,1 +1,1 @@
-"""What goes on inside a model while it trains."""
+"""Readings of a model while it trains."""

@@ -1,4 +1,4 @@
-"""When a loss, a gradient or a reading says that training is about to fail.
+"""Alarms from a loss, a gradient or a reading, before training fails.
 
 A rule compares with a fixed limit where there is a reason for one, and else with the run's own
 recent past. It speaks once, and again only after it was silent.

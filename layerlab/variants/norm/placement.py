@@ -1,4 +1,4 @@
-"""Where the norm stands: around each sublayer (Peri-LN), or on its output alone (OLMo 2)."""
+"""Placement of norms: around each sublayer (Peri-LN), or on its output alone (OLMo 2)."""
 
 from layerlab.blocks.spec import BlockSpec, Choice, Spec, StackSpec, Variant
 

@@ -1,1 +1,1 @@
-"""What is compared beside the loss: curves, and readings of a run as one number."""
+"""Measures beside the loss: curves, and readings of a run as one number."""

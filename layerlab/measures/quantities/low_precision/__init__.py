@@ -1,1 +1,1 @@
-"""What low precision does to a model: roundings, their sources, and how far parts amplify them."""
+"""Effects of low precision on a model: roundings, their sources, and their amplification."""

@@ -1,4 +1,4 @@
-"""Where a model's rounding error comes from: each component, and each layer, rounded alone."""
+"""Sources of a model's rounding error: each component, and each layer, rounded alone."""
 
 from collections.abc import Iterator
 from math import nan

@@ -1,4 +1,4 @@
-"""How much each component of a block can enlarge relative errors of its input, on this text."""
+"""Condition numbers of each component of a block, on this text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

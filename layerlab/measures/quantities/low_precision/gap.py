@@ -1,4 +1,4 @@
-"""Why two engines give one model other log-probabilities: the share of each operation."""
+"""Gap between the log-probabilities of two engines: the share of each operation."""
 
 from collections.abc import Iterator, Mapping
 from math import nan

@@ -1,4 +1,4 @@
-"""What rounding does to the gradients of a training step, by layer."""
+"""Rounding errors in the gradients of a training step, by layer."""
 
 from collections.abc import Mapping
 from math import isfinite, nan

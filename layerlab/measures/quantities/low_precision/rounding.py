@@ -1,4 +1,4 @@
-"""What rounding to a low precision does to the stream, to the logits and to the next token.
+"""Rounding to a low precision: errors of the stream, the logits and the next token.
 
 The model's own code runs in the format, operation by operation, and in float64 as the reference.
 Nothing is trained or quantised: weights, activations and sums are rounded as they would be.

@@ -1,4 +1,4 @@
-"""What the weight matrices are like by themselves: spectra with their tails, rank, dead rows.
+"""Spectra of weight matrices with their tails, rank, dead rows; without a forward pass.
 
 The spectral density of a matrix W is that of the eigenvalues of W^T W. In trained models its tail
 often falls as a power; the exponent is fitted by maximum likelihood, from the point on from which

@@ -1,1 +1,1 @@
-"""What saliency needs: whom it is asked about, its scores, and their picture."""
+"""Parts of saliency: its prompt, its scores, and their picture."""

@@ -1,4 +1,4 @@
-"""What a saliency is asked about: a text that stops, the token that is to follow, and a rival."""
+"""Prompts of a saliency: a text that stops, the token that is to follow, and a rival."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a gradient says of each token, and what is differentiated."""
+"""Saliency scores of each token, and their objective."""
 
 import torch
 

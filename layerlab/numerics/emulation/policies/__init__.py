@@ -1,1 +1,1 @@
-"""Which parts of a model keep float32, and how a model is made to follow it."""
+"""Policies of the parts that keep float32, and models that follow them."""

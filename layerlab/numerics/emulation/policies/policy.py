@@ -1,4 +1,4 @@
-"""Which parts of a model stay in float32 when the rest is run in a low format, as a small file."""
+"""Mixed-precision policy: the parts of a model that stay in float32, as a small file."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

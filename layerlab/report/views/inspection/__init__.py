@@ -1,1 +1,1 @@
-"""What the page of an inspection draws: readings, their bounds, densities, points, saliency."""
+"""Views on the page of an inspection: readings, bounds, densities, points, saliency."""

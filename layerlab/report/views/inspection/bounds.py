@@ -1,4 +1,4 @@
-"""When a reading lies beyond a theorem's bound: one rule for the page and for the findings."""
+"""Readings beyond a theorem's bound: one rule for the page and for the findings."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the rounding error of the built-in models comes from: each component rounded alone."""
+"""Sources of the rounding error of the built-in models: each component rounded alone."""
 
 from collections.abc import Sequence
 

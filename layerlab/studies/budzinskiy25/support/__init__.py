@@ -1,1 +1,1 @@
-"""What studies of budzinskiy25 need."""
+"""Tools of the studies of budzinskiy25."""

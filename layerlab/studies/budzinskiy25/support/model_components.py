@@ -1,4 +1,4 @@
-"""Which component of a model a place belongs to, by what its modules are and when they run."""
+"""Component of each place of a model, by what its modules are and when they run."""
 
 import inspect
 import re

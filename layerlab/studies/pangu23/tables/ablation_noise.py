@@ -1,4 +1,4 @@
-"""What the ablation of pangu23 can tell apart: its differences beside the chance of questions."""
+"""Differences in the ablation of pangu23 beside the chance of its questions."""
 
 from dataclasses import dataclass
 from math import sqrt

@@ -1,4 +1,4 @@
-"""Why PanGu-pi 7B has 29 layers instead of 32, by exact count: its modules, or its vocabulary."""
+"""The 29 layers of PanGu-pi 7B instead of 32, by exact count: its modules, or its vocabulary."""
 
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design

@@ -1,4 +1,4 @@
-"""What a step of decoding takes here, of PanGu-pi and of Llama, beside the printed milliseconds.
+"""Time of a decoding step here, of PanGu-pi and of Llama, beside the printed milliseconds.
 
 Other studies count what the source prints; this one times twins at a smaller width, or on a GPU at
 the source's own. Times belong to a machine, so the fast mode takes none: it judges what an earlier

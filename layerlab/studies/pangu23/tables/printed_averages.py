@@ -1,4 +1,4 @@
-"""Whether the averages that pangu23 prints follow from the cells that it prints beside them."""
+"""Averages that pangu23 prints, recomputed from the cells that it prints beside them."""
 
 from layerlab.evaluation.results.published import PublishedTable, tables
 from layerlab.studies.engine.pictures import Gap, gaps

@@ -1,4 +1,4 @@
-"""What terms of the series activation of pangu23 cost by exact count, beside its Table 2."""
+"""Cost of terms of the series activation of pangu23 by exact count, beside its Table 2."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the augmented shortcut of pangu23 costs by exact count, beside its Tables 3 and 4."""
+"""Cost of the augmented shortcut of pangu23 by exact count, beside its Tables 3 and 4."""
 
 from itertools import pairwise
 

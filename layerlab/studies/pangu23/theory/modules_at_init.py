@@ -1,4 +1,4 @@
-"""What both modules of pangu23 do to the effective dimension by depth, before any training."""
+"""Effective dimension by depth with both modules of pangu23, before any training."""
 
 from typing import Any
 

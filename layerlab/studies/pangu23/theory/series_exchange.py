@@ -1,4 +1,4 @@
-"""Whether the series activation of pangu23 lets tokens exchange information, form by form."""
+"""Exchange between tokens through the series activation of pangu23, form by form."""
 
 from collections.abc import Mapping
 from typing import Any

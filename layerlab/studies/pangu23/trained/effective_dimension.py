@@ -1,4 +1,4 @@
-"""What each module of PanGu-pi does to the effective dimension, in twins that are trained alike.
+"""Effective dimension with each module of PanGu-pi, in twins that are trained alike.
 
 Predicted: at this size no module moves the dimension by a twentieth; the order is not to be seen.
 """
