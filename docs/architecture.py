@@ -9,13 +9,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "layerlab"
 TABLE = runpy.run_path(str(ROOT / "docs" / "table.py"))["table"]
 RULE = runpy.run_path(str(ROOT / "tests" / "house" / "test_imports.py"))
-# A command, and the file that it begins in.
-COMMANDS = {
-    "inspect": "layerlab.cli.inspect",
-    "compare": "layerlab.cli.train",
-    "evaluate": "layerlab.cli.evaluate",
-    "adapt": "layerlab.cli.adapt.group",
-}
 CHANGES = {
     "a quantity that inspection reads": "`measures/quantities/`, a new file; its name in "
     "`known_names.py`, its options in `known_options.py`",
@@ -72,14 +65,16 @@ def architecture() -> str:
             "A part imports only from layers of smaller numbers; parts of one layer do not know "
             "each other. Late imports count. No two files import each other in a circle, and no "
             f"folder holds more than {RULE['MOST']} modules: one that is full gets a folder "
-            "inside. " + _never(),
+            "inside. " + _never() + " The order within a part is `WITHIN`, beside that rule.",
             "",
-            _layers(),
+            "![The layers from the command line at the top to errors below, with their parts, and "
+            "in each part the numbers of its modules that inspect, compare, evaluate and adapt "
+            "reach](architecture.svg)",
             "",
-            "The columns show the way of four commands: a mark says that the command reaches the "
-            "part, by whatever its file imports and what that imports in turn; the number is that "
-            "of modules. `blocks` and `variants` are reached by `inspect` through `plugins`, which "
-            "loads what a user brings along; training and evaluation are not.",
+            "The numbers show the way of four commands: a command reaches what its file imports, "
+            "and what that imports in turn. `blocks` and `variants` are reached by `inspect` "
+            "through `plugins`, which loads what a user brings along; training and evaluation are "
+            "not.",
             "",
             "## Rooms",
             "",
@@ -97,21 +92,6 @@ def _never() -> str:
         f"What measures ({measuring}) never imports what we build ({building}), and `report` reads "
         "nothing but readings: no file of it imports a tensor."
     )
-
-
-def _layers() -> str:
-    """Show every layer with the modules of it that each command reaches."""
-    edges = RULE["graph"]()
-    reached = {name: RULE["reached"](edges, start) for name, start in COMMANDS.items()}
-    rows = []
-    for number, row in enumerate(RULE["ROWS"], 1):
-        for one in row.split():
-            counts = [
-                sum(RULE["part"](module) == one for module in found) for found in reached.values()
-            ]
-            marks = [f"● {count}" if count else "" for count in counts]
-            rows.append((str(number), f"`{one}`", *marks))
-    return str(TABLE(("layer", "part", *(f"`layerlab {name}`" for name in COMMANDS)), rows))
 
 
 def _rooms() -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 Those are the settings of recipes in training.md and adaptation.md, and the recipes of the package
 in comparison.md. `block.py` is the pages of variants, `manual.py` api.md and examples.md;
 `digest.py` and `adapted.py` are the page of results/: what comparisons and adaptations came to;
-`architecture.py` is that of the house itself.
+`architecture.py` is that of the house itself, `layers.py` its picture.
 
 Run by `make docs`; `tests/house/test_house.py` fails while a page differs from its declaration.
 """
@@ -45,7 +45,7 @@ table, bounds = (beside("table")[name] for name in ("table", "bounds"))
 block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied, holds = beside("studied"), beside("holds")
-architecture = beside("architecture")["architecture"]
+architecture, layers = beside("architecture")["architecture"], beside("layers")["layers"]
 registry, covered = beside("cited")["registry"], beside("covered")["covered"]
 
 # The columns that name a row mean the same in every frame.
@@ -123,6 +123,7 @@ def pages() -> dict[Path, str]:
         written[ROOT / "docs" / "studies" / f"{name}.md"] = sheet
     written |= registry(ROOT)
     written[ROOT / "docs" / "architecture.md"] = architecture()
+    written[ROOT / "docs" / "architecture.svg"] = layers()
     written[ROOT / "docs" / "api.md"] = manual["reference"]()
     written[ROOT / "docs" / "examples.md"] = manual["examples"](ROOT / "examples")
     results = ROOT / "docs" / "results"
