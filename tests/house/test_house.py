@@ -369,28 +369,18 @@ def questions(source: str) -> list[str]:
     """Return what of a file, by its name, has a docstring that opens as a question would."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    found = [one for one in nodes if QUESTION.match(ast.get_docstring(one) or "")]
-    return [getattr(one, "name", "the module") for one in found]
+    asking = [one for one in nodes if QUESTION.match(ast.get_docstring(one) or "")]
+    return [getattr(one, "name", "the module") for one in asking]
 
 
 @pytest.mark.full
 def test_no_docstring_opens_as_a_question():
     """A class and a module are said by a noun, a function by a verb."""
-    found = {
-        path.relative_to(PACKAGE).as_posix(): names
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if (names := questions(path.read_text("utf-8")))
-    }
-    assert found == {}
-    opening = '"""{} it came to."""\n'
-    for place, name in (
-        ("", "the module"),
-        ("class A:\n    ", "A"),
-        ("class A:\n    def f(self):\n        ", "f"),
-        ("async def g():\n    ", "g"),
-    ):
-        assert questions(place + opening.format("What")) == [name]
-        assert questions(place + opening.format("Whatever")) == []
+    found = {path: questions(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    assert {path: names for path, names in found.items() if names} == {}
+    for place, name in (("", "the module"), ("class A:\n ", "A"), ("async def f():\n ", "f")):
+        assert questions(f'{place}"""What it came to."""') == [name]
+        assert questions(f'{place}"""Whatever comes."""') == []
 
 
 @pytest.mark.full
