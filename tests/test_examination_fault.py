@@ -125,10 +125,9 @@ def test_an_archive_that_is_not_whole(shelf, tmp_path):
     assert left["reason"].endswith("copy it anew, whole and without a password")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll", "gen"])
-@pytest.mark.parametrize(
-    "value", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_without_a_finite_logit_has_no_score(shelf, scoring, value):
     model = candidate(4096).model
     model.lm_head.weight.data[:] = value

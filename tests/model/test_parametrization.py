@@ -142,11 +142,8 @@ def test_features_keep_their_size_after_some_updates(name, options):
         assert FALLS <= slope <= GROWS, (part, slope, found)
 
 
-@pytest.mark.parametrize(
-    "head_width",
-    [None, pytest.param(16, marks=pytest.mark.full)],
-    ids=["wider heads", "more heads"],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("head_width", [None, 16], ids=["wider heads", "more heads"])
 def test_standard_blows_up(head_width):
     found = coordinates("llama", mup=False, head_width=head_width)
     assert found["layer 0"] > 1.5 and found["layer 1"] > 1.5 and found["logits"] > 0.5

@@ -102,6 +102,7 @@ def test_a_long_prompt_keeps_its_end(model, corpus):
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("length", [CONTEXT - 1, CONTEXT, 10 * CONTEXT])
 def test_a_length_beyond_the_context_is_cut(model, corpus, length):
     room = CONTEXT - len(corpus.tokenizer("the cat")["input_ids"])

@@ -160,6 +160,7 @@ def test_an_update_is_the_mean_over_its_tokens(texts, tmp_path):
         assert torch.allclose(value, weight - 0.5 * weight.grad, atol=1e-6), name
 
 
+@pytest.mark.full
 def test_a_batch_may_be_split(whole, texts, tmp_path):
     run(texts, tmp_path / "out", per_device_train_batch_size=1, activation_checkpointing=True)
     near(whole.folder, tmp_path / "out")

@@ -194,6 +194,7 @@ def test_two_processes_learn_what_one_does(done, tmp_path):
     assert same(two, done.model, tolerance=1e-3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("variant", ["llama", "pangu-pi"])
 def test_adapters_learn_and_are_merged_on_request(variant, tmp_path):
     model = fresh(variant)

@@ -204,6 +204,7 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
     assert said == "dev.jsonl, line 4 has no answer; it is left out"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", ["ceval", "cmmlu", "mmlu", "agieval", "boolq", "ax-b", "piqa", "financeiq", "fineval"]
 )

@@ -39,6 +39,7 @@ def test_a_tie_of_two_options_counts_a_half(whole):
     assert score_whole(content, "x", 1.0).score == 0.5
 
 
+@pytest.mark.full
 def test_a_model_of_nan_has_no_score(whole):
     lost = [{**one, "lost": True} for one in whole.content["subjects"]]
     with pytest.raises(UserError, match=r"has no score: logits of .* are NaN or infinite"):

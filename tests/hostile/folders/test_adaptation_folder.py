@@ -165,7 +165,7 @@ def test_files_of_the_user_are_not_deleted(call, name, tmp_path):
     assert files(tmp_path / "out") == before
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["model/mine.txt", "checkpoint-1/mine.txt", "checkpoint-{}/mine"])
 def test_nor_those_beside_what_an_earlier_call_wrote(run, name):
     out, call = run

@@ -118,10 +118,8 @@ def test_pieces_that_take_long_to_merge(command, pieces, said, model):
     assert done.busy < 3
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(one, marks=[pytest.mark.full] * (one != "inspect")) for one in COMMANDS],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("command", [one for one in COMMANDS])
 def test_what_else_takes_long_to_convert_ends(command, model, monkeypatch):
     """Pieces of a length that is allowed have as many merges as letters, each of them slow."""
     monkeypatch.setattr(limits, "SECONDS", 1)

@@ -134,6 +134,7 @@ def test_another_replacement_is_refused():
         ABLATION.given(replace="median")
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_heads_of_both_attentions_of_a_block_are_taken_out_and_counted_on():
     """As `spectrum` counts them."""

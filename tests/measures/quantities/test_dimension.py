@@ -215,7 +215,8 @@ def test_a_pool_does_not_keep_the_batch_alive():
     assert pool.features[0].untyped_storage().nbytes() == 2 * 16 * 8
 
 
-@pytest.mark.parametrize("tokens, width", [pytest.param(40, 6, marks=pytest.mark.full), (12, 30)])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("tokens, width", [(40, 6), (12, 30)])
 def test_effective_dimension_agrees_with_scikit_dimension(tokens, width):
     skdim = pytest.importorskip(
         "skdim", reason="scikit-dimension is not installed: it is in the extra `dev`"

@@ -33,8 +33,9 @@ def found(model: Any, asked: Any, **options: Any) -> Any:
         return saliency(subject(model), asked, **options)
 
 
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.full)])
-@pytest.mark.parametrize("layer", [EMBEDDING, pytest.param(0, marks=pytest.mark.full), 1])
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("layer", [EMBEDDING, 0, 1])
 def test_every_reduction_is_that_of_central_differences(tiny, family, layer):
     model = precise(tiny(family))
     seen = found(model, prompt(), bins=3).layers[layer]
@@ -50,13 +51,9 @@ def test_every_reduction_is_that_of_central_differences(tiny, family, layer):
     torch.testing.assert_close(seen.image, torch.stack([p.mean(1) for p in parts], 1), **near)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("options", "foil"),
-    [
-        pytest.param({"probability": True}, None, marks=pytest.mark.full),
-        pytest.param({}, 4, marks=pytest.mark.full),
-        ({"probability": True}, 4),
-    ],
+    ("options", "foil"), [({"probability": True}, None), ({}, 4), ({"probability": True}, 4)]
 )
 def test_probability_and_foil_are_what_is_differentiated(tiny, options, foil):
     model = tiny("gpt2").double()

@@ -40,6 +40,7 @@ def read(model: Any, ids: Tensor = TOKENS, name: str = "theorems", **options: An
     return readings(load_model(model), [ids], [list_measures()[name].given(**options)])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("moved", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_theorem_has_a_row_in_every_layer_from_the_start_on(moved, dtype):

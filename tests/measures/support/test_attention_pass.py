@@ -168,7 +168,7 @@ def cut_off(name: str) -> torch.Tensor:
     return allowed
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", ["padded behind", "padded in front", "decoupled", "documents"])

@@ -128,6 +128,7 @@ def test_a_head_that_is_not_finite_reads_nan_and_spares_the_others(bad):
     assert not perron.upper[1].isfinite()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_nearly_uniform_matrix_keeps_the_digits_of_its_contraction(dtype):
     # Centred products lose nothing; the root of a Rayleigh quotient would stop at sqrt(u) = 2e-4.

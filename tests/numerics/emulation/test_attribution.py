@@ -44,6 +44,7 @@ def test_a_component_is_what_emulate_gives_where_only_it_rounds(found):
     assert result.whole.logits == error(whole, true)
 
 
+@pytest.mark.full
 def test_every_place_is_in_one_component_and_in_one_layer(found):
     _, result, _ = found
     for parts in (result.components, result.layers, result.cross):

@@ -21,10 +21,8 @@ def logits(model, run, **options):
         return model(input_ids=IDS, use_cache=False).logits
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["bf16", "float64", *(pytest.param(k, marks=pytest.mark.full) for k in ("fp8_e4m3", "mxfp4"))],
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", ["bf16", "float64", "fp8_e4m3", "mxfp4"])
 def test_a_run_by_layer_gives_the_same_bits_and_holds_one_layer(tiny, kind):
     model = tiny("llama", **SHAPE)
     arithmetic = exact(torch.float32) if kind == "float64" else make_arithmetic(kind)

@@ -36,7 +36,7 @@ def gap(family: str, a: str | NumericsProfile, b: str | NumericsProfile) -> RunG
     return find_gap(model, [IDS], load_profile(a), load_profile(b), call=call)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gpt2", "qwen3"])
 @pytest.mark.parametrize("b", ["torch-compile", "autocast-bf16", "torch-sdpa", "float32"])
 def test_shares_add_up(family, b):

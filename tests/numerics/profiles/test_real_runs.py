@@ -87,6 +87,7 @@ def compare(model: nn.Module, pieces: list[Tensor], name: str) -> tuple[Tensor, 
     return emulated - exact, read_real(model, pieces, profile, call) - exact
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("scale", [1, 8])
 def test_eager_is_emulated_to_the_bit(family, scale):
@@ -100,7 +101,7 @@ def test_eager_is_emulated_to_the_bit(family, scale):
     assert float(same.double().mean()) > 0.98 and rms(real) > 1e-4
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("name", [name for name in REAL if name != "torch-compile"])
 def test_errors_have_the_size_of_real_ones(family, name):

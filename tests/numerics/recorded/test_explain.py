@@ -161,13 +161,8 @@ MISTAKES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.full] if name != "temperature" else [])
-        for name in MISTAKES
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in MISTAKES])
 def test_a_mistake_is_called_a_bug_and_named(model, pieces, name, monkeypatch):
     make, cause = MISTAKES[name]
     monkeypatch.setattr(model.config, "bos_token_id", BEGINNING)

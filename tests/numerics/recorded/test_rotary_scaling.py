@@ -33,7 +33,7 @@ def make(rotations: dict[str, Any]) -> Any:
     return LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=rotations)).eval()
 
 
-@pytest.mark.few(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mine", "theirs", "name"),
     [

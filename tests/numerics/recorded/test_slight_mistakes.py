@@ -106,7 +106,7 @@ def test_of_a_few_tokens_and_of_certain_ones_no_temperature_is_told():
     assert fit_temperature(flat, flat, [flat], (flat, flat)) is None
 
 
-@pytest.mark.few(1)
+@pytest.mark.full
 @pytest.mark.parametrize("warmth", [0.99, 1.01])
 def test_a_slight_temperature_is_a_bug(model, pieces, warmth):
     engine = load("sdpa")

@@ -110,6 +110,7 @@ def test_scores_are_exact_but_for_a_token_with_itself(kind, seed, turned):
     assert torch.equal(condition_numbers.scores(x, parts), ratio.amax(-1))
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["gaussian", "zeros", "tiny", "nearly equal"]), seeds, st.integers(0, 3)

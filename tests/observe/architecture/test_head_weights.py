@@ -74,6 +74,7 @@ def test_the_check_allows_the_rounding_of_every_precision(family, dtype):
         assert not faults(weights, attended, entered, left)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "llama yarn", "qwen3", "olmo2", "gptj"])
 def test_a_wrong_cut_of_the_queries_is_refused(family):
     weights, attended, entered, left = layers(built(family))[1]

@@ -106,7 +106,7 @@ def width_of(model: PreTrainedModel, layer: int, path: str) -> int:
     return int(last.weight.shape[0 if type(last).__name__ == "Conv1D" else 1])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WEIGHTS)
 @torch.no_grad()
 def test_each_head_and_sublayer_is_as_if_its_output_weights_were_zero(name):

@@ -26,6 +26,7 @@ def count(*given: object) -> tuple[HeadWeights, Counts]:
     return found, counts
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gptj", "bloom", "qwen3", "cohere qk"])
 def test_the_host_waits_once_for_the_weights_of_a_layer(family, cut_for_an_accelerator):
     """Before, up to 18 times, and the host sent four lists of rows."""

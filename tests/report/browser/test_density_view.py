@@ -42,6 +42,7 @@ def test_the_bars_are_a_density_of_all_eigenvalues():
     assert math.log10(x[-1]) == pytest.approx(one["high"])
 
 
+@pytest.mark.full
 def test_figures_are_made_of_some_layers_of_each_kind_of_matrix():
     (picture,) = pictures(weighed(), "matrices")
     found = pages("matrices", "pre-norm", picture)

@@ -25,9 +25,8 @@ PAGES: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(DESK, id="desk", marks=pytest.mark.full), pytest.param(PHONE, id="phone")]
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("size", [pytest.param(DESK, id="desk"), pytest.param(PHONE, id="phone")])
 @pytest.mark.parametrize("kind", ["inspect", "compare"])
 def test_the_first_finding_is_seen_without_scrolling(window, kind, size):
     page = window(
@@ -38,7 +37,8 @@ def test_the_first_finding_is_seen_without_scrolling(window, kind, size):
     assert box is not None and box["y"] + box["height"] <= size["height"]
 
 
-@pytest.mark.parametrize("lang", [pytest.param("en", marks=pytest.mark.full), "zh"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("kind", PAGES)
 def test_the_contents_say_what_the_headings_say(window, kind, lang):
     pairs = (

@@ -67,12 +67,13 @@ def test_a_figure_says_which_readings_it_leaves_out():
         assert "infinite" not in str(found.get(name))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("measure", "column"),
     [
-        pytest.param("dimension", "effective_dimension", marks=pytest.mark.full),
+        ("dimension", "effective_dimension"),
         ("diversity", "relative_residual"),
-        pytest.param("spectrum", "norm", marks=pytest.mark.full),
+        ("spectrum", "norm"),
     ],
 )
 def test_curves_of_several_models_stand_in_one_figure(measure, column):

@@ -105,6 +105,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(window):
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+@pytest.mark.full
 def test_hostile_text_stays_text(window):
     name = f"{HOSTILE}<b>x</b>"
     content = passed((name, "other"))

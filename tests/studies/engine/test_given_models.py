@@ -150,6 +150,7 @@ def test_verdicts_speak_of_the_models_and_the_text_that_were_named(name, folder,
     assert typed[typed.index("--text") + 1] == str(text)
 
 
+@pytest.mark.full
 def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(folder, tmp_path):
     name, plain = "layernorm-against-rmsnorm", {"draws": 4, "progress": False, "threads": 1}
 
@@ -177,6 +178,7 @@ def change_json(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
+@pytest.mark.full
 def test_a_kept_result_is_of_this_configuration_and_this_tokenizer(folder, tmp_path):
     name, out = "layernorm-against-rmsnorm", tmp_path / "out"
     plain = {"draws": 4, "progress": False, "threads": 1, "out": out}
@@ -231,6 +233,7 @@ def test_what_no_command_could_name_has_none():
     assert found.to_dict()["command"] == ""
 
 
+@pytest.mark.full
 def test_a_page_counts_passages_of_the_text_that_was_read(folder):
     found = study("attention-lambda", model=folder("gpt2"), **QUICK).to_dict()
     assert found["unit"] == "passages of the built-in text, one model of each name"
@@ -260,6 +263,7 @@ def test_a_precision_is_that_of_the_weights_and_stands_in_the_command(folder):
     assert found["settings"]["dtype"] == "float32"
 
 
+@pytest.mark.full
 def test_axes_of_features_are_those_of_the_named_model_and_of_no_llama(folder):
     found = study("features-pca", model=folder("gpt2"), draws=4, **QUICK).to_dict()
     assert found["claim"] == "The features of gpt2 lie along one axis."

@@ -42,6 +42,7 @@ def train(one: LabForCausalLM, control: QKControl | None, updates: int, rate: fl
             control.after_update()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("width", [3, 8])
 def test_penalties_have_the_gradient_of_finite_differences(kv_heads, width):

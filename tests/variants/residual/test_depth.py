@@ -97,6 +97,7 @@ def test_no_more_is_carried_than_the_account_says(name, options):
     assert said.parameters == sum(one.numel() for one in model.parameters())
 
 
+@pytest.mark.full
 def test_blocks_bound_what_is_carried():
     for layers in (12, 24):
         model = small("attention-residuals-block", layers=layers)
