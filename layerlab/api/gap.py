@@ -2,9 +2,6 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +9,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from layerlab import builtin
-from layerlab.console.inspection import InspectionBar
-from layerlab.console.progress import NullProgress, Progress
+from layerlab.api.stages.watched_runs import watched_runs
+from layerlab.errors import UserError
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import LoadedModel, load_model
 from layerlab.loading.text_input import TextInput
@@ -26,8 +23,7 @@ from layerlab.numerics.recorded.recorded_gap import RecordedGap
 from layerlab.plugins import load_files
 from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
-from layerlab.system.logs import quiet_libraries
-from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
 from layerlab.validation import expand_home
 
@@ -37,6 +33,7 @@ AnyProfile = str | os.PathLike[str] | NumericsProfile
 
 
 @usual_arithmetic()
+@explain_memory(LESS)
 def gap(
     model: Any = None,
     a: AnyProfile = "torch-eager",
@@ -48,6 +45,7 @@ def gap(
     input_ids: Any = None,
     device: str | None = None,
     dtype: str | None = None,
+    samples: int | None = None,
     context: int | None = None,
     load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
@@ -75,6 +73,7 @@ def gap(
         input_ids: instead of texts, batch x token.
         device: where the model is loaded.
         dtype: of the loaded weights; that of its config.json if left out.
+        samples: how many are cut from the text; left out, 4 of the built-in text and all of others.
         context: length of the samples in tokens.
         load: Python files with the variant of a model that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
@@ -92,87 +91,54 @@ def gap(
         ['attention_weights', 'scores', 'softmax']
     """
     load_files(load, [] if isinstance(model, nn.Module | None) else [str(model)])
-    question = GapRequest(
-        model=builtin.DEFAULT if model is None else model,
-        passage=find_passage(texts, input_ids, context, logprobs),
-        a=load_profile(a),
-        b=None if b is None else load_profile(b),
-        logprobs=None if logprobs is None else expand_home(logprobs),
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
+    read = find_passage(texts, input_ids, samples, context, logprobs)
+    trainer, engine = load_profile(a), None if b is None else load_profile(b)
+    file = None if logprobs is None else expand_home(logprobs)
     with trust(trust_remote_code, allow_unused=allow_unused):
-        return answer_gap(question, progress=progress)
+        named = builtin.DEFAULT if model is None else model
+        subject = load_model(named, tokenizer, device=device, dtype=dtype)
+        records: list[TokenRecord] = []
+        if file is not None:
+            records = read_records(file, subject.entries, subject.tokenizer)
+        pieces = _pieces(read, subject, records, str(file))
+        with watched_runs(subject.model, progress=progress) as shown:
+            run: dict[str, Any] = {"call": run_model, "step": lambda what: shown.step(what)}
+            if records:
+                shown.begin(f"{subject.name}, {file}", 2 * len(pieces) + len(RUNS))
+                known = () if engine is None else (engine,)
+                return explain_record(subject.model, records, trainer, known, **run)
+            engine = engine or load_profile(ENGINE)
+            shown.begin(f"{subject.name}, {trainer.name} and {engine.name}", 3 * len(pieces))
+            return find_gap(subject.model, pieces, trainer, engine, **run)
 
 
-def find_passage(texts: Any, input_ids: Any, context: Any, logprobs: Any) -> TextInput | None:
-    """Return the text; None where it is what was recorded."""
-    if logprobs is not None and texts is None and input_ids is None:
-        return None
-    return passage(texts, input_ids=input_ids, context=context)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GapRequest:
-    """A question about two runs: model, texts and profiles.
-
-    Attributes:
-        passage: the text; None for that of a record.
-        b: None for the default, or for all candidates beside a record.
-        logprobs: the record.
-    """
-
-    model: Any
-    passage: TextInput | None
-    a: NumericsProfile
-    b: NumericsProfile | None = None
-    logprobs: Path | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-
-@explain_memory(LESS)
-def answer_gap(question: GapRequest, *, progress: bool = True) -> RunGap | RecordedGap:
-    """Load the model and find what makes the difference.
+def find_passage(
+    texts: Any, input_ids: Any, samples: Any, context: Any, logprobs: Any
+) -> TextInput | None:
+    """Return the text; None where it is what was recorded.
 
     Raises:
-        UserError: as `gap`.
+        UserError: as `passage`, or samples are asked for of what was recorded.
     """
-    asked = question
-    subject = load_model(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    records: list[TokenRecord] = []
-    if asked.logprobs is not None:
-        records = read_records(asked.logprobs, subject.entries, subject.tokenizer)
-    pieces = _pieces(asked, subject, records)
-    with ExitStack() as stack:
-        stack.enter_context(threads(subject.model.num_parameters()))
-        stack.enter_context(evaluation_mode(subject.model))
-        stack.enter_context(quiet_libraries())
-        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        run: dict[str, Any] = {"call": run_model, "step": lambda what: shown.step(what)}
-        if records:
-            shown.begin(f"{subject.name}, {asked.logprobs}", 2 * len(pieces) + len(RUNS))
-            candidates = () if asked.b is None else (asked.b,)
-            return explain_record(subject.model, records, asked.a, candidates, **run)
-        b = asked.b or load_profile(ENGINE)
-        shown.begin(f"{subject.name}, {asked.a.name} and {b.name}", 3 * len(pieces))
-        return find_gap(subject.model, pieces, asked.a, b, **run)
+    if logprobs is None or texts is not None or input_ids is not None:
+        return passage(texts, input_ids=input_ids, samples=samples, context=context)
+    if samples is not None:
+        raise UserError("logprobs brings the tokens that it was recorded of; leave samples out")
+    return None
 
 
 def _pieces(
-    asked: GapRequest, subject: LoadedModel, records: Sequence[TokenRecord]
+    read: TextInput | None, subject: LoadedModel, records: Sequence[TokenRecord], source: str
 ) -> list[Tensor]:
     """Return the tokens of each text, which those of the record have to be."""
-    check_lengths(records, subject.context, str(asked.logprobs), subject.name)
-    if asked.passage is not None:
-        pieces = sequences(asked.passage, subject)
+    check_lengths(records, subject.context, source, subject.name)
+    if read is not None:
+        pieces = sequences(read, subject)
         if records:
-            check_tokens(records, [one.tolist() for one in pieces], str(asked.logprobs))
+            check_tokens(records, [one.tolist() for one in pieces], source)
         return pieces
     ids = tuple(torch.tensor(one.token_ids) for one in records)
-    return sequences(TextInput(source=str(asked.logprobs), ids=ids), subject)
+    return sequences(TextInput(source=source, ids=ids), subject)
 
 
 def run_model(model: nn.Module, ids: Tensor) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -64,6 +64,7 @@ def inspect(
     measures: str | Measure | Iterable[str | Measure] | Mapping[str, Any] | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    samples: int | Literal["auto"] | None = None,
     context: int | None = None,
     formats: Iterable[str] | str | None = None,
     backward: bool = False,
@@ -95,6 +96,8 @@ def inspect(
         device: where the models are loaded; "auto" spreads them over what there is.
         dtype: of the loaded weights; that of its config.json if left out (float16 is read as
             float32).
+        samples: how many are cut from the text; left out, 4 of the built-in text and all of others;
+            "auto" is 4, and for the dimension as many as it needs.
         context: length of the samples in tokens.
         formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
             the model is run some forty times for each.
@@ -121,13 +124,12 @@ def inspect(
         >>> len(report.frame("stream"))
         9
     """
-    unread = {"texts": texts, "input_ids": input_ids, "context": context, "saliency": saliency}
-    unread |= {"formats": formats, "features": features, "device": device, "dtype": dtype}
-    read = (
-        no_text(unread)
-        if weights
-        else passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
-    )
+    unread = {"texts": texts, "input_ids": input_ids, "samples": samples, "context": context}
+    unread |= {"saliency": saliency, "formats": formats, "features": features}
+    unread |= {"device": device, "dtype": dtype}
+    given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+    sizes = {"samples": samples, "context": context}
+    read = no_text(unread) if weights else passage(texts, **given, **sizes)
     models = list_models(model)
     own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
     chosen = resolve_weights(measures, own) if weights else resolve(measures, own)

@@ -1,8 +1,6 @@
 """`layerlab.precision`: what to keep in float32, on the same models and texts as `inspect`."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,38 +8,36 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from layerlab import builtin
-from layerlab.console.inspection import InspectionBar
-from layerlab.console.progress import NullProgress, Progress
+from layerlab.api.stages.watched_runs import watched_runs
 from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import load_model
-from layerlab.loading.text_input import TextInput
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
 from layerlab.plugins import load_files
 from layerlab.system.files import File
 from layerlab.system.hardware import explain_memory
-from layerlab.system.logs import quiet_libraries
-from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.untrusted.trust import trust
 
 LESS = "type --device auto, --device cpu, or a smaller --context"
-FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
 ROUNDS = 3
 
 
 @usual_arithmetic()
+@explain_memory(LESS)
 def precision(
     model: Any = None,
-    format: str = FORMAT,
-    budget: float = BUDGET,
+    format: str = "bf16",
+    budget: float = 0.3,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Sequence[str] | str | None = None,
     input_ids: Any = None,
     device: str | None = None,
     dtype: str | None = None,
+    samples: int | None = None,
     context: int | None = None,
     load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
@@ -65,6 +61,7 @@ def precision(
         input_ids: instead of texts, batch x token.
         device: where the model is loaded.
         dtype: of the loaded weights; that of its config.json if left out.
+        samples: how many are cut from the text; left out, 4 of the built-in text and all of others.
         context: length of the samples in tokens.
         load: Python files with the variant of a model that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
@@ -83,59 +80,24 @@ def precision(
         torch.bfloat16
     """
     load_files(load, [] if isinstance(model, nn.Module | None) else [str(model)])
-    question = PrecisionRequest(
-        model=builtin.DEFAULT if model is None else model,
-        passage=passage(texts, input_ids=input_ids, context=context),
-        format=format,
-        budget=budget,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    with trust(trust_remote_code, allow_unused=allow_unused):
-        return find_policy(question, progress=progress)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrecisionRequest:
-    """A search for a precision policy: model, texts, format and budget."""
-
-    model: Any
-    passage: TextInput
-    format: str = FORMAT
-    budget: float = BUDGET
-    tokenizer: PreTrainedTokenizerBase | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-
-@explain_memory(LESS)
-def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
-    """Load the model and find what to keep in float32.
-
-    Raises:
-        UserError: as `precision`.
-    """
-    asked = question
+    read = passage(texts, input_ids=input_ids, samples=samples, context=context)
     # Before anything is loaded.
-    check_request(asked.format, asked.budget)
-    subject = load_model(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    pieces = sequences(asked.passage, subject)
-    with ExitStack() as stack:
-        stack.enter_context(threads(subject.model.num_parameters()))
-        stack.enter_context(evaluation_mode(subject.model))
-        stack.enter_context(quiet_libraries())
-        shown: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
-        names = candidates(subject.model)
-        shown.begin(f"{subject.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
-        return advise(
-            subject.model,
-            lambda model: logits(model, pieces),
-            asked.format,
-            asked.budget,
-            step=lambda what: shown.step(what),
-            announce=lambda trials: shown.begin(f"{subject.name}, backwards", trials),
-        )
+    check_request(format, budget)
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        named = builtin.DEFAULT if model is None else model
+        subject = load_model(named, tokenizer, device=device, dtype=dtype)
+        pieces = sequences(read, subject)
+        with watched_runs(subject.model, progress=progress) as shown:
+            names = candidates(subject.model)
+            shown.begin(f"{subject.name}, {format}", len(names) + ROUNDS * SHORTLIST)
+            return advise(
+                subject.model,
+                lambda model: logits(model, pieces),
+                format,
+                budget,
+                step=lambda what: shown.step(what),
+                announce=lambda trials: shown.begin(f"{subject.name}, backwards", trials),
+            )
 
 
 def logits(model: nn.Module, pieces: Sequence[Tensor]) -> Tensor:

@@ -236,7 +236,7 @@ def precision(
 ) -> None:
     """Find which operations to keep in float32, and verify it."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.text_input import read_file, sample
+    from layerlab.loading.text_input import read_text
     from layerlab.numerics.emulation.policies.policy import check_place
     from layerlab.numerics.mixed_precision.request import check_request
 
@@ -245,19 +245,12 @@ def precision(
     check_request(format, budget)
     check_loads(load)
     check_found([] if model is None else [model])
-    sizes = {"samples": samples, "context": context}
-    passage = sample(**sizes) if text is None else read_file(text, **sizes)
-    # Late: these need torch, and what is refused above does not.
-    from layerlab import plugins
+    asked: dict[str, Any] = {"device": device, "dtype": dtype, "load": load or ()}
+    asked["texts"] = read_text(text, samples=samples, context=context)
+    # Late: it needs torch, and what is refused above does not.
+    from layerlab.api.precision import precision as find_policy
 
-    plugins.load_files(load or (), [model] if model else ())
-    from layerlab.api.precision import PrecisionRequest, find_policy
-    from layerlab.builtin import DEFAULT
-
-    asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
-    advice = find_policy(
-        PrecisionRequest(model=model or DEFAULT, passage=passage, **asked), progress=not quiet
-    )
+    advice = find_policy(model, format, budget, progress=not quiet, **asked)
     if as_json:
         show_json(advice.to_json())
     else:

@@ -54,7 +54,7 @@ def gap(
 ) -> None:
     """Find which operations make two runs of one model disagree."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.text_input import read_file, sample
+    from layerlab.loading.text_input import read_text
     from layerlab.numerics.profiles.profile import list_profiles, load_profile
 
     if profiles:
@@ -64,23 +64,19 @@ def gap(
         else:
             say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in loaded))
         return
-    pair = load_profile(a), None if b is None else load_profile(b)
+    pair = {"a": load_profile(a), "b": None if b is None else load_profile(b)}
     if logprobs is not None:
         check_record(logprobs, {"text": text, "samples": samples, "context": context})
     check_loads(load)
     check_found([] if model is None else [model])
-    sizes = {"samples": SAMPLES if samples is None else samples, "context": context}
-    passage = sample(**sizes) if text is None else read_file(text, **sizes)
-    # Late: these need torch, and what is refused above does not.
-    from layerlab import plugins
+    counted = SAMPLES if samples is None else samples
+    texts = None if logprobs is not None else read_text(text, samples=counted, context=context)
+    # Late: it needs torch, and what is refused above does not.
+    from layerlab.api import gap as function
 
-    plugins.load_files(load or (), [model] if model else ())
-    from layerlab.api.gap import GapRequest, answer_gap
-    from layerlab.builtin import DEFAULT
-
-    asked: dict[str, Any] = {"a": pair[0], "b": pair[1], "device": device, "dtype": dtype}
-    asked |= {"logprobs": logprobs, "passage": passage if logprobs is None else None}
-    found = answer_gap(GapRequest(model=model or DEFAULT, **asked), progress=not quiet)
+    asked: dict[str, Any] = {"device": device, "dtype": dtype, "load": load or ()}
+    asked |= {"logprobs": logprobs, "texts": texts, "progress": not quiet}
+    found = function.gap(model, **pair, **asked)
     if as_json:
         show_json(found.to_dict())
     else:

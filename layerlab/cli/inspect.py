@@ -121,8 +121,8 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.options import check_lengths, parse_samples
-    from layerlab.loading.text_input import no_text, read_file, sample
+    from layerlab.loading.options import check_lengths, check_unread, parse_samples
+    from layerlab.loading.text_input import read_text
     from layerlab.measures.questions import check_backward
     from layerlab.report.results.folder import check_folder
 
@@ -137,42 +137,33 @@ def inspect(
     unread = {"--text": text, "--context": context, "--formats": formats}
     unread |= {"--saliency": saliency, "--features": features}
     unread |= {"--device": device, "--dtype": dtype}
-    blind = no_text(unread) if weights else None
+    if weights:
+        check_unread(unread)
     check_formats(formats)
     check_backward(formats, backward)
     check_loads(load)
     if not load:
         check_measures(measures, weights=weights, text=saliency, target=target, foil=foil)
     check_found(models or ())
-    if blind is not None:
-        passage = blind
-    elif text is None:
-        passage = sample(samples=counted, context=context)
-    else:
-        passage = read_file(text, samples=counted, context=context)
+    read: Any = None if weights else read_text(text, samples=counted, context=context)
 
-    # Late: these need torch, and what is refused above does not.
-    from layerlab import plugins
+    # Late: it needs torch, and what is refused above does not.
+    from layerlab.api.inspect import inspect
 
-    own = [measure for path in load or () for measure in plugins.load(path, models or ())]
-    names = None if measures is None else [measures]
-    chosen = plugins.resolve_weights(names, own) if weights else plugins.resolve(names, own)
-    chosen = plugins.with_formats(chosen, formats, backward)
-    chosen = plugins.with_saliency(chosen, saliency, target, foil)
-    chosen = plugins.with_features(chosen, features)
-
-    from layerlab.api.inspect import InspectionRequest, run_inspection
-    from layerlab.builtin import DEFAULT
-
-    report = run_inspection(
-        InspectionRequest(
-            models=models or [DEFAULT],
-            passage=passage,
-            measures=chosen,
-            device=device,
-            dtype=dtype,
-            load=[str(one) for one in load or ()],
-        ),
+    report = inspect(
+        models or None,
+        texts=read,
+        measures=measures,
+        device=device,
+        dtype=dtype,
+        formats=formats,
+        backward=backward,
+        saliency=saliency,
+        target=target,
+        foil=foil,
+        features=features,
+        weights=weights,
+        load=load or (),
         progress=not quiet,
     )
     if folder is not None:

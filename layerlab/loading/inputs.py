@@ -20,9 +20,10 @@ def passage(
     *,
     input_ids: Any = None,
     attention_mask: Any = None,
+    samples: Any = None,
     context: Any = None,
 ) -> TextInput:
-    """Check and return the input given to the Python function.
+    """Check and return the input given to the Python function; what a command has read passes.
 
     Raises:
         UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
@@ -31,11 +32,13 @@ def passage(
         if texts is not None:
             raise UserError("both texts and input_ids were given; give one of them")
         ids = _unpad(input_ids, attention_mask)
-        return TextInput(source="input_ids", ids=ids, context=context)
+        return TextInput(source="input_ids", ids=ids, samples=samples, context=context)
     if attention_mask is not None:
         raise UserError("attention_mask was given without input_ids; give both, or texts")
     if texts is None:
-        return sample(context=context)
+        return sample(samples=SAMPLES if samples is None else samples, context=context)
+    if isinstance(texts, TextInput):
+        return texts
     if not isinstance(texts, (str, Sequence)):
         raise UserError(f"texts is a {type(texts).__name__}; expected a string or a list of them")
     given = (texts,) if isinstance(texts, str) else tuple(texts)
@@ -46,7 +49,7 @@ def passage(
             raise UserError(f"text {index} is empty; expected some words to read")
     if not given:
         raise UserError("texts is empty; give at least one text, or leave it out")
-    return TextInput(source="texts", texts=given, context=context)
+    return TextInput(source="texts", texts=given, samples=samples, context=context)
 
 
 def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:

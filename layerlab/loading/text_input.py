@@ -106,6 +106,16 @@ def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     )
 
 
+def read_text(name: str | None, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
+    """Read what `--text` names, and the built-in text where it names nothing.
+
+    Raises:
+        UserError: as `read_file`.
+    """
+    sizes = {"samples": samples, "context": context}
+    return sample(**sizes) if name is None else read_file(name, **sizes)
+
+
 def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     """Read a file (or - for standard input) cut into samples.
 

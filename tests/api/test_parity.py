@@ -16,11 +16,11 @@ TERMINAL = {"as_json", "quiet", "opened", "fail_on", "figures", "subjects", "met
 PYTHON = {"progress"}
 # The same under two names, or a value that a terminal cannot hold.
 COMMAND = {
-    "inspect": {"models", "text", "samples", "out", "lang"},
+    "inspect": {"models", "text", "out", "lang"},
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
-    "precision": {"text", "samples", "out", "overwrite"},
-    "gap": {"text", "samples"},
+    "precision": {"text", "out", "overwrite"},
+    "gap": {"text"},
     "runs": {"html", "lang", "every"},
     "adapt vocabulary": {"allow_unused"},  # a tokenizer has no weights
     "bench latency": {"out"},

@@ -7,8 +7,7 @@ from transformers import AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.api.precision import PrecisionRequest, find_policy, logits
-from layerlab.loading.inputs import passage
+from layerlab.api.precision import logits
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
@@ -71,8 +70,7 @@ def test_a_model_whose_weights_wait_elsewhere_is_searched_by_emulation(tiny):
     away.load_state_dict(whole.state_dict())
     cpu_offload(away, torch.device("cpu"))
     here, there = (
-        find_policy(PrecisionRequest(model=one, passage=passage(input_ids=IDS[0])), progress=False)
-        for one in (whole, away)
+        layerlab.precision(one, input_ids=IDS[0], progress=False) for one in (whole, away)
     )
     assert there.real is None and here.real is not None
     assert there.choices[0].alone == here.choices[0].alone

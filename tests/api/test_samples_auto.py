@@ -1,27 +1,38 @@
-"""As many tokens as a dimension needs, read side by side, and no more than the text has."""
-
-from dataclasses import replace
+"""As many samples as were asked for; or as a dimension needs, read side by side."""
 
 import pandas as pd
 import pytest
 import torch
 
-from layerlab.api.inspect import InspectionRequest, run_inspection
+import layerlab
+from layerlab.builtin import SAMPLE
 from layerlab.loading import inputs
-from layerlab.loading.text_input import sample
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing import streams
-from layerlab.plugins import resolve
 from tests.support.live_bytes import live_bytes
+from tests.support.refused import refuses
 
 
 def inspected(samples, context=32, names=("dimension", "diversity")):
-    asked = InspectionRequest(
-        models=["llama"],
-        passage=sample(samples=samples, context=context),
-        measures=resolve(list(names)),
-    )
-    return run_inspection(asked, progress=False)
+    asked = {"samples": samples, "context": context, "measures": names}
+    return layerlab.inspect("llama", **asked, progress=False)
+
+
+def test_functions_cut_a_text_into_as_many_samples_as_they_are_told():
+    asked = {"texts": SAMPLE.read_text("utf-8"), "samples": 2, "context": 8, "progress": False}
+    found = layerlab.inspect("llama", measures="stream", **asked)
+    assert found.models[0]["tokens"] == [8, 8]
+    alone = layerlab.inspect("llama", measures="stream", **{**asked, "texts": None})
+    assert alone.frame("stream").equals(found.frame("stream"))
+    ids = {"texts": None, "input_ids": torch.arange(40).view(2, 20)}
+    assert layerlab.gap("llama", **{**asked, **ids}).difference.tokens == 2 * 7
+
+
+def test_samples_of_no_text_are_refused():
+    refuses("--weights reads no text", layerlab.inspect, "llama", weights=True, samples=3)
+    refuses("leave samples out", layerlab.gap, "llama", logprobs="nothing", samples=3)
+    for name in ("gap", "precision"):
+        refuses("expected a whole number or None", getattr(layerlab, name), samples="auto")
 
 
 @pytest.mark.full
@@ -38,10 +49,9 @@ def test_the_dimension_reads_more_samples_than_other_measures():
 
 @pytest.mark.full
 def test_a_text_that_is_too_short_is_read_whole_and_that_is_said():
-    asked = sample(samples="auto", context=32)
-    short = replace(asked, texts=(asked.texts[0][:450],))
-    request = InspectionRequest(models=["llama"], passage=short, measures=resolve(["dimension"]))
-    found = run_inspection(request, progress=False)
+    short = SAMPLE.read_text("utf-8")[:450]
+    asked = {"texts": short, "samples": "auto", "context": 32, "measures": "dimension"}
+    found = layerlab.inspect("llama", **asked, progress=False)
     tokens = set(found.frame("dimension").tokens)
     assert len(tokens) == 1 and 128 < tokens.pop() < 256
     assert any("has read every sample" in note for note in found.to_dict()["measures"][0]["notes"])

@@ -4,8 +4,6 @@ import pytest
 import torch
 
 import layerlab
-from layerlab.api.precision import PrecisionRequest, find_policy
-from layerlab.loading.inputs import passage
 from layerlab.measures.quantities.low_precision import rounding
 from tests.support.live_bytes import live_bytes
 
@@ -63,8 +61,7 @@ def test_logits_are_compared_some_rows_at_a_time(tiny, monkeypatch):
 def test_a_search_for_a_policy_holds_two_layers_and_a_copy_in_the_low_dtype(tiny):
     model = tiny("llama", **SHAPE)
     before = [one.clone() for one in model.parameters()]
-    asked = PrecisionRequest(model=model, passage=passage(input_ids=IDS))
-    peak = beside(model, lambda: find_policy(asked, progress=False))
+    peak = beside(model, lambda: layerlab.precision(model, input_ids=IDS, progress=False))
     low = sum(one.numel() * 2 for one in model.parameters())
     assert peak < 2 * layer_bytes(model) + low
     assert all(map(torch.equal, before, model.parameters()))

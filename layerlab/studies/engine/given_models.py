@@ -10,7 +10,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.known_names import VARIANTS, refuse_models, unknown_variant
 from layerlab.loading.options import check_device, check_dtype, is_random
-from layerlab.loading.text_input import TextInput, read_file, sample
+from layerlab.loading.text_input import TextInput, read_text, sample
 from layerlab.model.preset import presets
 from layerlab.studies.engine.scale import short
 from layerlab.validation import short_repr
@@ -132,7 +132,7 @@ def load_given(
         raise UserError(f"study {study.name} reads texts of its own; leave --text out")
     if text is not None and not isinstance(text, str | PathLike):
         raise UserError(f"text is {short_repr(text)}; expected the path of a text file, or -")
-    read = sample() if text is None else read_file(str(text))
+    read = read_text(None if text is None else str(text))
     check_device(device)
     check_dtype(dtype)
     check_named(one for one in named if not is_random(one))

@@ -281,7 +281,7 @@ def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path):
     ("work", "words"),
     [
         pytest.param(
-            "layerlab.api.precision.find_policy",
+            "layerlab.api.precision.precision",
             ("precision", "pre-norm", "--samples", "1", "--context", "16", "--budget", "0.9", "-q"),
             marks=pytest.mark.full,
         ),

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import layerlab
 from layerlab import UserError
-from layerlab.api.precision import PrecisionRequest, find_policy
-from layerlab.loading.text_input import sample
 from layerlab.numerics.mixed_precision import select_policy
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
@@ -131,8 +130,7 @@ def test_memory_that_ran_out_is_no_verdict(monkeypatch):
 
 @pytest.mark.full
 def test_a_built_in_model_reaches_a_budget_that_one_at_a_time_did_not(capfd):
-    passage = sample(samples=1, context=64)
-    advice = find_policy(PrecisionRequest(model="llama", passage=passage, budget=0.15))
+    advice = layerlab.precision("llama", budget=0.15, samples=1, context=64)
     assert advice.reached and max(advice.left, advice.real or 0.0) <= 0.15
     assert "llama, backwards" in capfd.readouterr().err
     # Twice for each place and two, and a few to prune, beside what was run before.
