@@ -310,7 +310,8 @@ def template() -> Catalog:
 def written(catalogue: Catalog) -> bytes:
     """Return the text of a .po file."""
     buffer = BytesIO()
-    write_po(buffer, catalogue, width=100, include_lineno=False, ignore_obsolete=True)
+    # Where a message comes from changes more often than what it says; `template` finds it anew.
+    write_po(buffer, catalogue, width=100, no_location=True, ignore_obsolete=True)
     return CHANGING.sub(b"", buffer.getvalue())
 
 
