@@ -200,7 +200,7 @@ def change_vocabulary(
         check_source(to_source(str(terms)))
     find_tokenizer(str(tokenizer))
     # Late: these need transformers, and what is refused above does not.
-    from layerlab.report.pages.vocabulary import save_proof
+    from layerlab.report.pages.vocabulary import PAGE, render
     from layerlab.tokenization.vocabulary.change import PROOF, VocabularyRequest, change
 
     asked = VocabularyRequest(
@@ -213,7 +213,8 @@ def change_vocabulary(
     )
 
     def draw(folder: Path) -> None:
-        save_proof(json.loads((folder / PROOF).read_text("utf-8")), folder, lang)
+        content = json.loads((folder / PROOF).read_text("utf-8"))
+        write_file(folder / PAGE, render(content, lang))
 
     with trust(trust_remote_code):
         return change(asked, Path(out), note_printer(progress), draw)

@@ -20,7 +20,7 @@ from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
 from layerlab.report.pages import adaptation_tables
-from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import DRAWING, fill_page
 from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
@@ -56,25 +56,24 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     """
     checked, translator = _check(content), language(lang)
     recipe = current_settings(checked["recipe"])
-    script = join_scripts((DRAWING, "study.js"))
     pictures = [one for kind in KINDS if (one := _picture(checked["pretrain"], kind, translator))]
-    return (
-        environment(lang)
-        .get_template("curriculum.html")
-        .render(
-            content=checked,
-            facts=list(_facts(checked)),
-            said=list(_describe(checked)),
-            open=sum(not one.get("finished") for one in checked["stages"]),
-            sections=adaptation_tables.sections(checked, len(pictures)),
-            samples=_samples(checked),
-            stages=[adaptation_tables.stages(checked)],
-            pictures=pictures,
-            recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
-            command=command.run_recipe("adapt", recipe),
-            most=ROWS,
-            **assemble(_STYLES, script, {"pictures": pictures, **words(script, (), lang)}),
-        )
+    return fill_page(
+        "curriculum.html",
+        _STYLES,
+        lang,
+        content=checked,
+        facts=list(_facts(checked)),
+        said=list(_describe(checked)),
+        open=sum(not one.get("finished") for one in checked["stages"]),
+        sections=adaptation_tables.sections(checked, len(pictures)),
+        samples=_samples(checked),
+        stages=[adaptation_tables.stages(checked)],
+        pictures=pictures,
+        recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
+        command=command.run_recipe("adapt", recipe),
+        most=ROWS,
+        scripts=[DRAWING, "study.js"],
+        data={"pictures": pictures},
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from layerlab.records.json_values import Json
 from layerlab.report.figures.campaign import PICTURES, WORDS, campaign_pictures
 from layerlab.report.i18n.language import ENGLISH, Label, label, language
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
 from layerlab.system.own_page import check_own_files
@@ -39,20 +39,17 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts()
-    return (
-        environment(lang)
-        .get_template("campaign.html")
-        .render(
-            content=content,
-            title=Path(content["folder"]).name or content["folder"],
-            facts=list(_facts(content)),
-            ideas=[_row(one) for one in content["ideas"]],
-            pictures=campaign_pictures(content, language(lang).label),
-            head=HEAD,
-            stages=STAGES,
-            **assemble(_STYLES, script, words(script, (), lang)),
-        )
+    return fill_page(
+        "campaign.html",
+        _STYLES,
+        lang,
+        content=content,
+        title=Path(content["folder"]).name or content["folder"],
+        facts=list(_facts(content)),
+        ideas=[_row(one) for one in content["ideas"]],
+        pictures=campaign_pictures(content, language(lang).label),
+        head=HEAD,
+        stages=STAGES,
     )
 
 

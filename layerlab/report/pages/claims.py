@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.report.i18n.language import ENGLISH
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 from layerlab.report.pages.study import TONES
 
 OWN = "Own"
@@ -30,17 +30,15 @@ def render(
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts(("unfold.js",))
-    return (
-        environment(lang)
-        .get_template("holds.html")
-        .render(
-            sources=list(group_sources(studies)),
-            made=provenance,
-            counts=count_words(studies),
-            tones=TONES,
-            **assemble(["page.css"], script, words(script, (), lang)),
-        )
+    return fill_page(
+        "holds.html",
+        ["page.css"],
+        lang,
+        sources=list(group_sources(studies)),
+        made=provenance,
+        counts=count_words(studies),
+        tones=TONES,
+        scripts=["unfold.js"],
     )
 
 

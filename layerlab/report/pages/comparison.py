@@ -22,7 +22,7 @@ from layerlab.report.figures import comparison_svg
 from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.ladder import check_ladder, tabulate_sweeps
-from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import DRAWING, fill_page
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
 from layerlab.system import files
@@ -198,51 +198,44 @@ def view(content: Mapping[str, Any]) -> Json:
 
 def _render(content: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown, translator, rows = view(content), language(lang), content["rows"]
-    script = join_scripts(_SCRIPTS)
     recipe = current_settings(content["recipe"])
     section = get_table(recipe, "compare")
     declared = [str(one) for one in section.get("allowed_differences") or ()]
-    return (
-        environment(lang)
-        .get_template("comparison.html")
-        .render(
-            content=content,
-            single=single,
-            ladder=content["ladder"],
-            sweeps=tabulate_sweeps(content["ladder"], content["metric"]),
-            pictures=ladder_pictures(content, translator.label),
-            names=_arms(content),
-            confidence=f"{100 * _confidence(content):g} %",
-            forest=forest_plot.forest(
-                rows,
-                content["baseline"],
-                _arms(content),
-                higher=content["higher_is_better"],
-            ),
-            equality=equal_terms.equality(content["manifests"], declared),
-            declared=declared,
-            mixed=any(row["against"] not in ("", row["arm"], content["baseline"]) for row in rows),
-            differed=[one for one in content["remarks"] if str(one).startswith(_DIFFER)],
-            section=section,
-            recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
-            command=command.run_recipe("train" if single else "compare", recipe),
-            rates=len({run["rate"] for run in shown["runs"]}) > 1,
-            view=shown,
-            most=ROWS,
-            signed=forest_plot.format_signed,
-            quantity=quantity,
-            monitored=lambda name: quantity_name(str(name), lang),
-            **assemble(_STYLES, script, {**shown, **_words(script, shown, lang)}),
-        )
+    return fill_page(
+        "comparison.html",
+        _STYLES,
+        lang,
+        content=content,
+        single=single,
+        ladder=content["ladder"],
+        sweeps=tabulate_sweeps(content["ladder"], content["metric"]),
+        pictures=ladder_pictures(content, translator.label),
+        names=_arms(content),
+        confidence=f"{100 * _confidence(content):g} %",
+        forest=forest_plot.forest(
+            rows,
+            content["baseline"],
+            _arms(content),
+            higher=content["higher_is_better"],
+        ),
+        equality=equal_terms.equality(content["manifests"], declared),
+        declared=declared,
+        mixed=any(row["against"] not in ("", row["arm"], content["baseline"]) for row in rows),
+        differed=[one for one in content["remarks"] if str(one).startswith(_DIFFER)],
+        section=section,
+        recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
+        command=command.run_recipe("train" if single else "compare", recipe),
+        rates=len({run["rate"] for run in shown["runs"]}) > 1,
+        view=shown,
+        most=ROWS,
+        signed=forest_plot.format_signed,
+        quantity=quantity,
+        monitored=lambda name: quantity_name(str(name), lang),
+        scripts=_SCRIPTS,
+        data=shown,
+        texts=[shown["unit"]],
+        columns={name: quantity_name(name, lang) for name in shown["monitor"]["measures"]},
     )
-
-
-def _words(script: str, shown: Json, lang: str) -> Json:
-    """Translate the words of the scripts and the names of the monitor's quantities."""
-    if lang == ENGLISH:
-        return {}
-    columns = {name: quantity_name(name, lang) for name in shown["monitor"]["measures"]}
-    return {**words(script, [shown["unit"]], lang), "columns": columns}
 
 
 def quantity_name(name: str, lang: str) -> str:

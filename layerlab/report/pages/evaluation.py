@@ -4,7 +4,6 @@ The content is the dict that `results.json` holds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from layerlab.recipes import toml
@@ -19,10 +18,9 @@ from layerlab.report.pages.evaluation_tasks import (
     verdict,
     with_normalized,
 )
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 from layerlab.report.views import command
 from layerlab.report.views.forest_plot import format_signed
-from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
@@ -55,39 +53,19 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts()
-    return (
-        environment(lang)
-        .get_template("score.html")
-        .render(
-            content=content,
-            facts=list(_facts(content)),
-            forests=list(_forests(_shown_rows(content))),
-            sections=list(_sections(content)),
-            models=_models(content),
-            options=toml.write_toml(content["options"]),
-            command=command.evaluate(content),
-            most=ROWS,
-            **assemble(_STYLES, script, words(script, (), lang)),
-        )
+    return fill_page(
+        "score.html",
+        _STYLES,
+        lang,
+        content=content,
+        facts=list(_facts(content)),
+        forests=list(_forests(_shown_rows(content))),
+        sections=list(_sections(content)),
+        models=_models(content),
+        options=toml.write_toml(content["options"]),
+        command=command.evaluate(content),
+        most=ROWS,
     )
-
-
-def save_scores(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
-    """Write report.html beside the results of an evaluation, whole or not at all.
-
-    Args:
-        content: what results.json holds.
-        folder: of the results.
-        lang: of the page.
-
-    Returns:
-        The page.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    return files.write_file(folder / PAGE, render(content, lang))
 
 
 def format_share(score: Any, error: Any) -> str | None:

@@ -4,13 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from layerlab.report.i18n.language import ENGLISH, label, language
-from layerlab.report.pages.shell import (
-    DRAWING,
-    assemble,
-    environment,
-    join_scripts,
-    words,
-)
+from layerlab.report.pages.shell import DRAWING, fill_page
 from layerlab.report.views import command, model_cards, sources
 from layerlab.report.views.inspection import frames as inspection
 
@@ -37,9 +31,10 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: there is no page in this language.
     """
     view = inspection.compact(report)
-    script = join_scripts(_SCRIPTS)
-    page = environment(lang).get_template("page.html")
-    return page.render(
+    return fill_page(
+        "page.html",
+        ["page.css"],
+        lang,
         report=report,
         view=view,
         findings=rank_findings(report, view),
@@ -50,7 +45,10 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         command=command.inspect(report),
         sources=sources.find_sources(report),
         groups=group_columns,
-        **assemble(["page.css"], script, {**view, **script_words(script, view, lang)}),
+        scripts=_SCRIPTS,
+        data=view,
+        texts=_texts(view),
+        columns=_columns(view, lang),
     )
 
 
@@ -103,19 +101,18 @@ def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
     return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
 
 
-def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
-    """Return the words of a script and of its data, translated.
-
-    In English there are none.
-    """
-    if lang == ENGLISH:
-        return {}
-    translator = language(lang)
-    columns, texts = dict[str, str](), set[str]()
+def _texts(view: Mapping[str, Any]) -> set[str]:
+    """Return the texts of the data that scripts show."""
+    texts = set[str]()
     for measure in view["measures"]:
-        columns |= {name: translator.column(name) for name in measure["columns"]}
-        sources = {str(bound["source"]) for bound in measure["bounds"]}
         bands = {measure["band"]["label"]} if measure["band"] else set()
-        texts |= {measure["title"], *measure["kinds"], *bands, *sources}
-    changed = {key: word for key, word in columns.items() if word != key}
-    return {**words(script, texts, lang), "columns": changed}
+        texts |= {measure["title"], *measure["kinds"], *bands}
+        texts |= {str(bound["source"]) for bound in measure["bounds"]}
+    return texts
+
+
+def _columns(view: Mapping[str, Any], lang: str) -> dict[str, str]:
+    """Return what names of columns are called in another language."""
+    known = language(lang)
+    names = (name for measure in view["measures"] for name in measure["columns"])
+    return {name: word for name in names if (word := known.column(name)) != name}

@@ -4,15 +4,13 @@ The content is the dict that `paired.json` holds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from layerlab.records.json_values import Json, Record
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import table
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 from layerlab.report.views.forest_plot import WORDS, format_signed
-from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css")
 PAGE = "report.html"
@@ -42,30 +40,15 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts()
-    return (
-        environment(lang)
-        .get_template("paired.html")
-        .render(
-            content=content,
-            facts=list(_facts(content)),
-            arms=list(_arms(content)),
-            models=_models(content),
-            **assemble(_STYLES, script, words(script, (), lang)),
-        )
+    return fill_page(
+        "paired.html",
+        _STYLES,
+        lang,
+        content=content,
+        facts=list(_facts(content)),
+        arms=list(_arms(content)),
+        models=_models(content),
     )
-
-
-def save_pairs(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
-    """Write report.html beside the numbers, whole or not at all.
-
-    Returns:
-        The page.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    return files.write_file(folder / PAGE, render(content, lang))
 
 
 def _facts(content: Record) -> Iterator[tuple[str, Any]]:

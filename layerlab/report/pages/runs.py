@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from layerlab.report.i18n.language import ENGLISH, label
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 
 PAGE = "runs.html"
 # What tells the page from others; it stands in the template.
@@ -45,24 +45,21 @@ def render(content: Mapping[str, Any], page_folder: Path, lang: str = ENGLISH) -
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts()
     folder = Path(content["folder"]).absolute()
     rows = [
         {**entry, "link": _link(folder, entry["page"] or entry["folder"], page_folder)}
         for entry in content["entries"]
     ]
-    return (
-        environment(lang)
-        .get_template("runs.html")
-        .render(
-            folder=Path(os.path.normpath(folder)).name or str(folder),
-            entries=rows,
-            counts=Counter(entry["kind"] for entry in content["entries"]),
-            remarks=content["remarks"],
-            kinds=KINDS,
-            states=STATES,
-            **assemble(["page.css", "comparison.css"], script, words(script, (), lang)),
-        )
+    return fill_page(
+        "runs.html",
+        ["page.css", "comparison.css"],
+        lang,
+        folder=Path(os.path.normpath(folder)).name or str(folder),
+        entries=rows,
+        counts=Counter(entry["kind"] for entry in content["entries"]),
+        remarks=content["remarks"],
+        kinds=KINDS,
+        states=STATES,
     )
 
 

@@ -15,10 +15,11 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -45,27 +46,50 @@ def read_static(*names: str) -> str:
     return "\n".join((_STATIC / name).read_text("utf-8") for name in names)
 
 
-def join_scripts(names: Iterable[str] = ()) -> str:
+def _join_scripts(names: Iterable[str]) -> str:
     """Join scripts, after those of every page, into one that leaves no name behind."""
     return "\n".join(['"use strict";', "(() => {", read_static(*_SHARED, *names), "})();"])
 
 
-def assemble(styles: Iterable[str], script: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every template needs: style, script, data, and the policy that allows them.
+def fill_page(
+    template: str,
+    styles: Iterable[str],
+    lang: str,
+    *,
+    scripts: Sequence[str] = (),
+    data: Mapping[str, Any] = MappingProxyType({}),
+    texts: Iterable[str] = (),
+    columns: Mapping[str, str] | None = None,
+    **values: Any,
+) -> str:
+    """Fill a template, and give it style, script, data, and the policy that allows them.
 
     Args:
+        template: name of its file.
         styles: names of style sheets.
-        script: as `join_scripts` gives it; one that draws brings the library along.
-        data: what the script reads.
+        scripts: names of scripts; one that draws brings the library along.
+        data: what the scripts read.
+        texts: of the data that the scripts hand to `translated`.
+        columns: what names of columns are called in this language.
+        values: what else the template takes.
+
+    Raises:
+        UserError: there is no page in this language.
     """
-    draws = read_static(DRAWING) in script
-    return {
-        "style": Markup(read_static(*styles)),
-        "script": Markup(script),
-        "data": Markup(embed_json(data)),
-        "drawing": Markup(_packed_plotly()) if draws else "",
-        "policy": policy([script, *([plotly()] if draws else [])]),
-    }
+    script = _join_scripts(scripts)
+    draws = DRAWING in scripts
+    return (
+        environment(lang)
+        .get_template(template)
+        .render(
+            **values,
+            style=Markup(read_static(*styles)),
+            script=Markup(script),
+            data=Markup(embed_json({**data, **_words(script, texts, columns, lang)})),
+            drawing=Markup(_packed_plotly()) if draws else "",
+            policy=policy([script, *([plotly()] if draws else [])]),
+        )
+    )
 
 
 def embed_json(data: Any) -> str:
@@ -88,20 +112,18 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-def words(script: str, texts: Iterable[str], lang: str) -> dict[str, Any]:
-    """Return what `say.js` reads: the translated words of a script and of its data.
-
-    Args:
-        script: all the scripts of a page, as one text.
-        texts: of the data that the scripts hand to `translated`.
-    """
+def _words(
+    script: str, texts: Iterable[str], columns: Mapping[str, str] | None, lang: str
+) -> dict[str, Any]:
+    """Return what `say.js` reads: the translated words of a script and of its data."""
     if lang == ENGLISH:
         return {}
     translator = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
     found = {message: translator.label(message) for message in used}
     found |= {text: translator.translate(text) for text in texts}
-    return {"words": {key: word for key, word in found.items() if word != key}}
+    changed = {key: word for key, word in found.items() if word != key}
+    return {"words": changed, **({} if columns is None else {"columns": columns})}
 
 
 def _hash(script: str) -> str:

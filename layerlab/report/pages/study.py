@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.report.i18n.language import ENGLISH, Say, label, language
-from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import DRAWING, fill_page
 from layerlab.system.files import check_regular
 
 ROWS = 200
@@ -58,19 +58,18 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    script = join_scripts((DRAWING, "study.js"))
     pictures = translate_pictures(study["pictures"], lang)
-    return (
-        environment(lang)
-        .get_template("study.html")
-        .render(
-            study=study,
-            tones=TONES,
-            rows=list(list_settings(study)),
-            tables={name: _rows(frame) for name, frame in study["frames"].items()},
-            most=ROWS,
-            **assemble(["page.css"], script, {"pictures": pictures, **words(script, (), lang)}),
-        )
+    return fill_page(
+        "study.html",
+        ["page.css"],
+        lang,
+        study=study,
+        tones=TONES,
+        rows=list(list_settings(study)),
+        tables={name: _rows(frame) for name, frame in study["frames"].items()},
+        most=ROWS,
+        scripts=[DRAWING, "study.js"],
+        data={"pictures": pictures},
     )
 
 

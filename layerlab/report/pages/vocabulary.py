@@ -10,9 +10,8 @@ from typing import Any
 from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages import adaptation_tables
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.pages.shell import fill_page
 from layerlab.report.views import command
-from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE = "proof.html"
@@ -27,38 +26,18 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: there is no page in this language.
     """
     asked = {name: value for name, value in content["asked"].items() if value is not None}
-    script = join_scripts()
-    return (
-        environment(lang)
-        .get_template("proof.html")
-        .render(
-            content=content,
-            base=Path(content["asked"]["tokenizer"]).name,
-            facts=list(_facts(content)),
-            tables=list(_tables(content)),
-            tokens=list(_tokens(content)),
-            command=command.change_vocabulary(asked),
-            most=MOST,
-            **assemble(_STYLES, script, words(script, (), lang)),
-        )
+    return fill_page(
+        "proof.html",
+        _STYLES,
+        lang,
+        content=content,
+        base=Path(content["asked"]["tokenizer"]).name,
+        facts=list(_facts(content)),
+        tables=list(_tables(content)),
+        tokens=list(_tokens(content)),
+        command=command.change_vocabulary(asked),
+        most=MOST,
     )
-
-
-def save_proof(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
-    """Write proof.html beside proof.json, whole or not at all.
-
-    Args:
-        content: what proof.json holds.
-        folder: of the changed tokenizer.
-        lang: of the page.
-
-    Returns:
-        The page.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    return files.write_file(folder / PAGE, render(content, lang))
 
 
 def _facts(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

@@ -11,10 +11,11 @@ import layerlab
 from layerlab import UserError
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
-from layerlab.report.pages.evaluation import save_scores
+from layerlab.report.pages.evaluation import PAGE, render
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine import suite
 from layerlab.studies.engine.suite import every
+from layerlab.system.files import write_file
 from layerlab.system.own_page import BRAND, is_own_page, mark_of
 from tests.evaluation.results.test_result import content
 from tests.hostile.attack import typed
@@ -88,7 +89,7 @@ def test_a_result_of_something_else_is_left_alone(found, tmp_path):
 def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(content, tmp_path):
     result = EvaluationResult(content)
     result.save(tmp_path)
-    page = save_scores(scored(), tmp_path)
+    page = write_file(tmp_path / PAGE, render(scored()))
     result.save(tmp_path)
     page.write_text("mine")
     refuses(r"other than an evaluation: report\.html; name a new", result.save, tmp_path)

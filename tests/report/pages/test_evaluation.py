@@ -3,10 +3,7 @@
 import re
 from typing import Any
 
-import pytest
-
-from layerlab import UserError
-from layerlab.report.pages.evaluation import render, save_scores
+from layerlab.report.pages.evaluation import render
 from tests.report.support.sample import HOSTILE
 from tests.report.support.window import PHONE
 
@@ -113,14 +110,6 @@ def test_a_share_of_none_has_an_interval_and_no_error():
     page = render(content)
     assert "<b>0.00</b>" in page and "0.0 to 65.8" in page and "0.00 ±" not in page
     assert 'class="interval" style="inset-inline-start:0.0%;inline-size:65.76%"' in page
-
-
-def test_it_is_written_whole_beside_the_results(tmp_path):
-    assert save_scores(scored(), tmp_path) == tmp_path / "report.html"
-    assert (tmp_path / "report.html").read_text("utf-8") == render(scored())
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError):
-        save_scores(scored(), tmp_path / "file")
 
 
 def test_the_subjects_of_a_benchmark_are_folded():
