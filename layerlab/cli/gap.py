@@ -64,7 +64,7 @@ def gap(
         else:
             say_wrapped("\n".join(f"{one.name:<16}  {one.summary}" for one in loaded))
         return
-    pair = {"a": load_profile(a), "b": None if b is None else load_profile(b)}
+    asked: dict[str, Any] = {"a": load_profile(a), "b": None if b is None else load_profile(b)}
     if logprobs is not None:
         check_record(logprobs, {"text": text, "samples": samples, "context": context})
     check_loads(load)
@@ -74,9 +74,8 @@ def gap(
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import gap as function
 
-    asked: dict[str, Any] = {"device": device, "dtype": dtype, "load": load or ()}
-    asked |= {"logprobs": logprobs, "texts": texts, "progress": not quiet}
-    found = function.gap(model, **pair, **asked)
+    asked |= {"logprobs": logprobs, "texts": texts, "load": load or (), "progress": not quiet}
+    found = function.gap(model, device=device, dtype=dtype, **asked)
     if as_json:
         show_json(found.to_dict())
     else:
