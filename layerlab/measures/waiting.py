@@ -78,9 +78,6 @@ def _size(layer: Layer) -> int:
     """Return the bytes of the tensors of a layer, each counted once."""
     held = [layer.stream]
     for record in (layer.attention, *layer.sublayers.values()):
-        held += [] if record is None else [x for x in vars(record).values() if _is_tensor(x)]
+        values = () if record is None else vars(record).values()
+        held += [one for one in values if isinstance(one, Tensor)]
     return sum(one.nbytes for one in {one.data_ptr(): one for one in held}.values())
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)

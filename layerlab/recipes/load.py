@@ -140,7 +140,7 @@ def read_older_names(table: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def load_table(
-    given: str | PathLike[str], home: str, what: str = "a recipe", beside: Path = Path()
+    given: str | PathLike[str], home: str, beside: Path = Path()
 ) -> tuple[dict[str, Any], str]:
     """Load a TOML file, or a packaged one by name, and its name for errors.
 
@@ -148,7 +148,6 @@ def load_table(
 
     Args:
         home: the folder of the library that holds some by name: training or adaptation.
-        what: is read, in words.
         beside: the folder in which a file may have been meant, where there is no such name.
 
     Raises:
@@ -159,14 +158,13 @@ def load_table(
     own = path.is_dir() and str(given) in list_packaged(home)
     if own or not (path.suffix or path.exists()):
         return {"name": str(given), **toml_of(_find_packaged(str(given), home, beside))}, str(given)
-    bare = what.removeprefix("a ")
     try:
         check_size(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UserError(
-            f"cannot read the {bare} {str(path)!r}: {reason}; give a TOML file or one of "
+            f"cannot read the recipe {str(path)!r}: {reason}; give a TOML file or one of "
             f"{', '.join(list_packaged(home))}"
         ) from None
     try:

@@ -74,7 +74,7 @@ class EventLog:
         """Append an event, and return it."""
         event = {"kind": kind, "update": update, **content}
         if not self.silent:
-            line = _line(event)
+            line = json.dumps(event, separators=(",", ":")) + "\n"
             self._waiting.append(line)
             self._hash.update(line.encode())
             self.count += 1
@@ -184,10 +184,6 @@ def _event_of(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) and isinstance(event.get("update"), int) else None
-
-
-def _line(event: Mapping[str, Any]) -> str:
-    return json.dumps(event, separators=(",", ":")) + "\n"
 
 
 def renumber(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

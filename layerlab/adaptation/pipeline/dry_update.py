@@ -121,7 +121,8 @@ def dry_update(make: Any, section: StepSection, rows: int, block: int) -> DryUpd
         forward = ledger.flops
         loss.backward()
     del moments
-    weights, inside = _bytes(model.parameters()), _parameters_of(blocks)
+    weights = _bytes(model.parameters())
+    inside = {id(one) for block in blocks for one in block.parameters()}
     outside = [one for one in model.parameters() if id(one) not in inside]
     return DryUpdate(
         parameters=parameters,
@@ -248,10 +249,6 @@ def _blocks(model: Any) -> tuple[nn.Module, ...]:
 def _heads(model: Any) -> set[Tensor]:
     head = model.get_output_embeddings()
     return set() if head is None else {head.weight}
-
-
-def _parameters_of(modules: tuple[nn.Module, ...]) -> set[int]:
-    return {id(one) for module in modules for one in module.parameters()}
 
 
 def _bytes(tensors: Any) -> int:

@@ -254,7 +254,8 @@ def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) 
         measure = judged.claim.measure
         lacking = " with a monitor" if measure != LOSS and is_watched(measure) else ""
         return f"no seed has finished for {pair.arm} and {pair.baseline} both{lacking}"
-    within = f", with a margin of {judged.claim.margin:g}" if _is_margined(judged) else ""
+    margined = judged.claim.relation in _WITHIN
+    within = f", with a margin of {judged.claim.margin:g}" if margined else ""
     if found.identical:
         seeds = describe_seeds(found.n)
         return f"{names}: a difference of exactly 0 at {seeds}{within}"
@@ -263,10 +264,6 @@ def _describe_pair(judged: JudgedClaim, pair: ArmPair, level: Level, unit: str) 
         same = "every seed shows the same, which tells nothing of chance"
         return f"{size}; {'one seed tells nothing of chance' if found.n == 1 else same}"
     return f"{size} ({_evidence(judged, pair, level)})"
-
-
-def _is_margined(judged: JudgedClaim) -> bool:
-    return judged.claim.relation in _WITHIN
 
 
 def _evidence(judged: JudgedClaim, pair: ArmPair, level: Level) -> str:

@@ -152,7 +152,8 @@ def _seal(code: Mapping[str, bytes]) -> dict[str, bytes]:
     before, after = lines[: docstring.end_lineno], lines[docstring.end_lineno :]
     start, end = SEAL.format(models=file_stem(MODELS), mark=DIGESTS).encode().split(HERE)
     rest = b"".join([*before, start, end, *after])
-    hashes = {name: _digest(content) for name, content in {**code, first: rest}.items()}
+    read = {**code, first: rest}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in read.items()}
     marked = DIGESTS + repr(hashes).encode() + b"\n"
     return {**code, first: b"".join([*before, start, marked, end, *after])}
 
@@ -165,7 +166,3 @@ def _inventory(homes: list[DeclaredNames]) -> str:
         imports="".join(imports),
         names=", ".join(f"P{at}" for at in range(len(stems))),
     )
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -209,7 +209,6 @@ def attribution(
     *,
     last: nn.Module | None = None,
     cross: bool = False,
-    true: list[Tensor] | None = None,
     step: Callable[[str], None] = lambda what: None,
     **options: Any,
 ) -> Attribution:
@@ -224,7 +223,6 @@ def attribution(
         call: runs the model once, as in `lambda: model(input_ids=ids)`.
         last: the block whose output is the last stream; its error is NaN without.
         cross: also each component in each layer: as many runs as their product.
-        true: what `outputs` gave in a reference run, if there was one.
         step: is told what is rounded before each run.
         options: as `emulate` takes them.
 
@@ -233,9 +231,8 @@ def attribution(
     """
     modules = () if last is None else (last,)
     run = Emulation(model, make_arithmetic(format, mode, **options))
-    if true is None:
-        step("reference")
-        true = outputs(Emulation(model, exact(run.arithmetic.low)), call, modules)
+    step("reference")
+    true = outputs(Emulation(model, exact(run.arithmetic.low)), call, modules)
     trial = _Trials(run, call, modules, true, step)
     total = trial("all places", None)
     places = SiteIndex(model, run.roundings)

@@ -266,7 +266,7 @@ class _Watcher:
         gradient = self.gradients.pop(layer.layer, None) if layer.stream.numel() else None
         self.quiet = True  # measures may run the block again
         try:
-            self.read(layer if gradient is None else _with_gradient(layer, gradient))
+            self.read(layer if gradient is None else replace(layer, gradient=gradient))
         finally:
             self.quiet = False
 
@@ -330,10 +330,6 @@ class _Watcher:
                 self.found.silent.setdefault(
                     part.number, f"{name} was heard {times} times in one forward, not once"
                 )
-
-
-def _with_gradient(layer: Layer, gradient: Tensor) -> Layer:
-    return Layer(**{**vars(layer), "gradient": gradient})
 
 
 def _replace(

@@ -14,17 +14,11 @@ from layerlab import UserError
 from layerlab.adaptation.pretraining.result import PretrainingResult
 from layerlab.adaptation.trainer.resume import hash_plan, newest_checkpoint
 from layerlab.records.file_digests import seal_folder
-from tests.adaptation.pretraining.test_train import run
-from tests.adaptation.small import LAW, NATURE, llama, written
+from tests.adaptation.pretraining.test_train import run, texts
+from tests.adaptation.small import llama
 from tests.support.refused import refuses
 
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    written(folder / "law.jsonl", LAW, 60, 1)
-    written(folder / "nature.jsonl", NATURE, 90, 2)
-    return folder
+__all__ = ["texts"]
 
 
 class End(Exception):

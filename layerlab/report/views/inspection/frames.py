@@ -306,7 +306,7 @@ def _summaries(
     varies = (parts["high"] > parts["low"]).any()
     return {
         column: {
-            name: _numbers(part[column])
+            name: [_number(float(value)) for value in part[column]]
             for name, part in parts.items()
             if name == "mean" or (varies[column] and column not in indices)
         }
@@ -351,10 +351,6 @@ def _pack(rows: Sequence[Sequence[int]], width: int) -> str:
     for index, row in enumerate(rows):
         table[index, : len(row)] = np.clip(row[:width], 0, 255)
     return base64.b64encode(zlib.compress(table.tobytes(), 9)).decode("ascii")
-
-
-def _numbers(values: Iterable[float]) -> list[float | int | None]:
-    return [_number(float(value)) for value in values]
 
 
 def _number(value: float) -> float | int | None:
