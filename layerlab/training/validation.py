@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from layerlab.blocks.operations import chunking
 from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
 from layerlab.system.hardware import CatchOutOfMemory, release_memory
@@ -170,9 +171,17 @@ class Validator:
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
     """Return for each row the sum of nats, of correct top tokens, and of tokens, on the CPU."""
     flat, wanted = predict(model, rows, precision)
-    nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
-    kept = wanted != IGNORED
-    right = (flat.argmax(-1) == wanted) & kept
+    # What a processor takes at once stays in its cache; a token's loss hangs on no other's.
+    size = chunking.rows(flat.shape[-1]) if flat.device.type == "cpu" else len(flat)
+    pieces = zip(flat.split(size), wanted.split(size), strict=True)
     # Not every device has double precision.
-    parts = torch.stack([nats, right.float(), kept.float()], dim=-1).cpu().double()
+    parts = torch.cat([_score(*piece) for piece in pieces]).cpu().double()
     return parts.view(*rows.targets.shape, 3).sum(1)
+
+
+def _score(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return nats, whether the likeliest token is right, and whether one is asked for."""
+    nats = cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="none")
+    kept = wanted != IGNORED
+    right = (logits.argmax(-1) == wanted) & kept
+    return torch.stack([nats, right.float(), kept.float()], dim=-1)

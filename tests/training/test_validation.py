@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
+from layerlab.blocks.operations import chunking
 from layerlab.console.progress import NullProgress
 from layerlab.records.events import read
 from layerlab.training import trainer
-from layerlab.training.validation import TooLarge, evaluate
+from layerlab.training.validation import TooLarge, ValidationResult, evaluate
 from tests.training.support import killed
 
 
@@ -119,3 +120,14 @@ def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path):
     assert float((nats * tokens).sum() / tokens.sum()) == pytest.approx(score.nats, abs=1e-6)
     again = evaluate(training.model, training.eval_blocks, batch=3)
     assert again.blocks["nats"] == pytest.approx(score.blocks["nats"], abs=1e-5)
+
+
+def test_the_loss_of_a_few_tokens_at_a_time_has_the_same_bits(tmp_path, monkeypatch):
+    training = trainer.Trainer(run_of(tmp_path), tmp_path / "run", NullProgress())
+
+    def score() -> ValidationResult:
+        return evaluate(training.model, training.eval_blocks, batch=3)
+
+    whole = score()
+    monkeypatch.setattr(chunking, "PIECE", 1)
+    assert score() == whole
