@@ -68,7 +68,8 @@ def measure_step_time(
 ) -> StepTime:
     """Measure the time of an update in about three seconds; else estimate it by formula.
 
-    Models that are compiled are measured as they are before, which takes no minute of compiling.
+    Models that are compiled are measured as they are before: compiling takes minutes, and leaves
+    its code in the cache, so that the runs would not take what was measured.
 
     Args:
         flops: of a token, forward and backward.

@@ -101,7 +101,10 @@ def _conditions(estimate: Any) -> list[str]:
         )
     lines.append("left out: what it takes to write checkpoints, models and the page")
     if estimate.compiled:
-        lines.append("train.torch_compile: times are those of eager models, without compiling")
+        lines.append(
+            "train.torch_compile: times are those of eager models; compiling is not counted: "
+            "minutes for the first run of an arm, seconds for those that find its code in the cache"
+        )
     if estimate.room is not None and estimate.memory > estimate.room:
         fewer = "compare.lockstep = false" if estimate.lockstep else "fewer run.max_parallel"
         lines.append(

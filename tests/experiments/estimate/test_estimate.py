@@ -166,6 +166,14 @@ def test_a_plan_names_the_parametrization():
     assert "parametrization: llama standard, other muP from width 16" in drawn(mixed, 90)
 
 
+def test_a_plan_says_that_compiling_is_not_counted():
+    plain = estimate(runs(), measure=False)
+    compiled = estimate(runs(train={"max_steps": 20, "torch_compile": True}), measure=False)
+    assert compiled.seconds == plain.seconds
+    assert "compiling is not counted: minutes for the first run" in drawn(compiled, 160)
+    assert "compiling" not in drawn(plain, 160)
+
+
 def drawn(found: Estimate, width: int) -> str:
     console = Console(width=width)
     with console.capture() as captured:
