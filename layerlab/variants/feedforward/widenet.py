@@ -13,8 +13,9 @@ from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.errors import UserError
-from layerlab.shapes import Stream
+from layerlab.shapes import Features, Stream
 from layerlab.validation import Constraint
+from layerlab.variants.feedforward.weighed_experts import weigh_gated
 
 COUNT = Constraint(kind=int, least=1, most=256)
 
@@ -77,12 +78,17 @@ class Experts(Part):
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
         if self.gate is None:
-            inside = self.activation(self.up(x))
+            inside = self._apart(self.activation(self.up(x)))
+            product = inside * self.shares(x).unsqueeze(-1)
         else:
-            inside = self.activation(self.gate(x)) * self.up(x)
-        apart = inside.unflatten(-1, (self.experts, -1))
-        out: Stream = self.down((apart * self.shares(x).unsqueeze(-1)).flatten(-2))
+            both = self._apart(self.gate(x)), self._apart(self.up(x))
+            product = weigh_gated(*both, self.shares(x).unsqueeze(-1), self.activation)
+        out: Stream = self.down(product.flatten(-2))
         return out
+
+    def _apart(self, x: Features) -> Features:
+        """Return the features of each expert on their own."""
+        return x.unflatten(-1, (self.experts, -1))
 
     def shares(self, x: Stream) -> Tensor:
         """Return by how much each expert counts for each token: zero where it was not chosen."""
