@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.blocks.operations.chunking import pieces, worthwhile
+from layerlab.blocks.operations.chunking import large, pieces
 from layerlab.blocks.operations.derivative import again, redone
 from layerlab.shapes import Features
 
@@ -27,7 +27,7 @@ def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> 
         bias: a_0.
         epsilon: added to each mean square.
     """
-    if not worthwhile(x):
+    if not large(x):
         return _sum(x.to(_exact(x)), weight, bias, epsilon)[0].to(x.dtype)
     y: Features = _NormedPowers.apply(x, weight, bias, epsilon)[0]
     return y
