@@ -40,6 +40,13 @@ def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
 
 
 @pytest.mark.full
+def test_a_rare_measure_that_is_named_is_kept_with_the_reason_why_it_does_not_apply(tmp_path):
+    words = ("inspect", "llama", "--measures", "theorems", "--samples", "1", "--context", "16")
+    (told,) = json.loads(layerlab(*words, "--json", cwd=tmp_path).stdout)["measures"]
+    assert told["not_applicable"][0]["model"] == "llama"
+
+
+@pytest.mark.full
 def test_standard_input_is_read(tmp_path):
     done = layerlab(
         "inspect", *QUICK, "--text", "-", "--json", "-q", cwd=tmp_path, text="Friends, Romans!"
