@@ -9,7 +9,7 @@ from layerlab.studies.engine import code_hash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import StudyRequest, study
 from layerlab.studies.support.passages import get_model
-from tests.studies.engine.test_given_models import change_json, given_of, made
+from tests.studies.small import change_json, given_of, made
 
 NAME = "layernorm-against-rmsnorm"
 

@@ -11,7 +11,7 @@ from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.given_models import load_given
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.passages import get_model
-from tests.studies.engine.test_given_models import FAMILIES, QUICK, made
+from tests.studies.small import FAMILIES, QUICK, made
 
 
 def overflow(model, part):

@@ -218,9 +218,7 @@ def test_a_pool_does_not_keep_the_batch_alive():
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tokens, width", [(40, 6), (12, 30)])
 def test_effective_dimension_agrees_with_scikit_dimension(tokens, width):
-    skdim = pytest.importorskip(
-        "skdim", reason="scikit-dimension is not installed: it is in the extra `dev`"
-    )
+    skdim = pytest.importorskip("skdim", reason="scikit-dimension (in `dev`) is not installed")
     h = gaussian(8, tokens, width) * torch.logspace(0, -2, width, dtype=torch.float64)
     for epsilon in (0.5, 0.8, 0.95):
         oracle = skdim.id.lPCA(ver="ratio", alphaRatio=epsilon).fit(h.numpy())

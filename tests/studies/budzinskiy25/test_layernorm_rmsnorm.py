@@ -7,7 +7,7 @@ from layerlab.studies.budzinskiy25.layernorm_rmsnorm import inputs
 from layerlab.studies.support.passages import get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
-from tests.studies.engine.test_given_models import given_of
+from tests.studies.small import given_of
 
 TEXT = torch.arange(3, 11)
 

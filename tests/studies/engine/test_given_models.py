@@ -13,7 +13,6 @@ import torch
 from layerlab import UserError
 from layerlab.known_names import OF_MODELS
 from layerlab.studies.engine.discovery import studies
-from layerlab.studies.engine.given_models import load_given
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory import attention_lambda
@@ -21,30 +20,8 @@ from layerlab.studies.spectral25 import unit_ball
 from layerlab.studies.spectral25.gpt1_gpt2 import resample
 from layerlab.studies.spectral25.norms_by_depth import judge_bounded_product, norm_of_product
 from layerlab.studies.support.passages import excerpts, get_model
+from tests.studies.small import FAMILIES, QUICK, change_json, given_of, made
 
-QUICK = {"fast": True, "progress": False, "threads": 1}
-LLAMA = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
-GPT = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}
-FAMILIES = {
-    "gpt2": GPT,
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "qwen3": {**LLAMA, "head_dim": 8},
-    "gptj": {**GPT, "rotary_dim": 4},
-    "openai-gpt": {**GPT, "n_layer": 2},
-    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
-    # Held out: no study was written with one of these at hand.
-    **dict.fromkeys(("qwen2", "phi", "olmo2"), LLAMA),
-    "gemma2": {**LLAMA, "head_dim": 8},
-    "gpt_neox": {name: value for name, value in LLAMA.items() if "key_value" not in name},
-}
 # What a study cannot say of a family, in the words of the refusal; all else it judges.
 THEORY = {
     **dict.fromkeys(("qwen3", "gemma2", "olmo2"), "QK-norm are not in the theory"),
@@ -67,17 +44,6 @@ SMALL = {"collapse-depth": {"layers": 4, "width": 16}}
 BUILT_IN = re.compile(r"built-in (llama|models:|pair)|trained llama|0\.45 M|(pre|post)-norm model")
 
 
-def made(family, **changes):
-    """A random model of a family, with as many entries as the built-in tokenizer has."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    options = {"vocab_size": 512, "bos_token_id": 0, "eos_token_id": 0, **FAMILIES[family]}
-    config = AutoConfig.for_model(family, **{**options, **changes})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Give the folder of a saved model of a family, with a tokenizer beside it."""
@@ -92,11 +58,6 @@ def folder(tmp_path_factory):
         return str(kept)
 
     return give
-
-
-def given_of(name, **given):
-    found = studies()[name]
-    return load_given(found, {**found.options, **found.fast}, **given)
 
 
 def said(record):
@@ -172,10 +133,6 @@ def test_keys_hang_on_weights_text_and_device_and_only_where_they_are_named(fold
     ]
     assert len({*keys}) == len(keys)
     assert key(model=one) == keys[2] and key() == keys[0]
-
-
-def change_json(file, **changes):
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ import pytest
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.feature_statistics import warn_of_few
 from layerlab.studies.support.passages import get_model
-from tests.studies.engine.test_given_models import made
+from tests.studies.small import made
 
 WORDS = "512 tokens, and no more directions than tokens can show: for a width of 192 of"
 

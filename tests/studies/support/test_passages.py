@@ -9,7 +9,7 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.support.passages import for_each_attention, for_each_layer, get_model
 from tests.families.examination import subject
 from tests.families.recipe import build
-from tests.studies.engine.test_given_models import made
+from tests.studies.small import made
 
 QUICK = {"fast": True, "draws": 4, "progress": False, "threads": 1}
 IDS = torch.arange(3, 27)[None]

@@ -35,7 +35,7 @@ from layerlab.studies.pangu23.trained.features_pca import (
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import get_model
 from layerlab.tokenization.load import load_tokenizer
-from tests.studies.engine.test_given_models import made
+from tests.studies.small import made
 
 LAYERS, TOKENS = 5, 32
 
