@@ -111,6 +111,7 @@ def swap(made: Path) -> None:
     file.write_text(json.dumps(table))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("damage", "why"),
     [

@@ -24,12 +24,14 @@ CHECKED = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("name", "law"), CHECKED)
 def test_every_law_that_a_user_can_check_holds(name, law):
     """That each of them can fail is in test_law.py."""
     assert {**LAWS, **STARTS}[law](build(name, **SIZES)) == ""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", bound("eager"))
 def test_eager_attention_is_the_same_as_fused_attention(name):
     x = tokens()
@@ -42,6 +44,7 @@ def test_eager_attention_is_the_same_as_fused_attention(name):
     torch.testing.assert_close(written, fused, rtol=0, atol=atol)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", bound("checkpointing"))
 def test_gradient_checkpointing_changes_no_bit_of_a_gradient(name):
     checkpoints(shaken(small(name)))

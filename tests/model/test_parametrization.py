@@ -194,6 +194,7 @@ def test_no_parameter_promises_more_at_a_larger_width(name, options):
             assert slope <= PROMISED, (parameter, slope)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["bottleneck", "full", "circulant"])
 def test_a_shortcut_of_any_form_starts_at_the_same_size(form):
     found = coordinates(

@@ -27,6 +27,7 @@ def split(model):
     return {group["weight_decay"]: {names[id(one)] for one in group["params"]} for group in groups}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", list(list_variants()))
 def test_every_parameter_is_in_one_group_and_vectors_do_not_decay(name):
     model = build(name, width=16, layers=2, heads=2, vocab=32, context=8, device="meta")
@@ -105,6 +106,7 @@ def muon_names(model):
     return {names[id(one)] for one in first["params"]}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", list(list_variants()))
 def test_muon_has_matrices_of_layers_alone(name):
     model = build(name, **SIZE, device="meta")

@@ -85,6 +85,7 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
 IDS = torch.tensor([[0, 5, 66, 258, 259, 7, 260, 40]])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", STARTS)
 def test_logits_of_old_tokens_are_the_same_bits(made, kind):
     model = made(OLD)

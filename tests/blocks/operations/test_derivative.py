@@ -125,6 +125,7 @@ def test_who_watches():
     assert not torch.func.vmap(lambda x: x * 0 + is_unwatched())(torch.ones(2)).any()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", LARGE_PATHS)
 def test_checkpointing_changes_no_bit_of_a_gradient(name):
     model, x = shaken(small(name, dtype=torch.float32)).train(), tokens()
@@ -135,6 +136,7 @@ def test_checkpointing_changes_no_bit_of_a_gradient(name):
         assert all(torch.equal(one, again[key]) for key, one in plain.items()), reentrant
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
 @pytest.mark.parametrize("name", LARGE_PATHS)
 def test_a_model_learns_as_by_the_plain_formulas(name, precision, monkeypatch):

@@ -106,6 +106,7 @@ def test_one_answer(number, answer, output, mark):
     assert found.abstained == mark.abstained
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("number", sorted(TASKS))
 def test_gold_answers_of_the_real_rows(data, number):
     task, found = TASKS[number], read_scored_rows(number, folder=data)

@@ -297,6 +297,7 @@ ODD = (None, 3, "x", [], {}, [[]], {"a": {}}, [None], "\ud800", 10**400, {"b": [
 PLACES = ("doc", "arguments", "filtered_resps", "resps", "target", "metrics", "filter", "acc")
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
 def test_odd_values_are_read_or_are_one_line(place, odd, two):

@@ -27,6 +27,7 @@ lm_eval = pytest.importorskip("lm_eval")
 WAYS = [(one, way) for one in BENCHMARKS.values() for way in ("", *ways(one))]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("benchmark", "way"), WAYS, ids=lambda one: getattr(one, "name", one))
 def test_the_files_say_what_layerlab_asks(benchmark, way):
     """A group of files changes its tasks as the dicts are changed."""

@@ -177,6 +177,7 @@ def test_an_evaluation_replaces_nothing_but_its_own(held, tmp_path):
     assert {(tmp_path / name).read_text() for name in names} == {"mine"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "held"),
     [

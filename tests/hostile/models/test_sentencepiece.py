@@ -50,6 +50,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(("mend", "said"), CHANGES)
 def test_what_cannot_be_converted_is_refused(kind, mend, said, tmp_path):
@@ -110,6 +111,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("pieces", "said"), LONG)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pieces_that_take_long_to_merge(command, pieces, said, model):

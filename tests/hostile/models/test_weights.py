@@ -269,6 +269,7 @@ def write_eight_bits(folder: Path, quantisation: object, part: str) -> None:
     store(folder, SINGLE, packed)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize(
     ("quantisation", "part", "said"),
@@ -318,6 +319,7 @@ def test_quantised_weights_are_not_read_from_the_disk(folder, monkeypatch):
         load_model(str(folder), weights_only=True)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize(
     ("change", "said"),

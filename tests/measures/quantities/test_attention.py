@@ -56,6 +56,7 @@ def test_sink_column_is_the_token_that_receives_most():
     assert of_scores(scores).sink_column == 6
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"window": 9}, {"causal": False}, {"softcap": 3.0}])
 def test_readings_are_those_of_a_literal_transcription(kind, options):

@@ -151,6 +151,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("dense", [0, 4096])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_form_of_attention_agrees_with_the_svd(name, dense):

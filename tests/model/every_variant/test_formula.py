@@ -18,6 +18,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", bound("formula"))
 def test_parameters_and_flops_are_as_counted_at_every_shape(name, shape):

@@ -25,6 +25,7 @@ def carried(name: str, layers: int) -> tuple[int, int]:
     return max(sizes) // x.numel(), said
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", bound("memory"))
 def test_what_is_carried_does_not_grow_with_depth(name):
     (few, said), (many, _) = carried(name, 8), carried(name, 16)

@@ -17,6 +17,7 @@ from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", bound("saving"))
 def test_a_saved_model_comes_back_bit_for_bit(name, tmp_path):
     model = shaken(small(name, dtype=torch.float32))

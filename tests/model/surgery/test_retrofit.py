@@ -25,6 +25,7 @@ IDENTICAL = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", IDENTICAL)
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_identity_starts_keep_the_logits(kind, name):

@@ -163,6 +163,7 @@ def seen_by_torch(name: str, device: str) -> list[Any]:
     return model.seen
 
 
+@pytest.mark.few(50)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", [*ALONE, *PAIRED])
 def test_every_operation_gives_the_dtype_that_it_gives_under_torch_s_own(name, device):

@@ -45,6 +45,7 @@ def test_stochastic_rounding_draws_each_weight_once(tiny):
     assert torch.equal(first, logits(model, Emulation(model, arithmetic)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("store", ["cpu", "disk"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_model_whose_weights_wait_elsewhere_gives_the_same_bits(tiny, family, store):

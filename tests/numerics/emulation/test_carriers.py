@@ -85,6 +85,7 @@ def numbers(name: str) -> st.SearchStrategy[float]:
     return found.filter(lambda value: math.isfinite(value) and value != 0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", WIDE)
 @given(st.data())

@@ -48,6 +48,7 @@ def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return low
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "phi", "ours"]
@@ -80,6 +81,7 @@ def test_a_model_with_cubes_is_torch_s_own_run_but_for_the_order_of_sums():
     assert typical(emulated, real) < 0.1 * typical(real, exact)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OURS)
 def test_every_kind_of_block_can_be_emulated(name):
     model = ours(name)
@@ -115,6 +117,7 @@ def own_gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
 def test_gradients_err_as_much_as_torch_s_own(family):
     model = built(family)
@@ -268,6 +271,7 @@ def test_nothing_is_left_behind_even_by_an_exception(family):
         assert torch.equal(model(ids).logits, logits)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("format", "mode"),
     # Flat, four bits round a norm's variance to 0, and 0/0 is right.

@@ -43,6 +43,7 @@ def differing(function: Function, x: Tensor, format: str) -> int:
     return int(((emulated != real) & ~(emulated.isnan() & real.isnan())).sum())
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("format", DTYPES)
 @pytest.mark.parametrize(
     "exponent",

@@ -8,6 +8,7 @@ from layerlab.numerics.formats.round import round_to, sparing
 from tests.numerics.formats.test_round import CARRIERS, DETERMINISTIC
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("switch", ["1", "0"])
 @pytest.mark.parametrize("dtype", CARRIERS.values(), ids=CARRIERS)
 @pytest.mark.parametrize("mode", DETERMINISTIC)

@@ -135,6 +135,7 @@ def awkward(count: int) -> Tensor:
     return torch.cat([bits.view(torch.float32), near.view(torch.float32), ranged])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", PEERS)
 def test_millions_of_awkward_numbers_round_as_in_ml_dtypes(name):
     x = known(awkward(125_000), name)
@@ -163,6 +164,7 @@ def check(x: Tensor, name: str, carrier: str) -> None:
         assert differ(round_to(x, format, mode), torch.tensor(wanted, dtype=x.dtype)) == 0, mode
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("name", SMALL)
 def test_every_halfway_point_of_small_formats(name, carrier):

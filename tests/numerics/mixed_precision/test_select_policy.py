@@ -284,6 +284,7 @@ def test_lowered_scores_are_rounded_step_by_step():
     assert torch.equal(seen, mixed)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("left", "real", "exact", "verdicts"),
     [

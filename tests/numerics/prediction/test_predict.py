@@ -205,6 +205,7 @@ def test_bound_speaks_at_float32():
     assert relative(found[0], values[0]) < relative(bounds[0], values[0]) < 1e-3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(("family", "front"), [("gpt2", "drop"), ("llama", "embed_tokens")])
 @pytest.mark.parametrize("format", ["fp32", "t40"])

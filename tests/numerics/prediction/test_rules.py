@@ -172,6 +172,7 @@ def test_variance_goes_through_the_squared_jacobian(case):
     )
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("scale", [1e-6, 0.3])
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_bound_holds_at_the_corners(case, scale):

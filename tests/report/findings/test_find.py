@@ -123,6 +123,7 @@ def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name):
     assert sick(name).severity == severity
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", SICK)
 def test_a_finding_names_its_place_number_threshold_and_source(name):
     finding = sick(name)

@@ -28,6 +28,7 @@ def texts() -> list[str]:
     return [*GENERAL, *LAW, *("".join(lots.choices(PARTS, k=5)) for _ in range(200))]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("spaces", SPACES)
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_symbols_are_found_as_sentencepiece_finds_them(kind, spaces, tmp_path):

@@ -167,6 +167,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
     state = trained()[2]

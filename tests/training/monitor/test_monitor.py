@@ -123,6 +123,7 @@ def test_one_sequence_that_is_not_finite_is_not_hidden_by_others():
             assert isnan(values(monitor, measure)[0, 0]), measure
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize(
     ("options", "row", "part"),
@@ -185,6 +186,7 @@ def test_a_beginning_is_read_as_if_it_stood_alone():
 # What is trained stays as it is
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "openai-gpt"])
 def test_a_monitored_run_ends_with_the_same_weights_to_the_bit(tiny, family):
     plain, seen = (tiny(family).train() for _ in range(2))  # GPT-2 and GPT-1 drop out, too

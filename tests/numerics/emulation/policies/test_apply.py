@@ -81,6 +81,7 @@ def test_emulated_policies_err_as_much_as_real_ones(family, keep):
     assert emulated == pytest.approx(real, rel=0.1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", OWN)
 def test_families_with_their_own_attention_keep_the_stream(family):
     keep = ("residual", head(family))
@@ -90,6 +91,7 @@ def test_families_with_their_own_attention_keep_the_stream(family):
     assert real < nothing
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", [*HEARD, *PLAIN, "gpt_oss"])
 @pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 def test_a_policy_that_keeps_nothing_is_the_model_as_transformers_loads_it(
@@ -168,6 +170,7 @@ def test_attention_alone_is_in_float32_or_not_at_all(keep):
     assert projections == {torch.bfloat16}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("keep", [("residual",), ("residual", "lm_head", ATTENTION)])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "mixtral"])
 def test_generation_with_a_cache_goes_on(family, keep):

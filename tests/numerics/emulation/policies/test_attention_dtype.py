@@ -25,6 +25,7 @@ def logits(model: PreTrainedModel) -> Tensor:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "family", [*SAMPLE, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]
 )

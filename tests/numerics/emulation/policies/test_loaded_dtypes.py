@@ -48,6 +48,7 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(parameters), **dict(model.named_buffers(remove_duplicate=False))}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "family", [*SAMPLE, *(pytest.param(one, marks=pytest.mark.full) for one in REST)]

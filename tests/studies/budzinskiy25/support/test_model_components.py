@@ -83,6 +83,7 @@ def index(model, stack, ids, mode="flat"):
     return ComponentIndex(model, stack, run.roundings)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mode", ["flat", "as-run"])
 @pytest.mark.parametrize("name", ["pre-norm", "post-norm", "llama"])
 def test_built_in_models_have_no_other_places(name, mode):
@@ -90,6 +91,7 @@ def test_built_in_models_have_no_other_places(name, mode):
     assert {found.find(place) for place in found.places} <= {*COMPONENTS}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", EXPECTED)
 def test_places_have_the_component_that_their_module_is(family):
     model = build(family)
