@@ -26,6 +26,8 @@ class FreshStart:
         # What was imported stays: to look through it for what a run left takes longer than all else
         # between two runs.
         gc.freeze()
+        # What is given back later would hide as much that a run left.
+        _give_back()
         self._memory = _resident()
 
     def restore(self) -> bool:

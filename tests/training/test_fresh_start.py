@@ -36,6 +36,19 @@ def test_what_is_left_behind_ends_the_process(monkeypatch):
 
 
 @LINUX
+def test_memory_that_was_free_before_hides_nothing(monkeypatch):
+    """Of many small pieces the allocator keeps what is freed, until it is told to give it back."""
+    pieces = [bytearray(2**14) for _ in range(10_000)]
+    last = bytearray(2**14)
+    del pieces
+    start = FreshStart()
+    kept = torch.ones(40 * 2**20)
+    monkeypatch.setattr(module, "LEFT", 80 * 2**20)
+    assert not start.restore()
+    assert kept[0] == 1 and last
+
+
+@LINUX
 def test_a_peak_is_that_of_what_came_after():
     large = torch.ones(64 * 2**20)
     high = peak_memory("cpu")
