@@ -18,6 +18,7 @@ def inspected(samples, context=32, names=("dimension", "diversity")):
     return layerlab.inspect("llama", **asked, progress=False)
 
 
+@pytest.mark.full
 def test_functions_cut_a_text_into_as_many_samples_as_they_are_told():
     asked = {"texts": SAMPLE.read_text("utf-8"), "samples": 2, "context": 8, "progress": False}
     found = layerlab.inspect("llama", measures="stream", **asked)

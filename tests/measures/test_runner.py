@@ -178,7 +178,7 @@ def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
         pd.testing.assert_frame_equal(mine_frame, theirs_frame, rtol=1e-6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["rounding", "logits", "condition", "ablation", "lens"])
 def test_a_model_that_is_run_again_may_have_its_weights_elsewhere(tiny, name):
     whole, away = tiny("llama"), tiny("llama")
