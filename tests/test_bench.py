@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import runpy
 import shutil
 import subprocess
@@ -279,6 +280,9 @@ def test_a_campaign_adopts_what_works_and_nothing_else(never, least, bench):
 def test_shapes_for_a_gpu_are_tried_small_beside_trainer():
     command = [sys.executable, "-W", "error::FutureWarning", str(BENCH / "training.py")]
     command += ["--section", "large", "--small", "--rounds", "1", "--updates", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert sum("at least" in " ".join(line) for line in lines) == 3 and "MISSED" not in done.stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    held = [line for line in done.stdout.splitlines() if "at least" in line]
+    # Each has what was measured, and no word on it: a small model on any machine meets no target.
+    assert len(held) == 3 and not re.search(r"\b(met|MISSED)$", done.stdout, re.M), done.stdout
+    assert all(float(re.findall(r"[0-9][0-9,.]*", line)[0].replace(",", "")) > 0 for line in held)
