@@ -107,7 +107,9 @@ def test_readings_that_are_infinite_are_counted_where_the_others_are_drawn(opene
         "a: 1 of 4 readings of condition are infinite: they are in no mean, range or map"
     )
     section.get_by_text("Values as a table").click()
-    rows = section.locator("details.values tbody tr").all_inner_texts()
+    table = section.locator("details.values tbody tr")
+    table.first.wait_for()  # it is drawn when it is opened
+    rows = table.all_inner_texts()
     assert [row.endswith("\t–\t–") for row in rows] == [True, False, False, False]
 
 
