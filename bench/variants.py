@@ -4,9 +4,10 @@ One thread, one process, all contestants in turns, each line with its ratio and 
 are processor seconds, and a ratio is that of the best of all rounds: what disturbs a round can only
 make it longer. x-transformers is timed where it is installed.
 
-    --section NAME   train, cost, decode, bottleneck or carry; all of them if left out
+    --section NAME   train, cost, kept, decode, bottleneck or carry; all of them if left out
     --mode MODE      eager, eager-bf16, compiled or compiled-bf16; all four if left out
-    --variant NAME   in the section cost: this one; all of them if left out
+    --variant NAME   in the sections cost and kept: this one; all of them if left out
+    --width N        features of the models of train, cost and kept (default 256)
     --rounds N       rounds of each comparison (default 7)
     --device NAME    cpu (default) or cuda
 """
@@ -128,7 +129,7 @@ def llama() -> LlamaForCausalLM:
         LlamaConfig(
             vocab_size=SIZES["vocab"],
             hidden_size=SIZES["width"],
-            intermediate_size=688,
+            intermediate_size=688 * SIZES["width"] // 256,
             num_hidden_layers=SIZES["layers"],
             num_attention_heads=SIZES["heads"],
             max_position_embeddings=SIZES["context"],
@@ -231,6 +232,42 @@ def cost(modes: list[str], rounds: int, device: str) -> None:
             if one.cost and more > limit:
                 print(f"{'':37}card: {one.cost}")
             torch._dynamo.reset()
+
+
+def kept(modes: list[str], rounds: int, device: str) -> None:
+    print("\nBytes that a forward pass keeps for the backward pass, over llama (or gpt2)")
+    for mode in modes:
+        print(f" {mode}")
+        for name, one in variants().items():
+            if name == one.baseline or (CHOSEN and name not in CHOSEN):
+                continue
+            base, ours = (saved(which, mode, device) for which in (one.baseline, name))
+            value = f"{ours / base:.2f} x ({ours / 1e6:.0f} MB, {base / 1e6:.0f} MB)"
+            line(name, value, "<= 1.2 x and its own", ours <= 1.2 * base or None)
+
+
+def saved(name: str, mode: str, device: str) -> int:
+    """Return bytes, each storage once and weights not; compiled as training does, by layers."""
+    model = build(name, **SIZES).to(device).train()
+    if mode.startswith("compiled"):
+        torch._dynamo.reset()
+        for layer in model.model.layers:
+            # What is kept is decided before code is written.
+            layer.compile(dynamic=False, backend="aot_eager_decomp_partition")
+    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage  # alive, or another would take its place
+        return tensor
+
+    ids = torch.randint(0, SIZES["vocab"], (BATCH, TOKENS), device=device)
+    with torch.autocast(device, torch.bfloat16, enabled=mode.endswith("bf16")):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model.model(ids, use_cache=False)
+    return sum(storage.nbytes() for storage in found.values())
 
 
 def work(model: Any) -> int:
@@ -362,6 +399,7 @@ def carry(modes: list[str], rounds: int, device: str) -> None:
 SECTIONS = {
     "train": train,
     "cost": cost,
+    "kept": kept,
     "decode": decode,
     "bottleneck": bottleneck,
     "carry": carry,
@@ -373,10 +411,12 @@ def main() -> None:
     parser.add_argument("--section", choices=SECTIONS, action="append")
     parser.add_argument("--mode", choices=MODES, action="append")
     parser.add_argument("--variant", action="append", default=[])
+    parser.add_argument("--width", type=int, default=SIZES["width"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     CHOSEN.extend(given.variant)
+    SIZES.update(width=given.width, heads=max(1, given.width // 64))
     logging.set_verbosity_error()
     if given.device == "cpu":
         torch.set_num_threads(1)

@@ -57,6 +57,10 @@ def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tens
 
 
 def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    if torch.compiler.is_compiling():
+        # It fuses sums of so few terms, and no products; and what is split is kept, not made again.
+        sums = (rows.unsqueeze(-1) * streams.unsqueeze(-3)).sum(-2)
+        return sums[..., 0, :], sums[..., 1:, :]
     product = torch.bmm(rows.flatten(0, 1), streams.flatten(0, 1))
     product = product.unflatten(0, streams.shape[:2])
     entered, mixed = product.split([1, rows.shape[-2] - 1], dim=-2)
@@ -64,8 +68,11 @@ def _mix(streams: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add(streams: Tensor, weights: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    outer = weights.flatten(0, 1).unsqueeze(-1), y.flatten(0, 1).unsqueeze(1)
-    written = torch.baddbmm(streams.flatten(0, 1), *outer).view(streams.shape)
+    if torch.compiler.is_compiling():  # as one operation it would not be made again, but kept
+        written = streams + _outer(weights, y)
+    else:
+        outer = weights.flatten(0, 1).unsqueeze(-1), y.flatten(0, 1).unsqueeze(1)
+        written = torch.baddbmm(streams.flatten(0, 1), *outer).view(streams.shape)
     return written, written.mean(-2)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerlab.blocks.operations.chunking import large, pieces
 from layerlab.blocks.operations.derivative import again, redone
+from layerlab.blocks.operations.recompute import recompute
 from layerlab.shapes import Features
 
 
@@ -28,7 +29,11 @@ def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> 
         epsilon: added to each mean square.
     """
     if not large(x):
-        return _sum(x.to(_exact(x)), weight, bias, epsilon)[0].to(x.dtype)
+
+        def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return _sum(x.to(_exact(x)), weight, bias, epsilon)[0].to(x.dtype)
+
+        return recompute(plain, x, weight, bias)
     y: Features = _NormedPowers.apply(x, weight, bias, epsilon)[0]
     return y
 

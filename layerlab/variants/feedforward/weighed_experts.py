@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from layerlab.blocks.activation import Activation, activate, apply_slope
 from layerlab.blocks.operations.chunking import large, rows
 from layerlab.blocks.operations.derivative import again, bare, redone
+from layerlab.blocks.operations.recompute import recompute
 from layerlab.shapes import Features
 
 # An activation rounds the last numbers of a tensor, fewer than these, in another way than the rest:
@@ -31,7 +32,12 @@ def weigh_gated(gate: Features, up: Features, share: Tensor, activation: nn.Modu
     if large(gate) and bare(activation, Activation) and gate.dtype == up.dtype == share.dtype:
         product: Features = _Weighed.apply(gate, up, share, activation.name)
         return product
-    return activation(gate) * up * share
+
+    def plain(gate: Tensor, up: Tensor, share: Tensor) -> Tensor:
+        out: Tensor = activation(gate) * up * share
+        return out
+
+    return recompute(plain, gate, up, share)
 
 
 class _Weighed(torch.autograd.Function):

@@ -77,12 +77,13 @@ class Experts(Part):
         self.activation = activation_unit(activation, wide)
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
-        if self.gate is None:
-            inside = self._apart(self.activation(self.up(x)))
-            product = inside * self.shares(x).unsqueeze(-1)
+        gate = None if self.gate is None else self._apart(self.gate(x))
+        up = self._apart(self.up(x))
+        share = self.shares(x).unsqueeze(-1).to(up.dtype)  # that of autocast, where it is on
+        if gate is None:
+            product = self.activation(up) * share
         else:
-            both = self._apart(self.gate(x)), self._apart(self.up(x))
-            product = weigh_gated(*both, self.shares(x).unsqueeze(-1), self.activation)
+            product = weigh_gated(gate, up, share, self.activation)
         out: Stream = self.down(product.flatten(-2))
         return out
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.init import Axes, Draw, axes, starts, zeros
+from layerlab.blocks.operations.stream import exact
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
 from layerlab.blocks.shape import Shape, Site
@@ -207,10 +208,11 @@ class AttentionResiduals(Residual):
 
     def _average(self, sources: Sequence[Stream], scales: Sequence[Tensor]) -> Stream:
         query = self.query.unsqueeze(0)
-        scores = [
-            functional.linear(one, query) * (scale * self.scale)
-            for one, scale in zip(sources, scales, strict=True)
-        ]
+        with exact(sources[0]):  # autocast would keep a shorter copy of each for every average
+            scores = [
+                functional.linear(one, query) * (scale * self.scale)
+                for one, scale in zip(sources, scales, strict=True)
+            ]
         weights = torch.cat(scores, dim=-1).softmax(dim=-1)
         if self.normed:
             weights = weights * torch.cat([*scales], dim=-1)

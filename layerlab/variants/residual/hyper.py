@@ -76,6 +76,12 @@ def _normed_rows(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon:
     return functional.linear(functional.layer_norm(x, gain.shape, gain, bias, epsilon), weight)
 
 
+def _product_first(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Return the same as `NormedRows`, as a compiler is given it: it keeps what a product reads."""
+    scale = torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)
+    return functional.linear(x, _centre(weight * gain)) * scale + (weight * bias).sum(-1)
+
+
 def _centre(rows: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
 
@@ -142,11 +148,13 @@ class HyperConnections(ParallelStreams):
     def _product(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """Return the streams, and N(H) W."""
         norm, weight = self.norm, self.weight
-        if worthwhile(streams) and bare(weight, nn.Linear) and bare(norm, LayerNorm):
-            product, through, *_ = NormedRows.apply(
-                streams, norm.weight, norm.bias, weight.weight, norm.epsilon
-            )
-            return through, product
+        if bare(weight, nn.Linear) and bare(norm, LayerNorm):
+            given = streams, norm.weight, norm.bias, weight.weight, norm.epsilon
+            if torch.compiler.is_compiling():
+                return streams, _product_first(*given)
+            if worthwhile(streams):
+                product, through, *_ = NormedRows.apply(*given)
+                return through, product
         return streams, weight(norm(streams))
 
     @classmethod

@@ -167,3 +167,13 @@ for tokens in (24, 1):
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_under_autocast_the_share_does_not_make_its_product_longer(gated):
+    part = experts(gated=gated).float()
+    given: list[torch.dtype] = []
+    part.down.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0].dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        part(features().float(), Flow())
+    assert given == [torch.bfloat16]

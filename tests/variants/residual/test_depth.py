@@ -246,3 +246,18 @@ def test_a_stack_computes_what_inkling_2_computes():
     expected = inkling_average(ours[-1], width)(blocks, states)[0]
     assert blocks.shape[-2] == layers // block_layers
     torch.testing.assert_close(found, expected, rtol=0, atol=SINGLE)
+
+
+def test_autocast_rounds_no_average_and_keeps_no_copy_of_its_sources():
+    """A copy for each average would be memory that grows with the square of the depth."""
+    model = shaken(small("attention-residuals", layers=3, dtype=torch.float32))
+    part = model.model.layers[2].ffn_residual
+    sources = [torch.randn(2, 5, 48, requires_grad=True) for _ in range(6)]
+    scales = [part._inverse_size(one).detach() for one in sources]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda x: x):
+        plain = part._average(sources, scales)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = part._average(sources, scales)
+    assert torch.equal(found, plain) and found.dtype == torch.float32
+    assert {one.dtype for one in kept} == {torch.float32}

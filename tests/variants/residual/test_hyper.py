@@ -10,6 +10,7 @@ from layerlab.blocks.context import Flow
 from layerlab.blocks.operations import chunking
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.variants.residual.hyper import _normed_rows, _product_first
 from tests.model.small import shaken, small, tokens
 from tests.variants.option import costs_as_counted
 
@@ -129,6 +130,19 @@ def test_streams_keep_their_precision_under_autocast():
         part.write(entered, torch.zeros(2, 5, 48, dtype=torch.bfloat16), flow)
     assert entered.dtype == torch.float32
     assert torch.equal(flow.carry["residual.streams"], hyper)
+
+
+def test_the_product_before_the_norm_is_that_after_it():
+    """As a compiler is given it, which keeps what a product reads."""
+    part = shaken(small("hyper-connections")).model.layers[0].ffn_residual
+    x = (streams(4) + 3).requires_grad_()  # with means, which the norm takes away
+    given = x, part.norm.weight, part.norm.bias, part.weight.weight
+    plain, found = (form(*given, part.norm.epsilon) for form in (_normed_rows, _product_first))
+    torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
+    drawn = torch.randn_like(plain)
+    slopes = (torch.autograd.grad(one, given, drawn) for one in (plain, found))
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-11)
 
 
 def test_who_listens_to_the_norm_or_the_product_hears_them_at_every_size(monkeypatch):

@@ -1,0 +1,64 @@
+"""What a compiled step makes again: the same numbers, and nothing kept but what was given."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from layerlab.blocks.operations.recompute import recompute
+
+
+def chain(x: Tensor, scale: Tensor) -> Tensor:
+    """Sums and products that a compiler would rather keep."""
+    square = x * x
+    return torch.rsqrt(square.mean(-1, keepdim=True) + 1) * square * square * scale
+
+
+def run(function, x: Tensor, scale: Tensor) -> tuple[Tensor, int]:
+    """Return the gradient of x, and how many large tensors were kept."""
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = function(x, scale) @ torch.ones(x.shape[-1], 2)
+    (found,) = torch.autograd.grad(out.sin().sum(), x)
+    return found, sum(tensor.shape == x.shape for tensor in kept.values())
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(64, 32, requires_grad=True), torch.randn(32, requires_grad=True)
+
+
+def test_a_function_runs_once_where_nothing_is_compiled():
+    calls = []
+    x, scale = inputs()
+    out = recompute(lambda *given: calls.append(1) or chain(*given), x, scale)
+    out.sum().backward()
+    assert len(calls) == 1 and torch.equal(out, chain(x, scale))
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+def test_compiled_it_gives_the_same_and_keeps_its_input_alone():
+    x, scale = inputs()
+    plain, many = run(chain, x, scale)
+    again = torch.compile(
+        lambda *given: recompute(chain, *given),
+        fullgraph=True,
+        backend="aot_eager_decomp_partition",
+    )
+    found, few = run(again, x, scale)
+    torch.testing.assert_close(found, plain)
+    assert few == 1 < many
+
+
+def test_compiled_without_gradients_it_is_the_function():
+    x, scale = inputs()
+    compiled = torch.compile(
+        lambda *given: recompute(chain, *given), fullgraph=True, backend="eager"
+    )
+    with torch.no_grad():
+        assert torch.equal(compiled(x, scale), chain(x, scale))
