@@ -12,6 +12,7 @@ import layerlab
 import layerlab.model.ecosystem.auto_classes
 from layerlab import UserError
 from layerlab.model.build import build
+from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
@@ -44,7 +45,8 @@ def test_a_model_can_be_pickled_and_copied(name):
 
 
 @pytest.mark.full
-def test_saving_replaces_no_file_that_was_edited_since(tmp_path):
+def test_saving_replaces_no_file_that_was_edited_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
     own = tmp_path / "my_saved_idea.py"
     write_template(own)
     layerlab.load(own)
