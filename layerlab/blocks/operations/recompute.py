@@ -18,6 +18,7 @@ def recompute(function: Callable[..., Any], *inputs: Tensor) -> Any:
     Run one by one, operations stay as they are: making them again would take as long as the first
     time, where a compiler fuses them into what reads them.
     """
-    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if compiled and torch.is_grad_enabled():
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return function(*inputs)

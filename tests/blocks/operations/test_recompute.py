@@ -62,3 +62,15 @@ def test_compiled_without_gradients_it_is_the_function():
     )
     with torch.no_grad():
         assert torch.equal(compiled(x, scale), chain(x, scale))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_model_has_plain_operations(strict):
+    class Chained(torch.nn.Module):
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return recompute(chain, x, scale)
+
+    given = inputs()
+    exported = torch.export.export(Chained(), given, strict=strict)
+    assert "checkpoint" not in str(exported.graph)
+    assert torch.equal(exported.module()(*given), chain(*given))
