@@ -4,10 +4,10 @@ One thread, one process, all contestants in turns, each line with its ratio and 
 are processor seconds, and a ratio is that of the best of all rounds: what disturbs a round can only
 make it longer. x-transformers is timed where it is installed.
 
-    --section NAME   train, cost, kept, decode, bottleneck or carry; all of them if left out
+    --section NAME   train, cost, decode, bottleneck or carry; all of them if left out
     --mode MODE      eager, eager-bf16, compiled or compiled-bf16; all four if left out
-    --variant NAME   in the sections cost and kept: this one; all of them if left out
-    --width N        features of the models of train, cost and kept (default 256)
+    --variant NAME   in the section cost: this one; all of them if left out
+    --width N        features of the models of train and cost (default 256)
     --rounds N       rounds of each comparison (default 7)
     --device NAME    cpu (default) or cuda
 """
@@ -234,42 +234,6 @@ def cost(modes: list[str], rounds: int, device: str) -> None:
             torch._dynamo.reset()
 
 
-def kept(modes: list[str], rounds: int, device: str) -> None:
-    print("\nBytes that a forward pass keeps for the backward pass, over llama (or gpt2)")
-    for mode in modes:
-        print(f" {mode}")
-        for name, one in variants().items():
-            if name == one.baseline or (CHOSEN and name not in CHOSEN):
-                continue
-            base, ours = (saved(which, mode, device) for which in (one.baseline, name))
-            value = f"{ours / base:.2f} x ({ours / 1e6:.0f} MB, {base / 1e6:.0f} MB)"
-            line(name, value, "<= 1.2 x and its own", ours <= 1.2 * base or None)
-
-
-def saved(name: str, mode: str, device: str) -> int:
-    """Return bytes, each storage once and weights not; compiled as training does, by layers."""
-    model = build(name, **SIZES).to(device).train()
-    if mode.startswith("compiled"):
-        torch._dynamo.reset()
-        for layer in model.model.layers:
-            # What is kept is decided before code is written.
-            layer.compile(dynamic=False, backend="aot_eager_decomp_partition")
-    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage  # alive, or another would take its place
-        return tensor
-
-    ids = torch.randint(0, SIZES["vocab"], (BATCH, TOKENS), device=device)
-    with torch.autocast(device, torch.bfloat16, enabled=mode.endswith("bf16")):
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            model.model(ids, use_cache=False)
-    return sum(storage.nbytes() for storage in found.values())
-
-
 def work(model: Any) -> int:
     return account(model.config.parse_spec(), model.config.shape()).forward
 
@@ -399,7 +363,6 @@ def carry(modes: list[str], rounds: int, device: str) -> None:
 SECTIONS = {
     "train": train,
     "cost": cost,
-    "kept": kept,
     "decode": decode,
     "bottleneck": bottleneck,
     "carry": carry,
