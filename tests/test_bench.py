@@ -14,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from layerlab.model.build import build
+
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 
@@ -286,3 +288,14 @@ def test_shapes_for_a_gpu_are_tried_small_beside_trainer():
     # Each has what was measured, and no word on it: a small model on any machine meets no target.
     assert len(held) == 3 and not re.search(r"\b(met|MISSED)$", done.stdout, re.M), done.stdout
     assert all(float(re.findall(r"[0-9][0-9,.]*", line)[0].replace(",", "")) > 0 for line in held)
+
+
+def test_bytes_that_a_pass_keeps_are_those_of_its_tensors(bench):
+    """Plain features at least: an input of each of two norms in six layers, in float32."""
+    found = bench("saved")
+    widths = found["BATCH"] * found["SIZES"]["context"] * 64 * 4
+    llama, wide = (found["saved"](name, "eager", 64, "cpu") for name in ("llama", "widenet"))
+    assert 2 * 6 * widths < llama < 40 * 6 * widths
+    # Gates and features of three experts more, which are kept at the least.
+    inner = build("llama", width=64).config.shape().inner
+    assert wide - llama > 3 * 2 * 6 * widths * inner / 64 / 2
