@@ -1,7 +1,7 @@
 """Operations that a compiled training step makes again for its backward pass.
 
-Left to itself the compiler keeps what matrix products read, and what sums give, however cheap they
-are to make again: of n parallel streams it kept three copies where the equation needs one.
+Left to itself the compiler keeps what matrix products read, and what sums are taken of, however
+cheap they are to make again: beside features it kept two of their powers, and what they gave.
 """
 
 from collections.abc import Callable
