@@ -27,13 +27,14 @@ os.environ.setdefault("JAXTYPING_DISABLE", "1")
 
 import torch
 
+from layerlab.experiments.estimate.step_time import KeptBytes
 from layerlab.model.build import build
 from layerlab.variants.registry import variants
 
 SIZES = {"layers": 6, "vocab": 8192, "context": 256}
 BATCH = 8
 MODES = ("eager", "eager-bf16", "compiled", "compiled-bf16")
-# Of llama's bytes; what an equation needs beside them, tests/model/every_variant/ says.
+# Of llama's bytes; what an equation needs beside them: tests/model/every_variant/.
 WANTED = 1.2
 
 
@@ -45,20 +46,12 @@ def saved(name: str, mode: str, width: int, device: str) -> int:
         torch._dynamo.reset()
         for layer in model.model.layers:
             layer.compile(dynamic=False, backend="aot_eager_decomp_partition")
-    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage  # alive, or another would take its place
-        return tensor
-
+    kept = KeptBytes(model)
     ids = torch.randint(0, SIZES["vocab"], (BATCH, SIZES["context"]), device=device)
     with torch.autocast(device, torch.bfloat16, enabled=mode.endswith("bf16")):
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
             model.model(ids, use_cache=False)
-    return sum(storage.nbytes() for storage in found.values())
+    return kept.bytes
 
 
 def show(mode: str, names: Iterable[str], width: int, device: str) -> None:
@@ -66,7 +59,7 @@ def show(mode: str, names: Iterable[str], width: int, device: str) -> None:
     for name in names:
         ours = saved(name, mode, width, device)
         base = saved(variants()[name].baseline, mode, width, device)
-        beyond = "" if ours <= WANTED * base else f"more than {WANTED} x: its equation's?"
+        beyond = "" if ours <= WANTED * base else f"above {WANTED} x"
         value = f"{ours / base:.2f} x ({ours / 1e6:.0f} MB over {base / 1e6:.0f} MB)"
         print(f"  {name:<34} {value:<36} {beyond}".rstrip(), flush=True)
 

@@ -129,7 +129,7 @@ def llama() -> LlamaForCausalLM:
         LlamaConfig(
             vocab_size=SIZES["vocab"],
             hidden_size=SIZES["width"],
-            intermediate_size=688 * SIZES["width"] // 256,
+            intermediate_size=build("llama", **SIZES, device="meta").config.shape().inner,
             num_hidden_layers=SIZES["layers"],
             num_attention_heads=SIZES["heads"],
             max_position_embeddings=SIZES["context"],

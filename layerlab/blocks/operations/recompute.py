@@ -1,7 +1,7 @@
-"""Operations that a compiled training step makes again for its backward pass.
+"""Recomputation in the backward pass of a compiled training step.
 
-Left to itself the compiler keeps what matrix products read, and what sums are taken of, however
-cheap they are to make again: beside features it kept two of their powers, and what they gave.
+Left to itself the compiler saves what matrix products read and what sums are taken of, however
+cheap it is to recompute: of PolyNorm it saved two powers of the features, and the result.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    """Return what a function gives; a compiled step keeps its inputs for the backward pass alone.
+    """Return the result of a function, of which a compiled step saves the inputs only.
 
-    Run one by one, operations stay as they are: making them again would take as long as the first
-    time, where a compiler fuses them into what reads them.
+    What is not compiled runs as it is: there, recomputing takes as long as computing, where a
+    compiler fuses it into the operations that read the result. So does what is exported.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if compiled and torch.is_grad_enabled():

@@ -208,7 +208,7 @@ class _Trial:
 
     def pace(self) -> StepTime:
         """Time an update, after one that warms up and counts activations."""
-        kept = _Kept(self.model)
+        kept = KeptBytes(self.model)
         with self._round():
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
                 loss = self._loss()
@@ -288,7 +288,7 @@ def _portion(tokens: int, rows: int, block: int) -> tuple[int, int]:
     return 1, min(block, max(16, tokens))
 
 
-class _Kept:
+class KeptBytes:
     """Counts the bytes that wait for the backward pass, each storage once, without weights."""
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -77,7 +77,7 @@ def _normed_rows(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon:
 
 
 def _product_first(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Return the same as `NormedRows`, as a compiler is given it: it keeps what a product reads."""
+    """Return W LayerNorm(x), normed after the product as in `NormedRows`: only x is saved."""
     scale = torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)
     return functional.linear(x, _centre(weight * gain)) * scale + (weight * bias).sum(-1)
 
