@@ -26,6 +26,7 @@ NEEDED = {
     # as a low-rank product reads it.
     "laurel-rw": (0, 2),
     "laurel": (0, 2 + 2),
+    "laurel-pa": (0, 2),
     # Gates and features of three experts more: all four are computed for every token.
     "widenet": (0, 3 * 2 * INNER / WIDTH),
     # No more than any block keeps.
