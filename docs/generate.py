@@ -298,6 +298,8 @@ def _takes(schema: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in schema:
         return ", ".join(f"`{one}`" for one in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
     kind = schema.get("type")
     if kind == "array":
         return f"list: {_takes(schema['items'])}"

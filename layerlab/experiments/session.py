@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,14 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
-from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
+from layerlab.experiments.executors.local import (
+    RunOutcome,
+    is_here,
+    read_finished_result,
+    run_all,
+)
 from layerlab.experiments.executors.lockstep import run_in_lockstep
+from layerlab.experiments.executors.parallel_trial import choose_parallel
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
 from layerlab.experiments.plan.ladder import Rung, baseline_of, name_size, plan_rungs
@@ -34,7 +41,7 @@ from layerlab.experiments.stored_runs import (
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import check_arms, check_sides
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
-from layerlab.recipes.training_sections import DataSection
+from layerlab.recipes.training_sections import DataSection, RunSection
 from layerlab.records.parquet.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
 from layerlab.system.files import check_links
@@ -166,17 +173,34 @@ def run(
     # All at once, so that no slot waits for the end of a size; side by side, only what has one.
     parts = task.sizes if comparison.lockstep or comparison.search == "optuna" else [task]
     with display(task, progress) as shown, closing(WorkerPool()) as pool:
-        return [outcome for part in parts for outcome in _carry_out(part, shown, pool, finish)]
+        settings = _settle(task, shown)
+        carry = partial(_carry_out, settings, progress=shown, pool=pool, finish=finish)
+        return [outcome for part in parts for outcome in carry(part)]
+
+
+def _settle(task: PreparedRecipe, progress: Progress) -> RunSection:
+    """Return how runs are carried out, once it has been tried how many at once are fastest."""
+    settings, lockstep = task.recipe.run, check_task(task, several=True).lockstep
+    left = [run for run in task.runs if read_finished_result(run, task.folder(run)) is None]
+    if settings.max_parallel != "auto" or lockstep or len(left) < 2:
+        return settings
+    choice = choose_parallel(left, settings, progress)
+    progress.note(choice.text)
+    return settings.model_copy(update={"max_parallel": choice.count})
 
 
 def _carry_out(
-    task: PreparedRecipe, progress: Progress, pool: WorkerPool, finish: Finish
+    settings: RunSection,
+    task: PreparedRecipe,
+    progress: Progress,
+    pool: WorkerPool,
+    finish: Finish,
 ) -> list[RunOutcome]:
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
 
     def carry(runs: Sequence[RunSpec]) -> None:
-        outcomes.extend(run_all(runs, out, task.recipe.run, progress, pool=pool))
+        outcomes.extend(run_all(runs, out, settings, progress, pool=pool))
 
     for runs in stretches(comparison, task.runs):
         if comparison.lockstep:

@@ -66,7 +66,18 @@ class TrainingPlan:
     def remarks(self) -> list[str]:
         """Return the lines that stand below all sizes."""
         found = [one.estimate for one in self.sizes] if self.task.rungs else []
-        return [*(describe_sum(found) if found else ()), *self.looks, *self.task.notes]
+        told = describe_sum(found) if found else ()
+        return [*told, *_describe_trial(self.task), *self.looks, *self.task.notes]
+
+
+def _describe_trial(task: PreparedRecipe) -> list[str]:
+    section = task.recipe.compare
+    if task.recipe.run.max_parallel != "auto" or section is None or section.lockstep:
+        return []
+    return [
+        'run.max_parallel is "auto": before the first run it is tried how many at once are '
+        "fastest, in about a minute; the time in all counts one per core or GPU"
+    ]
 
 
 def describe_scores(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -102,7 +102,7 @@ def validate(recipe: TrainingRecipe) -> None:
             setting that needs whole weights in every process, or a warm-up that leaves nothing of
             the run; control that excludes itself, or sees no scores.
     """
-    for check in (_place, _emulate, _rising, _share, _whole, _control):
+    for check in (_place, _emulate, _rising, _share, _trial, _whole, _control):
         check(recipe)
 
 
@@ -188,6 +188,19 @@ def _share(recipe: TrainingRecipe) -> None:
             'run.sharding is "fsdp" and run.num_processes is 1: nothing can be shared out; '
             'write num_processes = 2 or sharding = "none"'
         )
+
+
+def _trial(recipe: TrainingRecipe) -> None:
+    """Check that what is to be tried can be: one process a run, on this machine."""
+    settings = recipe.run
+    if settings.max_parallel != "auto":
+        return
+    for setting, expected in (("executor", "local"), ("num_processes", 1)):
+        if (given := getattr(settings, setting)) != expected:
+            raise UserError(
+                'run.max_parallel is "auto", which tries runs of one process on this machine, and '
+                f"run.{setting} is {json.dumps(given)}; write max_parallel = 1, or another number"
+            )
 
 
 def _whole(recipe: TrainingRecipe) -> None:

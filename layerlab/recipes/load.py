@@ -246,7 +246,8 @@ def _remedy(kind: type[BaseModel], where: Sequence[str], given: Any) -> str:
 
 def _branch(part: str) -> bool:
     """Return whether a part of a location only names the union member that was tried."""
-    return part in ("str", "int", "float") or part[:1].isupper() or "[" in part
+    named = part.startswith("constrained-") or part[:1].isupper() or "[" in part
+    return named or part in ("str", "int", "float")
 
 
 def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:

@@ -338,7 +338,8 @@ class RunSection(Section):
     Attributes:
         device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).
         threads: of each run on a CPU.
-        max_parallel: runs at once; one per core or GPU where it is left out.
+        max_parallel: runs at once; one per core or GPU where it is left out, `auto` tries how
+            many are fastest in all.
         executor: `local` processes, `slurm`, or `submitit` (its local executor).
         num_processes: of one run; more than 1 trains one model on several devices.
         sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
@@ -354,7 +355,7 @@ class RunSection(Section):
 
     device: Name = "cpu"
     threads: Few = 1
-    max_parallel: Few | None = None
+    max_parallel: Few | Literal["auto"] | None = Field(default=None, examples=["auto"])
     executor: Literal["local", "slurm", "submitit"] = "local"
     num_processes: Few = 1
     sharding: Sharding = "none"
@@ -366,6 +367,11 @@ class RunSection(Section):
     timeout_minutes: Times = 60.0
     max_attempts: Few = 2
     slurm: SlurmSection = SlurmSection()
+
+    @property
+    def at_once(self) -> int | None:
+        """The number of runs at once; None where it is not given, or still to be tried."""
+        return None if self.max_parallel == "auto" else self.max_parallel
 
 
 def warmup_of(updates: int, train: TrainSection) -> int:

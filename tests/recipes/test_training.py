@@ -102,6 +102,11 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         ({**LENGTH, "run": {"save_total_limit": 1}}, r"run\.save_total_limit is 1"),
         (
+            {**LENGTH, "run": {"max_parallel": "many"}},
+            r"run\.max_parallel is 'many'; expected a whole number from 1 to 4096 or 'auto': "
+            r'write run\.max_parallel = "auto"',
+        ),
+        (
             {**LENGTH, "name": "../out"},
             r"name is '\.\./out'; .*a digit or _: write name = \"my-recipe\"$",
         ),

@@ -63,7 +63,7 @@ def slots(settings: RunSection, runs: int) -> list[tuple[RunSlot, ...]]:
     if settings.device == "cuda":
         return _gpus(settings, runs)
     if settings.device != "cpu":  # one device by its number, or of which there is one
-        count = min(runs, settings.max_parallel or 1)
+        count = min(runs, settings.at_once or 1)
         free = RunSlot(threads=settings.threads, shared=count > 1)
         return [(free,) * settings.num_processes] * count
     return _cores(settings, runs, cores())
@@ -83,7 +83,7 @@ def share_devices(settings: RunSection, runs: int) -> list[Mapping[str, Fraction
     if settings.executor == "slurm":
         return [{}] * min(runs, settings.slurm.parallel)
     if settings.device == "cuda" and not gpus():
-        return [{"cuda": Fraction(1)}] * min(runs, settings.max_parallel or 1)
+        return [{"cuda": Fraction(1)}] * min(runs, settings.at_once or 1)
     rows = slots(settings, runs)
     if settings.device == "cpu":
         count = len(cores())
@@ -99,7 +99,7 @@ def _cores(
 ) -> list[tuple[RunSlot, ...]]:
     each = settings.threads
     room = max(1, len(found) // (each * settings.num_processes))
-    count = min(runs, settings.max_parallel or room)
+    count = min(runs, settings.at_once or room)
     if count * settings.num_processes * each > len(found):
         slot = RunSlot(threads=each, shared=count > 1)
         return [(slot,) * settings.num_processes] * count
@@ -125,7 +125,7 @@ def _gpus(settings: RunSection, runs: int) -> list[tuple[RunSlot, ...]]:
             f"run.num_processes is {settings.num_processes}, one GPU each, and there are "
             f"{len(found)} here; write num_processes = {len(found)}"
         )
-    count = min(runs, settings.max_parallel or len(found) // settings.num_processes)
+    count = min(runs, settings.at_once or len(found) // settings.num_processes)
     # Where more runs are asked for than there are GPUs, they share them in turn.
     given = [found[index % len(found)] for index in range(count * settings.num_processes)]
     rows = []

@@ -65,7 +65,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def content(folder: Path, **changes: Any) -> dict[str, Any]:
     """All weights in float32 learn from text, adapters from rows, activations computed again."""
-    step = {"batch_size": 4, "save_steps": 2, "learning_rate": 1e-2, "gradient_checkpointing": True}
+    step = {"batch_size": 4, "save_steps": 1, "learning_rate": 1e-2, "gradient_checkpointing": True}
     return {
         "base": {"model": saved(folder)},
         "data": {

@@ -1,0 +1,237 @@
+"""Chooses how many runs share a device: tries one, two, four, and keeps what is fastest in all.
+
+Small models leave a GPU idle between their kernels, which another run can fill; large ones do not.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from layerlab.console.progress import Progress
+from layerlab.experiments.executors.local import POLL
+from layerlab.experiments.executors.slots import RunSlot, slots
+from layerlab.experiments.executors.worker_pool import WorkerPool, WorkerRun
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.events import FILE, read
+from layerlab.records.heartbeat import last_update
+from layerlab.system.signals import GracefulStop
+from layerlab.training.flops import flops_per_token
+from layerlab.training.run_spec import RunSpec, write_run
+
+MOST = 8  # runs on one GPU
+WORTH = 1.1  # times the speed that twice as many runs have to bring
+WINDOW = 5.0  # seconds over which updates are counted
+WARM = 3  # updates that are not, and the fewest that are
+# Of a trial: it does not end by itself, each update is told, and nothing is kept.
+SETTINGS = {
+    "train.max_steps": 10**9,
+    "run.log_points": 10**9,
+    "run.save_steps": 10**9,
+    "run.save_model": False,
+    "run.report_to": [],
+}
+
+
+@dataclass(frozen=True)
+class ParallelChoice:
+    """The number of runs that go on at once, and what was measured.
+
+    Attributes:
+        count: runs at once; as many as without a trial, where none could be measured.
+        speeds: tokens per second of all runs together, by their number.
+    """
+
+    count: int
+    speeds: Mapping[int, float]
+
+    @property
+    def text(self) -> str:
+        """The choice in a sentence."""
+        if not self.speeds:
+            return f"run.max_parallel: {self.count} at once; no number could be tried"
+        found = ", ".join(f"{speed:,.0f} of {count}" for count, speed in self.speeds.items())
+        return f"run.max_parallel: {self.count} at once; tokens/s together: {found}"
+
+
+def choose_parallel(runs: Sequence[RunSpec], settings: RunSection, progress: Progress) -> ParallelChoice:
+    """Try how many runs at once are fastest, with copies of the one that computes the most.
+
+    Each further number is tried only if twice as many runs were at least a tenth faster. Copies
+    are real runs in a folder of their own, which goes when the trial ends.
+
+    Unit: tokens per second.
+
+    Args:
+        runs: that are to be carried out; never more at once than these.
+
+    Raises:
+        UserError: there is no such device.
+        Stopped: a signal asked to stop.
+    """
+    alone = len(_places(settings, None, len(runs)))
+    counts = list(candidates(settings.device, alone, len(runs)))
+    if len(counts) == 1:
+        return ParallelChoice(alone, {})
+    largest = max(runs, key=_work)
+    progress.note(f"run.max_parallel: trying up to {counts[-1]} copies of {largest.arm} at once")
+    with tempfile.TemporaryDirectory(prefix="layerlab-trial-") as folder:
+        with closing(WorkerPool()) as pool, GracefulStop() as halt:
+            with closing(_Copies(largest, settings, Path(folder), pool, halt)) as trial:
+                speeds = trial.compare(counts)
+    return ParallelChoice(pick(speeds, alone), speeds)
+
+
+def candidates(device: str, alone: int, runs: int) -> Iterator[int]:
+    """Yield the numbers of runs at once to try.
+
+    On a CPU never more than there are cores for; on GPUs up to eight on each.
+
+    Args:
+        alone: runs that have cores or GPUs of their own.
+
+    Example:
+        >>> list(candidates("cuda", 1, 24)), list(candidates("cuda", 2, 5))
+        ([1, 2, 4, 8], [2, 4, 5])
+        >>> list(candidates("cpu", 6, 24))
+        [1, 2, 4, 6]
+    """
+    count, most = (1, alone) if device == "cpu" else (alone, min(runs, MOST * alone))
+    while count < most:
+        yield count
+        count *= 2
+    yield most
+
+
+def is_worth(speeds: Sequence[float]) -> bool:
+    """Return whether the last number of runs was enough faster than the one before.
+
+    Example:
+        >>> is_worth([100.0]), is_worth([100.0, 150.0]), is_worth([100.0, 105.0])
+        (True, True, False)
+    """
+    return len(speeds) < 2 or speeds[-1] >= WORTH * speeds[-2]
+
+
+def pick(speeds: Mapping[int, float], otherwise: int) -> int:
+    """Return the number of runs to have at once: the last whose speed was worth it.
+
+    Example:
+        >>> pick({1: 100.0, 2: 150.0, 4: 155.0}, 1), pick({1: 100.0, 2: 90.0}, 1), pick({}, 1)
+        (2, 1, 1)
+    """
+    counts, found = list(speeds), list(speeds.values())
+    if not counts:
+        return otherwise
+    return counts[-1] if is_worth(found) else counts[-2]
+
+
+def _places(settings: RunSection, count: int | None, runs: int) -> list[tuple[RunSlot, ...]]:
+    return slots(settings.model_copy(update={"max_parallel": count}), runs)
+
+
+def _work(run: RunSpec) -> int:
+    """Return the FLOPs of an update."""
+    recipe = run.recipe
+    block = recipe.data.block_size or 1
+    return flops_per_token(recipe).full * recipe.train.batch_size * block
+
+
+@dataclass
+class _Copies:
+    """Copies of a run that go on side by side, more and more of them."""
+
+    run: RunSpec
+    settings: RunSection
+    folder: Path
+    pool: WorkerPool
+    halt: GracefulStop
+    copies: list[WorkerRun] = field(default_factory=list)
+    remarks: frozenset[str] | None = None
+
+    def compare(self, counts: Sequence[int]) -> dict[int, float]:
+        """Return the speed by the number of copies, for as long as more are worth it."""
+        found: dict[int, float] = {}
+        for count in counts:
+            if (speed := self._measure(count)) is None:
+                break
+            found[count] = speed
+            if not is_worth(list(found.values())):
+                break
+        return found
+
+    def close(self) -> None:
+        """End all copies."""
+        for one in self.copies:
+            one.kill()
+            one.code()  # which takes leave of its worker
+
+    def _measure(self, count: int) -> float | None:
+        """Return tokens per second of so many copies; None where one ends, or is short of memory.
+
+        A copy that remarks on what none did before has halved its batch: it does not fit.
+        """
+        self._start(count)
+        if not self._wait(lambda: all(one["update"] >= WARM for one in self._updates())):
+            return None
+        begun, until = self._updates(), time.monotonic() + WINDOW
+        if not self._wait(lambda: time.monotonic() > until and _all_moved(begun, self._updates())):
+            return None
+        said = self._remarks()
+        if self.remarks is None:
+            self.remarks = said
+        return _speed(begun, self._updates()) if said <= self.remarks else None
+
+    def _start(self, count: int) -> None:
+        """Start copies until there are so many."""
+        rows = _places(self.settings, count, count)
+        for number in range(len(self.copies), count):
+            folder = self._copy(number)
+            write_run(replace(self.run, recipe=self.run.recipe.change(SETTINGS)), folder)
+            self.copies.append(self.pool.start(folder, *rows[number]))
+
+    def _wait(self, done: Callable[[], bool]) -> bool:
+        """Wait for a condition while all copies go on; return whether it came to hold."""
+        until = time.monotonic() + 60 * self.settings.timeout_minutes
+        while not done():
+            if self.halt.wanted:
+                self.halt.leave()
+            if time.monotonic() > until or any(one.code() is not None for one in self.copies):
+                return False
+            time.sleep(POLL)
+        return True
+
+    def _updates(self) -> list[dict[str, float]]:
+        """Return the last update of each copy, with tokens and seconds until then."""
+        never = {"update": 0, "tokens": 0, "seconds": 0.0}
+        numbers = range(len(self.copies))
+        return [last_update(self._copy(number) / FILE) or never for number in numbers]
+
+    def _remarks(self) -> frozenset[str]:
+        folders = map(self._copy, range(len(self.copies)))
+        return frozenset(
+            event["text"] for folder in folders for event in read(folder) if event["kind"] == "note"
+        )
+
+    def _copy(self, number: int) -> Path:
+        return self.folder / str(number)
+
+
+def _all_moved(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> bool:
+    pairs = zip(begun, now, strict=True)
+    return all(after["update"] - before["update"] >= WARM for before, after in pairs)
+
+
+def _speed(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> float:
+    """Return tokens per second of all copies.
+
+    Example:
+        >>> _speed([{"tokens": 0, "seconds": 1.0}] * 2, [{"tokens": 600, "seconds": 3.0}] * 2)
+        600.0
+    """
+    return sum(
+        (after["tokens"] - before["tokens"]) / (after["seconds"] - before["seconds"])
+        for before, after in zip(begun, now, strict=True)
+    )

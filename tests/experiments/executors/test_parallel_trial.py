@@ -1,0 +1,151 @@
+"""How many runs at once are fastest: what is tried, what is chosen, and that nothing stays."""
+
+import signal
+import subprocess
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from threading import Timer
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab.errors import UserError
+from layerlab.experiments.executors import parallel_trial as module
+from layerlab.experiments.executors import slots
+from layerlab.experiments.executors.local import run_all
+from layerlab.experiments.executors.parallel_trial import (
+    WORTH,
+    candidates,
+    choose_parallel,
+    is_worth,
+    pick,
+)
+from layerlab.experiments.session import prepare, run
+from layerlab.experiments.training_plan import TrainingPlan
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.run_files import RUNS
+from layerlab.system.signals import Stopped
+from layerlab.training.run_spec import RunSpec
+from tests.experiments.executors.test_local import POSIX, Heard
+from tests.support.forked import OwnFork
+from tests.training.test_worker import SMALL, WORDS, small  # noqa: F401
+
+# What Python says of a fork while another thread waits, as that of xdist does.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+AUTO = RunSection(max_parallel="auto")
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Two cores, which may be one, copies that are forked, and a folder for what they leave."""
+    usable = (min(slots.cores()[0]),)
+    monkeypatch.setattr(slots, "cores", lambda: [usable, usable])
+    monkeypatch.setattr(subprocess, "Popen", OwnFork)
+    monkeypatch.setattr(module, "WINDOW", 0.2)
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def runs_of(run: RunSpec, count: int) -> list[RunSpec]:
+    seeds = [run.recipe.change({"train.seed": seed}) for seed in range(count)]
+    return [RunSpec(arm=run.arm, recipe=one, digest=run.digest) for one in seeds]
+
+
+@POSIX
+def test_copies_of_a_run_are_measured_and_nothing_of_them_stays(two, small):  # noqa: F811
+    heard, before = Heard(), psutil.Process().children()
+    found = choose_parallel(runs_of(small, 5), AUTO, heard)
+    assert list(found.speeds) == [1, 2] and all(speed > 0 for speed in found.speeds.values())
+    assert found.count == pick(found.speeds, 2) and str(found.count) in found.text
+    assert heard.notes == ["run.max_parallel: trying up to 2 copies of llama at once"]
+    assert list(two.iterdir()) == [] and psutil.Process().children() == before
+
+
+@POSIX
+def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa: F811
+    wrong = RunSpec(arm="wrong", recipe=small.recipe, digest="another text")
+    found = choose_parallel(runs_of(wrong, 5), AUTO, Heard())
+    assert found.speeds == {} and found.count == 2
+    assert found.text == "run.max_parallel: 2 at once; no number could be tried"
+    assert list(two.iterdir()) == []
+
+
+@POSIX
+def test_copies_that_remark_on_memory_are_no_choice(two, small, monkeypatch):  # noqa: F811
+    said = iter([frozenset({"as usual"}), frozenset({"as usual", "out of memory: ..."})])
+    monkeypatch.setattr(module._Copies, "_remarks", lambda trial: next(said))
+    found = choose_parallel(runs_of(small, 5), AUTO, Heard())
+    assert list(found.speeds) == [1] and found.count == 1
+
+
+@POSIX
+def test_a_signal_ends_the_trial(two, small, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(module, "WINDOW", 300.0)
+    before = psutil.Process().children()
+    Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
+    with pytest.raises(Stopped):
+        choose_parallel(runs_of(small, 5), AUTO, Heard())
+    assert list(two.iterdir()) == [] and psutil.Process().children() == before
+
+
+@POSIX
+@pytest.mark.parametrize("count", [1, 2])
+def test_runs_go_on_as_it_was_chosen(count, two, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("".join(f"{n} {WORDS}" for n in range(400)))
+    content = {
+        **SMALL,
+        "data": {"sources": [{"text": str(tmp_path / "text.txt")}], "vocab_size": 300},
+        "run": {"max_parallel": "auto", "save_model": False},
+        "compare": {"arms": ["llama", "gpt2"], "seeds": [1, 2]},
+    }
+    monkeypatch.setattr(module, "pick", lambda speeds, otherwise: count)
+    asked = []
+    monkeypatch.setattr(
+        "layerlab.experiments.session.run_all",
+        lambda runs, out, settings, *rest, **more: (
+            asked.append(settings.max_parallel) or run_all(runs, out, settings, *rest, **more)
+        ),
+    )
+    task = prepare(content, tmp_path, progress=False)
+    (told,) = TrainingPlan(task, []).remarks()
+    assert told.startswith('run.max_parallel is "auto": before the first run it is tried')
+    outcomes = run(task, progress=False)
+    assert asked == [count] and [one.ending for one in outcomes] == ["finished"] * 4
+    monkeypatch.setattr(module, "choose_parallel", None)  # all are finished: there is none
+    assert [one.ending for one in run(task, progress=False)] == ["skipped"] * 4
+    assert len(list((task.out / RUNS).iterdir())) == 4 and list(two.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", [{"executor": "slurm"}, {"num_processes": 2}])
+def test_what_cannot_be_tried_is_refused(setting):
+    given = {**SMALL, "run": {"max_parallel": "auto", **setting}}
+    name, value = next(iter(setting.items()))
+    said = f'run.max_parallel is "auto", which tries runs of one process.*run.{name} is .?{value}'
+    with pytest.raises(UserError, match=said):
+        prepare({**given, "compare": {"arms": ["llama", "gpt2"]}}, Path(), progress=False)
+
+
+@given(st.sampled_from(["cpu", "cuda"]), st.integers(1, 9), st.integers(1, 99))
+def test_each_number_that_is_tried_is_larger_and_within_bounds(device, alone, runs):
+    alone = min(alone, runs)
+    found = list(candidates(device, alone, runs))
+    assert found == sorted(set(found)) and found[-1] <= runs
+    assert all(after <= 2 * before for before, after in pairwise(found))
+    assert found[0] == (1 if device == "cpu" else alone)
+    assert found[-1] == (alone if device == "cpu" else min(runs, module.MOST * alone))
+
+
+@given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=5))
+def test_what_is_picked_is_about_the_fastest_of_what_was_tried(speeds):
+    tried = [speeds[0]]
+    for speed in speeds[1:]:  # as a trial goes on
+        if not is_worth(tried):
+            break
+        tried.append(speed)
+    found = {2**number: speed for number, speed in enumerate(tried)}
+    assert found[pick(found, 1)] * WORTH >= max(tried)
