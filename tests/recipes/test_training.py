@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -96,15 +97,11 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
             {"train": {"max_steps": 3, "lr_scheduler_type": "cos"}},
             "'cosine', 'linear', 'constant' or 'wsd'",
         ),
-        (
-            {"train": {"max_steps": 3, "learning_rate": float("nan")}},
-            r"train\.learning_rate is nan",
-        ),
+        ({"train": {"max_steps": 3, "learning_rate": math.nan}}, r"train\.learning_rate is nan"),
         ({**LENGTH, "run": {"save_total_limit": 1}}, r"run\.save_total_limit is 1"),
         (
             {**LENGTH, "run": {"max_parallel": "many"}},
-            r"run\.max_parallel is 'many'; expected a whole number from 1 to 4096 or 'auto': "
-            r'write run\.max_parallel = "auto"',
+            r"a whole number from 1 to 4096 or 'auto': write run.max_parallel = .auto",
         ),
         (
             {**LENGTH, "name": "../out"},

@@ -56,7 +56,9 @@ class ParallelChoice:
         return f"run.max_parallel: {self.count} at once; tokens/s together: {found}"
 
 
-def choose_parallel(runs: Sequence[RunSpec], settings: RunSection, progress: Progress) -> ParallelChoice:
+def choose_parallel(
+    runs: Sequence[RunSpec], settings: RunSection, progress: Progress
+) -> ParallelChoice:
     """Try how many runs at once are fastest, with copies of the one that computes the most.
 
     Each further number is tried only if twice as many runs were at least a tenth faster. Copies
