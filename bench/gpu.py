@@ -29,9 +29,9 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from bench.gpu_device import Bench, Line, Section
-from bench.gpu_peers import errors, offload, peers
-from bench.gpu_sections import (
+from bench.on_gpu.device import Bench, Line, Section
+from bench.on_gpu.peers import errors, offload, peers
+from bench.on_gpu.sections import (
     commands,
     emulation,
     formats,

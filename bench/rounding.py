@@ -35,9 +35,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.emulation import agreement, emulation, long_emulation
-from bench.figure import figure
-from bench.predictor import predictor
+from bench.numerics.emulation import agreement, emulation, long_emulation
+from bench.numerics.figure import figure
+from bench.numerics.predictor import predictor
 from layerlab.numerics.formats.kernel import kernel
 from layerlab.numerics.formats.round import rounder
 

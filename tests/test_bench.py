@@ -266,7 +266,7 @@ def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench):
 @pytest.mark.full
 @pytest.mark.parametrize(("never", "least"), [(False, 0.6), (True, 0.25)])
 def test_a_campaign_adopts_what_works_and_nothing_else(never, least, bench):
-    made = bench("ledger")
+    made = bench("judging/ledger")
     terms = made["CampaignTerms"](baseline="plain", never=never)
     none = made["campaigns"](300, 500, 0, terms)
     # Three Monte-Carlo errors above what is promised.

@@ -164,7 +164,7 @@ def test_never_a_false_adoption_spends_alpha(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("never", [False, True])
 def test_a_long_campaign_has_the_levels_that_are_simulated(tmp_path, never, monkeypatch):
-    """What bench/ledger.py simulates is what a ledger does, from the logs on."""
+    """What bench/judging/ledger.py simulates is what a ledger does, from the logs on."""
     place, draw = tmp_path / "own", np.random.default_rng(1)
     layerlab.create_ledger(place, baseline="plain", never=never)
     bench = Path(__file__).parents[2] / "bench"

@@ -4,7 +4,7 @@ A rate that is chosen on the runs that judge it looks better than it is, the mor
 were tried. Each seed is therefore judged at the rate that the seeds before it like best, on each
 half of the held-out blocks at the one that they like best on the other half; the first seed of a
 sweep chooses, and does not judge. What a seed adds is then independent of what chose its rate,
-which it is not where all other seeds choose (bench/statistics.py, part `rates`).
+which it is not where all other seeds choose (bench/judging/statistics.py, part `rates`).
 """
 
 import math

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # Degrees of freedom that the arms together may lend to one, and no more than there are other arms.
-# A few cannot tell more, and a noisier one has to keep a part of its own (bench/statistics.py).
+# A few cannot tell more, and a noisier one has to keep a part of its own
+# (bench/judging/statistics.py).
 MOST = 4.0
 # What stands in every difference, as a baseline does, is lent a tenth of what its own seeds tell at
-# most; what stands in half of the others, four tenths (bench/statistics.py, noise and claims).
+# most; what stands in half of the others, four tenths (bench/judging/statistics.py, noise and
+# claims).
 LENT = 0.1
 # Of the median: what is smaller is taken for it, so that it has a logarithm.
 LEAST = 1e-5

@@ -1,6 +1,6 @@
 """What `layerlab adapt --plan` foretells beside what the stages then take: memory and seconds.
 
-python bench/adaptation_plan.py [WIDTH LAYERS] [CASE]...   # 768 12: a random Llama of 124 M
+python bench/adaptation/plan.py [WIDTH LAYERS] [CASE]...   # 768 12: a random Llama of 124 M
 
 Each case trains all weights or adapters for a few updates, in one process or two: it tunes, or
 continues pretraining. Memory is that of the first process at its peak. Seconds are of the
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
 import torch

@@ -1,4 +1,4 @@
-"""Emulated autocast beside torch's own: `python bench/autocast.py`.
+"""Emulated autocast beside torch's own: `python bench/numerics/autocast.py`.
 
 For each model and format one line: the error of the logits under torch.autocast, against float64,
 and what part of it an emulated run makes, the median token of each. On a machine with CUDA the real
@@ -17,12 +17,12 @@ del sys.path[0]
 import argparse
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 from torch import Tensor, nn
 
-from bench.emulation import FAR, NEAR, subjects
+from bench.numerics.emulation import FAR, NEAR, subjects
 from layerlab.numerics.emulation.emulate import emulate, reference
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

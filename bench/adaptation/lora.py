@@ -1,4 +1,6 @@
-"""LoRA by `tune` beside PEFT and transformers' Trainer by hand: python bench/lora.py [UPDATES].
+"""LoRA by `tune` beside PEFT and transformers' Trainer by hand.
+
+Type python bench/adaptation/lora.py [UPDATES].
 
 Model: a random Llama of the shape of GPT-2 small, 124 M parameters; one thread. Both learn from the
 same rows, in the same order, with the same rank, precision and split; they take turns, and the
@@ -16,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
 from statistics import median

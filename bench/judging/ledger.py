@@ -1,12 +1,12 @@
-"""How often a campaign of ideas fools itself, and what it finds: type python bench/ledger.py.
+"""How often a campaign of ideas fools itself, and what it finds.
 
-Campaigns are simulated with the levels of the ledger. Runs have noise of standard deviation 1
-beside their seed, which all runs of a seed share. Each idea has five runs, on the seeds at which
-the baseline ran once for all ideas; whichever looks better is confirmed once, on ten fresh seeds of
-its own. Beside it stands whoever keeps the best of all ideas, and a single test that was planned of
-one idea, at 5 %, with as many runs. At most 5 % of campaigns in which nothing works may adopt
-anything; of 20 effects of two standard deviations among 500 ideas 60 % of what the single test
-finds are to be adopted, at a rate of false ones below 10 %.
+Type python bench/judging/ledger.py. Campaigns are simulated with the levels of the ledger. Runs
+have noise of standard deviation 1 beside their seed, which all runs of a seed share. Each idea has
+five runs, on the seeds at which the baseline ran once for all ideas; whichever looks better is
+confirmed once, on ten fresh seeds of its own. Beside it stands whoever keeps the best of all ideas,
+and a single test that was planned of one idea, at 5 %, with as many runs. At most 5 % of campaigns
+in which nothing works may adopt anything; of 20 effects of two standard deviations among 500 ideas
+60 % of what the single test finds are to be adopted, at a rate of false ones below 10 %.
 
     --campaigns N   simulated (default 2000)
     --ideas N       of a campaign (default 500)
@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from scipy.special import stdtr

@@ -1,4 +1,4 @@
-"""How often judge says a word of arms that are alike: type python bench/judge_noise.py.
+"""How often judge says a word of arms that are alike: type python bench/judging/judge_noise.py.
 
     --draws N     comparisons of each kind (default 2000)
 
@@ -18,7 +18,7 @@ import json
 import math
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np

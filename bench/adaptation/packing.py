@@ -1,6 +1,6 @@
 """What packing saves in instruction tuning: filling, and time of an update.
 
-    python bench/packing.py [ROWS ...]
+    python bench/adaptation/packing.py [ROWS ...]
 
 ROWS are files of conversations; without them, the finance rows of the data folder. A model of
 one million parameters is tuned on the same tokens in both ways, by turns.

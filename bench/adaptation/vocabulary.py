@@ -5,7 +5,7 @@ and the vocabulary and merges of a BPE that was trained on the domain alone, beh
 base. The base is a byte-level BPE trained here on general text; law is LawBench without the tasks
 that derive from JEC-QA.
 
-    python bench/vocabulary.py [speed] [ways]
+    python bench/adaptation/vocabulary.py [speed] [ways]
 """
 
 # ruff: noqa: E402
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from transformers import PreTrainedTokenizerFast
 

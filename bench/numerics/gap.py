@@ -1,4 +1,6 @@
-"""What `layerlab gap` names and takes: type python bench/gap.py [--part planted|closure|time].
+"""What `layerlab gap` names and takes.
+
+Type python bench/numerics/gap.py [--part planted|closure|time].
 
 planted   changes of one thing, and twenty of two, on a trained built-in model: which are named
           first, and which among the first three, of what the profiles set differently (which of
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import torch

@@ -4,7 +4,7 @@ Comparisons are simulated and judged by the code that judges trained ones; every
 twice its Monte-Carlo error. Noise is from seed to seed, of standard deviation 1 in each arm (and 2,
 four times the variance, where one is noisier); effects are in that unit.
 
-    python bench/statistics.py
+    python bench/judging/statistics.py
 
     --draws N     simulated comparisons of each setting (default 20000)
     --workers N   processes (default: one for each core)
@@ -27,12 +27,22 @@ from typing import Any
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from bench.simulated import ALPHA, BASE, Row, comparison, ended, false_words, share, table, whole
+from bench.judging.simulated import (
+    ALPHA,
+    BASE,
+    Row,
+    comparison,
+    ended,
+    false_words,
+    share,
+    table,
+    whole,
+)
 from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.statistics.additive_model import FEWEST, Additive
 from layerlab.experiments.statistics.differences import Difference, Level, spread_limits

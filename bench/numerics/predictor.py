@@ -20,7 +20,7 @@ from layerlab.numerics.emulation.attribution import outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.prediction.predict import spreads
 
-DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
+DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[3] / "shared/data"))
 STORIES = DATA / "model-stories260K"
 FORMATS = ("bf16", "fp16", "fp8_e4m3", "t16", "fp32")
 FAMILIES = ("gpt2", "llama", "qwen3", "gemma2")

@@ -30,7 +30,7 @@ from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.numerics.emulation.policies.apply import apply_precision
 from layerlab.numerics.emulation.policies.policy import Policy
 
-DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
+DATA = Path(os.environ.get("LAYERLAB_DATA", Path(__file__).resolve().parents[3] / "shared/data"))
 TOKENS = 128
 DEAR, LONG = 3.0, 60.0
 NEAR, FAR = 0.9, 1.1

@@ -1,9 +1,10 @@
-"""Records of real runs, and what they are taken for: type python bench/gap_records.py [--quick].
+"""Records of real runs, and what they are taken for.
 
-Each record is made as a user makes one: the model saved, loaded by transformers in the dtype and
-with the attention of the run, its log-probabilities in float32 written to a file of JSON lines. It
-is then read and held against every shipped profile, once with real runs of those that run here and
-once by emulation alone; and records with a mistake planted in place of rounding.
+Type python bench/numerics/gap_records.py [--quick]. Each record is made as a user makes one: the
+model saved, loaded by transformers in the dtype and with the attention of the run, its log-
+probabilities in float32 written to a file of JSON lines. It is then read and held against every
+shipped profile, once with real runs of those that run here and once by emulation alone; and records
+with a mistake planted in place of rounding.
 """
 
 # ruff: noqa: E402
@@ -22,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import torch

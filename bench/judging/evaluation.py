@@ -1,6 +1,6 @@
 """How long 1,000 four-choice questions take a model of 1 M parameters; what the shared part saves.
 
-    python bench/evaluation.py [--questions 1000] [--context 2048] [--ways ours engine]
+    python bench/judging/evaluation.py [--questions 1000] [--context 2048] [--ways ours engine]
 
 Questions, options and examples are made up, of the length of an examination's; five examples stand
 before each. Ours is timed with its model loading left out and everything else in; the engine's own

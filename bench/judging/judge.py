@@ -1,8 +1,9 @@
-"""How long it takes to judge logs and evaluations: type python bench/judge.py [evaluations].
+"""How long it takes to judge logs and evaluations.
 
-Prints seconds and the most memory for two folders of lm-eval's samples as large as MMLU's with five
-examples (57 tasks, 14,042 questions), of which at most 10 s is asked for, and for 1,000 logs of
-10,000 readings each, as CSV and as JSONL, of which it is 60 s on two cores.
+Type python bench/judging/judge.py [evaluations]. Prints seconds and the most memory for two folders
+of lm-eval's samples as large as MMLU's with five examples (57 tasks, 14,042 questions), of which at
+most 10 s is asked for, and for 1,000 logs of 10,000 readings each, as CSV and as JSONL, of which it
+is 60 s on two cores.
 """
 
 import json
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 # Beside this file lies an inspect.py, which the standard library would find.
 del sys.path[0]
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 

@@ -1,6 +1,7 @@
 """How fast text becomes tokens on disk, beside the tokenizers library alone on the same texts.
 
-    python bench/tokenization.py [--text FILE] [--megabytes 200] [--slice 20] [--threads 2]
+    python bench/adaptation/tokenization.py [--text FILE] [--megabytes 200] [--slice 20]
+        [--threads 2]
 
 Both take each slice in turns, the second first in every other one. The library's `encode_batch` is
 handed a million characters at a time and its tokens are thrown away; ours reads the documents from

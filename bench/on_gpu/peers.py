@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 import layerlab
-from bench.gpu_device import Bench
-from bench.gpu_sections import ONE_B, time_inspection
+from bench.on_gpu.device import Bench
+from bench.on_gpu.sections import ONE_B, time_inspection
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
 from layerlab.plugins import resolve

@@ -1,6 +1,7 @@
 """What mixing domain and general text costs beside a training step, and how exact it is.
 
-    python bench/replay.py [--width 128] [--layers 4] [--block 256] [--batch 8] [--threads 1]
+    python bench/adaptation/replay.py [--width 128] [--layers 4] [--block 256]
+        [--batch 8] [--threads 1]
 
 A batch is fetched and stacked as Trainer's loader does it; a step is a forward and a backward pass
 and an update of a Llama model of that size, the smaller the harder for the loader. Both are timed

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
-from bench.gpu_device import Bench
+from bench.on_gpu.device import Bench
 from layerlab import builtin
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.train import tune
@@ -35,7 +35,7 @@ from layerlab.plugins import resolve
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from layerlab.system.logs import listen, quiet_libraries
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ONE_B = {
     "hidden_size": 2048,
     "intermediate_size": 8192,
