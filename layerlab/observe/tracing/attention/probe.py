@@ -231,7 +231,7 @@ class _Listener(TorchFunctionMode):
         result = func(*args, **kwargs)
         if self.current is not None:
             name = getattr(func, "__name__", "")
-            if name in ("softmax", "_softmax") and _is_score(args[0], result):
+            if name in ("softmax", "_softmax") and _is_score(args[0]):
                 self.receive(
                     AttentionCall(
                         part=self.current,
@@ -270,7 +270,7 @@ class _Listener(TorchFunctionMode):
         )
 
 
-def _is_score(scores: Tensor, weights: Tensor) -> bool:
+def _is_score(scores: Tensor) -> bool:
     return scores.dim() in (3, 4) and scores.shape[-1] >= scores.shape[-2] > 1
 
 
