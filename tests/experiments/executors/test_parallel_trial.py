@@ -76,6 +76,7 @@ def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa
 
 
 @POSIX
+@pytest.mark.full
 def test_copies_that_remark_on_memory_are_no_choice(two, small, monkeypatch):  # noqa: F811
     said = iter([frozenset({"as usual"}), frozenset({"as usual", "out of memory: ..."})])
     monkeypatch.setattr(module._Copies, "_remarks", lambda trial: next(said))
@@ -84,6 +85,7 @@ def test_copies_that_remark_on_memory_are_no_choice(two, small, monkeypatch):  #
 
 
 @POSIX
+@pytest.mark.full
 def test_a_signal_ends_the_trial(two, small, monkeypatch):  # noqa: F811
     monkeypatch.setattr(module, "WINDOW", 300.0)
     before = psutil.Process().children()
@@ -94,6 +96,7 @@ def test_a_signal_ends_the_trial(two, small, monkeypatch):  # noqa: F811
 
 
 @POSIX
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 2])
 def test_runs_go_on_as_it_was_chosen(count, two, tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("".join(f"{n} {WORDS}" for n in range(400)))
