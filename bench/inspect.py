@@ -226,7 +226,7 @@ def enclosed(record: Any) -> Any:
 
     matrix = products(triangular(record))
     known = matrix.profile()
-    perron = Perron(known)
+    perron = Perron(known, record.sums_to_one)
     settle(matrix, known, (perron,))
     return perron
 

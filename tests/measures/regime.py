@@ -66,6 +66,6 @@ def enclosed(matrix: Tensor, stochastic: bool = True) -> tuple[Perron, CentredRi
     """Both processes, run on a matrix that is given as it is."""
     given = dense(matrix)
     known = given.profile()
-    perron, ritz = Perron(known), CentredRitz(known, stochastic)
+    perron, ritz = Perron(known, stochastic), CentredRitz(known, stochastic)
     settle(given, known, (perron, ritz))
     return perron, ritz

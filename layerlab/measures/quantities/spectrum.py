@@ -72,7 +72,7 @@ def spectrum(
 
 
 def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
-    perron, ritz = Perron(profile), CentredRitz(profile, part.sums_to_one)
+    perron, ritz = Perron(profile, part.sums_to_one), CentredRitz(profile, part.sums_to_one)
 
     def end() -> Mapping[str, HeadVector]:
         found = Spectrum(

@@ -180,11 +180,15 @@ class Perron:
     on the square above, where f and a are the additions per entry of A x and A^T y.
 
     Source: wielandt50.
+
+    Args:
+        stochastic: whether rows sum to 1. Then A^T A 1 is what the columns sum to: the first
+            product of Lanczos is known.
     """
 
     centred = False
 
-    def __init__(self, profile: Profile, gap: float = GAP) -> None:
+    def __init__(self, profile: Profile, stochastic: bool, gap: float = GAP) -> None:
         start = profile.reached.to(profile.column_sums.dtype)
         self.settled = False
         self.norm = self.lower = widen(start.new_zeros(start.shape[0]))
@@ -194,6 +198,10 @@ class Perron:
         self._below = 1 - (forward + 2) * _roundoff(start)
         self._above = 1 - (forward + adjoint + 4) * _roundoff(start)
         self._krylov = Krylov(start)
+        if stochastic:
+            count = widen(start).sum(-1).clamp_min(1)
+            root = count.sqrt()[:, None].to(start.dtype)
+            self._krylov.absorb(profile.column_sums / root, profile.tokens / count)
         self._smoothings = 0
         self._gap = gap
         self._positive = start

@@ -222,7 +222,7 @@ class Reading:
 
 
 def _solve(part: AttentionRecord, profile: Profile) -> tuple[Sequence[Process], End]:
-    perron = Perron(profile)
+    perron = Perron(profile, part.sums_to_one)
     return (perron,), lambda: {"norm": perron.norm}
 
 

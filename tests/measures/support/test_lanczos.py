@@ -1,11 +1,13 @@
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.support.lanczos import Krylov
-from layerlab.measures.support.products import dense
-from tests.measures.regime import enclosed, svd_contraction, svd_norm
+from layerlab.measures.support.lanczos import Krylov, Perron, settle
+from layerlab.measures.support.products import RowBlocks, dense
+from tests.measures.regime import KINDS, attention, enclosed, record, svd_contraction, svd_norm
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -13,6 +15,21 @@ EPS = torch.finfo(torch.float64).eps
 def tolerance(matrix):
     """Sums over rows, then over columns; 8 covers the few sums in a row and the SVD's own error."""
     return 8 * sum(matrix.shape[1:]) * torch.finfo(matrix.dtype).eps
+
+
+@dataclass(frozen=True)
+class Counted(RowBlocks):
+    """Matrices that count the products they are asked for."""
+
+    passes: list[int] = field(default_factory=lambda: [0])
+
+    def gram(self, vectors, shift):
+        self.passes[0] += 1
+        return super().gram(vectors, shift)
+
+
+def sums_to_one(matrix):
+    return bool((matrix.sum(-1) > 1 - 1e-12).all())
 
 
 def stochastic(seed, tokens, keys, sharpness, causal, missing):
@@ -39,7 +56,7 @@ matrices = st.builds(
 @example(stochastic(3024, 8, 4, 10.0, False, 0.0))  # the SVD is 7e-16 below 40 digits' value
 @settings(max_examples=150, deadline=None)
 def test_norm_is_the_largest_singular_value_and_lies_in_its_enclosure(matrix):
-    perron, _ = enclosed(matrix)
+    perron, _ = enclosed(matrix, stochastic=sums_to_one(matrix))
     exact = svd_norm(matrix)
     own = max(matrix.shape) * EPS  # the SVD's error, which is none of the enclosure's
     assert (perron.lower <= exact * (1 + own)).all() and (exact <= perron.upper * (1 + own)).all()
@@ -51,10 +68,24 @@ def test_norm_is_the_largest_singular_value_and_lies_in_its_enclosure(matrix):
 @example(stochastic(1532, 4, 3, 100.0, False, 0.0))  # all rows agree but for 6e-11
 @settings(max_examples=150, deadline=None)
 def test_contraction_is_the_norm_of_the_centred_matrix(matrix):
-    _, ritz = enclosed(matrix, stochastic=bool((matrix.sum(-1) > 1 - 1e-12).all()))
+    _, ritz = enclosed(matrix, stochastic=sums_to_one(matrix))
     exact, floor = svd_contraction(matrix), tolerance(matrix) * svd_norm(matrix)
     assert (ritz.norm <= exact + floor).all()
     assert torch.allclose(ritz.norm, exact, rtol=1e-6, atol=float(floor.max()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_columns_sum_to_is_the_first_product(kind):
+    """A^T A 1 of rows that sum to 1: the norm is the same, and takes one pass less."""
+    matrix = attention(record(kind, 40))
+    passes = []
+    for known in (False, True):
+        given = Counted(**vars(dense(matrix)))
+        profile = given.profile()
+        settle(given, profile, (perron := Perron(profile, known),))
+        passes.append(given.passes[0])
+        assert torch.allclose(perron.norm, svd_norm(matrix), rtol=1e-9)
+    assert passes[1] == passes[0] - 1
 
 
 @given(matrices)
