@@ -169,7 +169,7 @@ def test_a_long_campaign_has_the_levels_that_are_simulated(tmp_path, never, monk
     layerlab.create_ledger(place, baseline="plain", never=never)
     bench = Path(__file__).parents[2] / "bench"
     monkeypatch.setattr(sys, "path", [str(bench), *sys.path])  # of which it takes its folder off
-    made = runpy.run_path(str(bench / "ledger.py"))
+    made = runpy.run_path(str(bench / "judging" / "ledger.py"))
     p, adopted = [], []
     for number in range(25):
         gain = 0.02 if number % 3 else 0.0
