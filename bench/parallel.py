@@ -3,8 +3,8 @@
 Two shapes are tried as `run.max_parallel = "auto"` tries them: copies of one run, twice as many
 each time, for as long as all together are a tenth faster. On a GPU 10 M and 50 M parameters, eager
 and compiled; on a CPU two small ones, of which each core takes one. Printed are tokens a second of
-all copies, their ratio to one copy, and what would be chosen. No target: issue 24 asks that it is
-measured. Stacking runs along a batch axis would have to reach four times one run's speed at 10 M.
+all copies, their ratio to the fewest, and the number that would be chosen. There is no target;
+stacking runs along a batch axis would have to make 16 runs of 10 M four times as fast as one.
 """
 
 # ruff: noqa: E402

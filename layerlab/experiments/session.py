@@ -180,9 +180,11 @@ def run(
 
 def _settle(task: PreparedRecipe, progress: Progress) -> RunSection:
     """Return how runs are carried out, once it has been tried how many at once are fastest."""
-    settings, lockstep = task.recipe.run, check_task(task, several=True).lockstep
+    settings = task.recipe.run
+    if settings.max_parallel != "auto" or check_task(task, several=True).lockstep:
+        return settings
     left = [run for run in task.runs if read_finished_result(run, task.folder(run)) is None]
-    if settings.max_parallel != "auto" or lockstep or len(left) < 2:
+    if len(left) < 2:
         return settings
     choice = choose_parallel(left, settings, progress)
     progress.note(choice.text)

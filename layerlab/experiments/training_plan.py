@@ -75,8 +75,8 @@ def _describe_trial(task: PreparedRecipe) -> list[str]:
     if task.recipe.run.max_parallel != "auto" or section is None or section.lockstep:
         return []
     return [
-        'run.max_parallel is "auto": before the first run it is tried how many at once are '
-        "fastest, in about a minute; the time in all counts one per core or GPU"
+        'run.max_parallel is "auto": a trial of about a minute finds how many runs at once are '
+        "fastest; the time in all counts one per core or GPU, and no trial"
     ]
 
 

@@ -99,8 +99,9 @@ def validate(recipe: TrainingRecipe) -> None:
     Raises:
         UserError: a device that is none, a precision or attention that it cannot train with,
             emulated rounding of what hides it, rows that cannot be split, sharding of nothing, a
-            setting that needs whole weights in every process, or a warm-up that leaves nothing of
-            the run; control that excludes itself, or sees no scores.
+            trial of runs that go elsewhere or have several processes, a setting that needs whole
+            weights in every process, or a warm-up that leaves nothing of the run; control that
+            excludes itself, or sees no scores.
     """
     for check in (_place, _emulate, _rising, _share, _trial, _whole, _control):
         check(recipe)

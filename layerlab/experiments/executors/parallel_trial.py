@@ -5,7 +5,7 @@ Small models leave a GPU idle between their kernels, which another run can fill;
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,10 +50,11 @@ class ParallelChoice:
     @property
     def text(self) -> str:
         """The choice in a sentence."""
+        chosen = f"run.max_parallel: {self.count} at once"
         if not self.speeds:
-            return f"run.max_parallel: {self.count} at once; no number could be tried"
-        found = ", ".join(f"{speed:,.0f} of {count}" for count, speed in self.speeds.items())
-        return f"run.max_parallel: {self.count} at once; tokens/s together: {found}"
+            return f"{chosen}, as without a trial: none was possible"
+        found = ", ".join(f"{speed:,.0f} with {count}" for count, speed in self.speeds.items())
+        return f"{chosen}; tokens/s in all: {found}"
 
 
 def choose_parallel(
@@ -73,11 +74,11 @@ def choose_parallel(
         UserError: there is no such device.
         Stopped: a signal asked to stop.
     """
-    alone = len(_places(settings, None, len(runs)))
-    counts = list(candidates(settings.device, alone, len(runs)))
+    alone = len(_list_slots(settings, None, len(runs)))
+    counts = list_candidates(settings.device, alone, len(runs))
     if len(counts) == 1:
         return ParallelChoice(alone, {})
-    largest = max(runs, key=_work)
+    largest = max(runs, key=_count_flops)
     progress.note(f"run.max_parallel: trying up to {counts[-1]} copies of {largest.arm} at once")
     with tempfile.TemporaryDirectory(prefix="layerlab-trial-") as folder:
         with closing(WorkerPool()) as pool, GracefulStop() as halt:
@@ -86,8 +87,8 @@ def choose_parallel(
     return ParallelChoice(pick(speeds, alone), speeds)
 
 
-def candidates(device: str, alone: int, runs: int) -> Iterator[int]:
-    """Yield the numbers of runs at once to try.
+def list_candidates(device: str, alone: int, runs: int) -> list[int]:
+    """Return the numbers of runs at once to try.
 
     On a CPU never more than there are cores for; on GPUs up to eight on each.
 
@@ -95,16 +96,17 @@ def candidates(device: str, alone: int, runs: int) -> Iterator[int]:
         alone: runs that have cores or GPUs of their own.
 
     Example:
-        >>> list(candidates("cuda", 1, 24)), list(candidates("cuda", 2, 5))
+        >>> list_candidates("cuda", 1, 24), list_candidates("cuda", 2, 5)
         ([1, 2, 4, 8], [2, 4, 5])
-        >>> list(candidates("cpu", 6, 24))
+        >>> list_candidates("cpu", 6, 24)
         [1, 2, 4, 6]
     """
     count, most = (1, alone) if device == "cpu" else (alone, min(runs, MOST * alone))
+    found = []
     while count < most:
-        yield count
+        found.append(count)
         count *= 2
-    yield most
+    return [*found, most]
 
 
 def is_worth(speeds: Sequence[float]) -> bool:
@@ -130,11 +132,11 @@ def pick(speeds: Mapping[int, float], otherwise: int) -> int:
     return counts[-1] if is_worth(found) else counts[-2]
 
 
-def _places(settings: RunSection, count: int | None, runs: int) -> list[tuple[RunSlot, ...]]:
+def _list_slots(settings: RunSection, count: int | None, runs: int) -> list[tuple[RunSlot, ...]]:
     return slots(settings.model_copy(update={"max_parallel": count}), runs)
 
 
-def _work(run: RunSpec) -> int:
+def _count_flops(run: RunSpec) -> int:
     """Return the FLOPs of an update."""
     recipe = run.recipe
     block = recipe.data.block_size or 1
@@ -176,21 +178,23 @@ class _Copies:
         A copy that remarks on what none did before has halved its batch: it does not fit.
         """
         self._start(count)
-        if not self._wait(lambda: all(one["update"] >= WARM for one in self._updates())):
+        if not self._wait(lambda: all(one["update"] >= WARM for one in self._read_updates())):
             return None
-        begun, until = self._updates(), time.monotonic() + WINDOW
-        if not self._wait(lambda: time.monotonic() > until and _all_moved(begun, self._updates())):
+        begun, until = self._read_updates(), time.monotonic() + WINDOW
+        if not self._wait(
+            lambda: time.monotonic() > until and _have_moved(begun, self._read_updates())
+        ):
             return None
-        said = self._remarks()
+        said = self._read_remarks()
         if self.remarks is None:
             self.remarks = said
-        return _speed(begun, self._updates()) if said <= self.remarks else None
+        return _add_speeds(begun, self._read_updates()) if said <= self.remarks else None
 
     def _start(self, count: int) -> None:
         """Start copies until there are so many."""
-        rows = _places(self.settings, count, count)
+        rows = _list_slots(self.settings, count, count)
         for number in range(len(self.copies), count):
-            folder = self._copy(number)
+            folder = self._folder(number)
             write_run(replace(self.run, recipe=self.run.recipe.change(SETTINGS)), folder)
             self.copies.append(self.pool.start(folder, *rows[number]))
 
@@ -205,32 +209,32 @@ class _Copies:
             time.sleep(POLL)
         return True
 
-    def _updates(self) -> list[dict[str, float]]:
+    def _read_updates(self) -> list[dict[str, float]]:
         """Return the last update of each copy, with tokens and seconds until then."""
         never = {"update": 0, "tokens": 0, "seconds": 0.0}
         numbers = range(len(self.copies))
-        return [last_update(self._copy(number) / FILE) or never for number in numbers]
+        return [last_update(self._folder(number) / FILE) or never for number in numbers]
 
-    def _remarks(self) -> frozenset[str]:
-        folders = map(self._copy, range(len(self.copies)))
+    def _read_remarks(self) -> frozenset[str]:
+        folders = map(self._folder, range(len(self.copies)))
         return frozenset(
             event["text"] for folder in folders for event in read(folder) if event["kind"] == "note"
         )
 
-    def _copy(self, number: int) -> Path:
+    def _folder(self, number: int) -> Path:
         return self.folder / str(number)
 
 
-def _all_moved(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> bool:
+def _have_moved(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> bool:
     pairs = zip(begun, now, strict=True)
     return all(after["update"] - before["update"] >= WARM for before, after in pairs)
 
 
-def _speed(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> float:
+def _add_speeds(begun: Sequence[Mapping[str, float]], now: Sequence[Mapping[str, float]]) -> float:
     """Return tokens per second of all copies.
 
     Example:
-        >>> _speed([{"tokens": 0, "seconds": 1.0}] * 2, [{"tokens": 600, "seconds": 3.0}] * 2)
+        >>> _add_speeds([{"tokens": 0, "seconds": 1.0}] * 2, [{"tokens": 600, "seconds": 3.0}] * 2)
         600.0
     """
     return sum(

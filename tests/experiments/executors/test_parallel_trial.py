@@ -9,6 +9,7 @@ from threading import Timer
 
 import psutil
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +19,9 @@ from layerlab.experiments.executors import slots
 from layerlab.experiments.executors.local import run_all
 from layerlab.experiments.executors.parallel_trial import (
     WORTH,
-    candidates,
     choose_parallel,
     is_worth,
+    list_candidates,
     pick,
 )
 from layerlab.experiments.session import prepare, run
@@ -29,6 +30,7 @@ from layerlab.recipes.training_sections import RunSection
 from layerlab.records.run_files import RUNS
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
+from layerlab.training.trainer import Trainer
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.support.forked import OwnFork
 from tests.training.test_worker import SMALL, WORDS, small  # noqa: F401
@@ -66,20 +68,32 @@ def test_copies_of_a_run_are_measured_and_nothing_of_them_stays(two, small):  # 
     assert list(two.iterdir()) == [] and psutil.Process().children() == before
 
 
+def test_where_one_fits_nothing_is_tried(monkeypatch):
+    monkeypatch.setattr(slots, "cores", lambda: [(0,)])
+    found = choose_parallel([None] * 5, AUTO, heard := Heard())
+    assert (found.count, found.speeds, heard.notes) == (1, {}, [])
+
+
 @POSIX
 def test_a_run_that_cannot_begin_leaves_it_at_what_is_usual(two, small):  # noqa: F811
     wrong = RunSpec(arm="wrong", recipe=small.recipe, digest="another text")
     found = choose_parallel(runs_of(wrong, 5), AUTO, Heard())
     assert found.speeds == {} and found.count == 2
-    assert found.text == "run.max_parallel: 2 at once; no number could be tried"
+    assert found.text == "run.max_parallel: 2 at once, as without a trial: none was possible"
     assert list(two.iterdir()) == []
 
 
 @POSIX
 @pytest.mark.full
 def test_copies_that_remark_on_memory_are_no_choice(two, small, monkeypatch):  # noqa: F811
-    said = iter([frozenset({"as usual"}), frozenset({"as usual", "out of memory: ..."})])
-    monkeypatch.setattr(module._Copies, "_remarks", lambda trial: next(said))
+    whole = Trainer._accumulate_gradients
+
+    def run_short(one, rows):
+        if one.folder.name == "1" and one.split.size == len(rows):
+            raise torch.OutOfMemoryError("of two copies one is short")
+        return whole(one, rows)
+
+    monkeypatch.setattr(Trainer, "_accumulate_gradients", run_short)
     found = choose_parallel(runs_of(small, 5), AUTO, Heard())
     assert list(found.speeds) == [1] and found.count == 1
 
@@ -116,10 +130,11 @@ def test_runs_go_on_as_it_was_chosen(count, two, tmp_path, monkeypatch):
     )
     task = prepare(content, tmp_path, progress=False)
     (told,) = TrainingPlan(task, []).remarks()
-    assert told.startswith('run.max_parallel is "auto": before the first run it is tried')
+    assert told.startswith('run.max_parallel is "auto": a trial of about a minute')
     outcomes = run(task, progress=False)
     assert asked == [count] and [one.ending for one in outcomes] == ["finished"] * 4
-    monkeypatch.setattr(module, "choose_parallel", None)  # all are finished: there is none
+    # All are finished: nothing is left to try.
+    monkeypatch.setattr("layerlab.experiments.session.choose_parallel", None)
     assert [one.ending for one in run(task, progress=False)] == ["skipped"] * 4
     assert len(list((task.out / RUNS).iterdir())) == 4 and list(two.iterdir()) == []
 
@@ -136,7 +151,7 @@ def test_what_cannot_be_tried_is_refused(setting):
 @given(st.sampled_from(["cpu", "cuda"]), st.integers(1, 9), st.integers(1, 99))
 def test_each_number_that_is_tried_is_larger_and_within_bounds(device, alone, runs):
     alone = min(alone, runs)
-    found = list(candidates(device, alone, runs))
+    found = list_candidates(device, alone, runs)
     assert found == sorted(set(found)) and found[-1] <= runs
     assert all(after <= 2 * before for before, after in pairwise(found))
     assert found[0] == (1 if device == "cpu" else alone)
