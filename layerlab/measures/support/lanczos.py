@@ -158,8 +158,16 @@ class Krylov:
             (_error(values, residual) > self._limit).any()
         )
         if self.settled:
-            basis = self._basis[:, : energies.shape[1]]
-            self.vector = _unit((shares[:, None, :, -1].to(basis) @ basis)[:, 0])
+            self.vector = self._converged(values[:, -1:], shares[:, :, -1], lengths[:, -1:])
+
+    def _converged(self, value: Tensor, shares: Tensor, length: Tensor) -> HeadKeys:
+        """Return B times the Ritz vector, scaled: nearer than the vector itself, for no product.
+
+        B V = V T + length v e^T, where v is the vector after the last of V, and e^T its last share.
+        """
+        basis = self._basis[:, : shares.shape[1]]
+        inside = torch.bmm((value * shares)[:, None].to(basis), basis)[:, 0]
+        return _unit(inside + (length * shares[:, -1:]).to(basis) * self.vector)
 
 
 def _eigen(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
