@@ -55,6 +55,12 @@ EIGHT_B = {
 SCALAR, BLOCK, DRAWN = 0.85, 0.6, 0.7
 GROWTH = 2.2  # of memory at twice the tokens; linear is 2
 ATTENTION = ("spectrum", "attention")
+# Tokens, width of a head, and precision of its queries and keys. 2,048 tokens are stored by choice.
+KERNELS = (
+    *((tokens, 64, torch.bfloat16) for tokens in (2048, 8192)),
+    *((8192, width, dtype) for width, dtype in ((128, torch.bfloat16), (64, torch.float32))),
+)
+FEW_KERNELS = ((40, 64, torch.float32), (80, 64, torch.float16))
 TASK = """
 task: four_choices
 dataset_path: json
@@ -241,10 +247,10 @@ def _watching_kernels() -> Iterator[Callable[[], str]]:
 def kernels(bench: Bench) -> None:
     """Time the spectrum of 32 heads by kernels, beside stored matrices and tiles in torch."""
     draw = torch.Generator().manual_seed(2)
-    for tokens in (40, 80) if bench.small else (2048, 8192):
-        query, key = (torch.randn(32, tokens, 64, generator=draw) for _ in range(2))
-        given = {"query": query.to(bench.device), "key": key.to(bench.device)}
-        attended = AttentionRecord(layer=0, name="random", scaling=64**-0.5, causal=True, **given)
+    for tokens, width, dtype in FEW_KERNELS if bench.small else KERNELS:
+        query, key = (torch.randn(32, tokens, width, generator=draw).to(dtype) for _ in range(2))
+        given = {"query": query.to(bench.device), "key": key.to(bench.device), "causal": True}
+        attended = AttentionRecord(layer=0, name="random", scaling=width**-0.5, **given)
         with _watching_kernels() as computed:
             by_kernels = bench.seconds(partial(spectrum, attended, dense=0), 2)
             limit = f"by {computed()}"
@@ -256,7 +262,7 @@ def kernels(bench: Bench) -> None:
         beside = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in others.items())
         share = by_kernels / min(others.values())
         bench.line(
-            f"spectrum of 32 heads, {tokens:,} tokens",
+            f"spectrum of 32 heads, {tokens:,} tokens, width {width}, {str(dtype)[6:]}",
             f"{by_kernels:.3f} s",
             limit=f"{beside}; {limit}",
             target="<= both" if tokens > DENSE_TOKENS else "",

@@ -89,6 +89,7 @@ def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
     ):
         return False
     # Late: triton is there only beside a GPU.
-    from layerlab.measures.support.flash_products import TILES
+    from layerlab.measures.support.flash_products import TILES, WIDEST
 
-    return attended.query.element_size() in TILES
+    size = attended.query.element_size()
+    return size in TILES and attended.query.shape[2] <= WIDEST[size]

@@ -23,6 +23,8 @@ from layerlab.observe.tracing.device_schedule import widen
 
 # Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.
 TILES = {2: 64, 4: 32}
+# Widths of a head beyond which a tile of its queries and keys spills out of the registers.
+WIDEST = {2: 256, 4: 128}
 LaunchGrid: TypeAlias = tuple[int, int]
 LEAST = 16  # sides of a product of tiles
 
@@ -65,6 +67,20 @@ def _scores(
 
 
 @triton.jit
+def _reach(
+    first_row, tokens, keys, window,
+    causal: tl.constexpr, windowed: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+):  # fmt: skip
+    """Return where the tiles of some rows begin and end that have a key which is allowed."""
+    begin, end, last = 0, keys, first_row + keys - tokens
+    if causal:
+        end = tl.minimum(keys, last + block_m)
+    if windowed:
+        begin = tl.maximum(0, last - window + 1) // block_n * block_n
+    return begin, end
+
+
+@triton.jit
 def _log_sums(
     query, key, sinks, out, tokens, keys, width, group, window, scaling, softcap,
     causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr, sunk: tl.constexpr,
@@ -77,10 +93,8 @@ def _log_sums(
     row = first_row + tl.arange(0, block_m)
     largest = tl.full([block_m], -1e30, tl.float32)
     total = tl.zeros([block_m], tl.float32)
-    last = keys
-    if causal:
-        last = tl.minimum(keys, first_row + block_m + keys - tokens)
-    for first_key in range(0, last, block_n):
+    begin, end = _reach(first_row, tokens, keys, window, causal, windowed, block_m, block_n)
+    for first_key in range(begin, end, block_n):
         scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
@@ -120,10 +134,8 @@ def _row_statistics(
     squares = tl.zeros([block_m], tl.float32)
     high = tl.full([block_m], -1e30, tl.float32)
     low = tl.full([block_m], 1e30, tl.float32)
-    last = keys
-    if causal:
-        last = tl.minimum(keys, first_row + block_m + keys - tokens)
-    for first_key in range(0, last, block_n):
+    begin, end = _reach(first_row, tokens, keys, window, causal, windowed, block_m, block_n)
+    for first_key in range(begin, end, block_n):
         scores, allowed, logits = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
@@ -162,10 +174,8 @@ def _forward(
     logs = tl.load(sums + head * tokens + row, mask=row < tokens, other=0.0)
     first = tl.zeros([block_m], tl.float32)
     second = tl.zeros([block_m], tl.float32)
-    last = keys
-    if causal:
-        last = tl.minimum(keys, first_row + block_m + keys - tokens)
-    for first_key in range(0, last, block_n):
+    begin, end = _reach(first_row, tokens, keys, window, causal, windowed, block_m, block_n)
+    for first_key in range(begin, end, block_n):
         scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,
@@ -198,10 +208,12 @@ def _backward(
     column = first_key + tl.arange(0, block_n)
     first = tl.zeros([block_n], tl.float32)
     second = tl.zeros([block_n], tl.float32)
-    start = 0
+    begin, end = 0, tokens
     if causal:
-        start = tl.maximum(0, (first_key - keys + tokens) // block_m * block_m)
-    for first_row in range(start, tokens, block_m):
+        begin = tl.maximum(0, (first_key - keys + tokens) // block_m * block_m)
+    if windowed:
+        end = tl.minimum(tokens, first_key + block_n - 1 + window + tokens - keys)
+    for first_row in range(begin, end, block_m):
         scores, allowed, _ = _scores(
             query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
             causal, windowed, capped, block_m, block_n, block_d,

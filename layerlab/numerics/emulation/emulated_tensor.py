@@ -25,6 +25,8 @@ from layerlab.system.offload import check_held
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
 # Operations that answer with a dtype, which has to be the nominal one.
 ASKING = frozenset({"promote_types", "result_type", "can_cast"})
+# Their third argument widens a half to float32, as CUDA does within the operation.
+SOFTMAX = frozenset({"_softmax", "_log_softmax"})
 # Done here, in any dtype; PyTorch takes fewer dtypes for it on the meta device than elsewhere.
 GROUPED = "_grouped_mm"
 Dtypes = tuple[torch.dtype, ...]
@@ -223,6 +225,8 @@ class EmulationMode(TorchDispatchMode, ABC):
         if writes_in_place(func):
             return self._write(func, flat, args, kwargs)
         dtypes, accepted = self._nominal(func, flat, args, kwargs)
+        if func._opname in SOFTMAX:
+            args, kwargs = (*args[:2], False), {}  # what is held is no half, and has its width
         outputs: list[EmulatedTensor] = []
         wrapped = _wrap(self.compute(func, args, kwargs), _endless(dtypes), outputs)
         if not accepted:
@@ -298,10 +302,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         if isinstance(value, (list, tuple)):
             return type(value)(self.inner(item) for item in value)
         if isinstance(value, dict):
-            return {
-                name: False if name == "half_to_float" else self.inner(item)
-                for name, item in value.items()
-            }
+            return {name: self.inner(item) for name, item in value.items()}
         return value
 
     def _nominal(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
@@ -341,7 +342,7 @@ def _kind(value: Any) -> Any:
     """Return what an argument contributes to the choice of the result's dtype."""
     if isinstance(value, Tensor):
         return value.dtype, value.dim() == 0
-    return value if isinstance(value, torch.dtype) else type(value)
+    return value if isinstance(value, (torch.dtype, bool)) else type(value)
 
 
 def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:

@@ -18,6 +18,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.formats.grid import MASK
+from layerlab.numerics.formats.random_bits import generator_on
 from layerlab.numerics.formats.round import Rounder
 from layerlab.numerics.prediction.error_state import spacing
 
@@ -61,8 +62,10 @@ class MonteCarlo(Emulation):
 
         def move(values: Tensor, out: Tensor | None = None) -> Tensor:
             rounded = round(values)
-            drawn = torch.rand(values.shape, dtype=values.dtype, generator=self._generator) - 0.5
-            moved = values + spacing(values, format) * drawn.to(values.device)
+            generator = generator_on(values.device, self._generator)
+            drawn = torch.empty_like(values, memory_format=torch.contiguous_format)
+            drawn.uniform_(-0.5, 0.5, generator=generator)
+            moved = values + spacing(values, format) * drawn
             # What the format holds exactly, or not at all, is not drawn for.
             inside = (rounded != values) & (rounded.abs() < format.largest)
             return torch.where(inside & (values.abs() < MASK), moved, rounded, out=out)

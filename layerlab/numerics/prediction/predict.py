@@ -256,7 +256,7 @@ def _ground(value: Any) -> None:
 def _lay(spread: Tensor | None, like: Tensor) -> Tensor | None:
     if spread is None or (spread.shape == like.shape and spread.stride() == like.stride()):
         return spread
-    laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
     return laid.copy_(spread)
 
 

@@ -108,10 +108,8 @@ def _is_ranked(values: Any, spreads: Any) -> bool:
     order = values[0].sort(dim, descending=True)
     reach = spreads[0].gather(dim, order.indices)
     count = order.values.shape[dim]
-    first, second = range(count - 1), range(1, count)
-    pick = [torch.tensor(list(side), dtype=torch.long) for side in (first, second)]
-    gaps = order.values.index_select(dim, pick[0]) - order.values.index_select(dim, pick[1])
-    joint = reach.index_select(dim, pick[0]) + reach.index_select(dim, pick[1])
+    gaps = -order.values.diff(dim=dim)
+    joint = reach.narrow(dim, 0, count - 1) + reach.narrow(dim, 1, count - 1)
     return not bool(((gaps <= joint) & (joint > 0)).any())
 
 

@@ -14,18 +14,21 @@ FLOATS = ("sums", "vectors", "images", "out", "sinks")
 ALIGNED = ("tokens", "keys", "width")
 KIND = {
     **{"causal": True, "windowed": True, "capped": True, "sunk": True, "two": True},
-    **{"entries_squared": False, "block_d": 64},
+    **{"entries_squared": False},
 }
+# Of queries, how many bytes a number has and how wide a head is.
+KINDS = (("bf16", 2, 64), ("fp16", 2, 64), ("fp32", 4, 64), ("bf16", 2, 128), ("bf16", 2, 256))
 
 
-def compile(kernel: Any, dtype: str, tile: int) -> Any:
+def compile(kernel: Any, dtype: str, tile: int, width: int) -> Any:
     """Compile as a launch with two vectors and tensors aligned to sixteen bytes would."""
     signature, values, attributes = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
         if name in kernel.fn.__annotations__:
             signature[name] = "constexpr"
-            width = tile // 2 if kernel is flash_products._row_statistics else tile
-            values[(place,)] = {**KIND, "block_m": tile, "block_n": width}[name]
+            keys = tile // 2 if kernel is flash_products._row_statistics else tile
+            blocks = {"block_m": tile, "block_n": keys, "block_d": width}
+            values[(place,)] = {**KIND, **blocks}[name]
             continue
         pointer = f"*{dtype}" if name in ("query", "key") else "*fp32"
         tensor = name in FLOATS or name in ("query", "key")
@@ -40,11 +43,11 @@ def compile(kernel: Any, dtype: str, tile: int) -> Any:
 
 
 def main() -> None:
-    for dtype, size in (("bf16", 2), ("fp16", 2), ("fp32", 4)):
+    for dtype, size, width in KINDS:
         for name in ("_log_sums", "_row_statistics", "_forward", "_backward"):
-            made = compile(getattr(flash_products, name), dtype, flash_products.TILES[size])
+            made = compile(getattr(flash_products, name), dtype, flash_products.TILES[size], width)
             matrix = "wgmma" if "wgmma.mma_async" in made.asm["ptx"] else "fma"
-            print(dtype, name, matrix, resources(made))
+            print(dtype, width, name, matrix, resources(made))
 
 
 if __name__ == "__main__":

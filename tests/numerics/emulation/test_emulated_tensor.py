@@ -71,3 +71,21 @@ def test_numbers_that_are_counted_are_not_rounded():
     numbers = torch.arange(600).repeat_interleave(2)
     with emulate(Counting(), "bf16", "flat") as run:
         assert torch.equal(run.model(numbers), torch.full((600,), 2.0))
+
+
+class Halved(nn.Module):
+    """Asks for a softmax as torch itself does on CUDA for halves that are to be widened."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        kept = torch.ops.aten._softmax(x, -1, False)
+        return kept, torch.ops.aten._softmax(x, -1, True)
+
+
+@pytest.mark.parametrize("mode", ["as-run", "flat"])
+def test_a_softmax_that_widens_halves_is_one_in_float32(mode):
+    given = torch.linspace(-4, 4, 37).half()
+    exact = given.float().softmax(-1)
+    with emulate(Halved(), "fp16", mode) as run:
+        kept, widened = run.model(given)
+    assert torch.equal(kept, round_to(exact, "fp16"))
+    assert torch.equal(widened, exact if mode == "as-run" else round_to(exact, "fp16"))

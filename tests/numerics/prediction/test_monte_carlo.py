@@ -76,3 +76,18 @@ def test_weights_are_rounded_and_not_drawn():
     ):
         stored = run._weight(layer.weight.data.double(), OpSite("", "weight"), find("bf16"))
         assert torch.equal(stored, layer.weight.data.to(torch.bfloat16).double())
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_errors_of_the_size_that_a_processor_draws():
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = built("llama").to(device)
+        ids = torch.arange(3, 35, device=device)[None]
+        layers = tuple(next(one for one in model.modules() if isinstance(one, nn.ModuleList)))
+        values, drawn = sample_errors(
+            model, lambda ids=ids, model=model: model(ids), make_arithmetic("bf16"), layers
+        )
+        assert {one.device.type for one in drawn} == {device}
+        found[device] = [size(a, b) for a, b in zip(drawn, values, strict=True)]
+    assert found["cuda"] == pytest.approx(found["cpu"], rel=0.3)

@@ -15,7 +15,7 @@ from layerlab import UserError
 from layerlab.numerics.emulation.arithmetic import make_arithmetic
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.prediction.attention_correlation import Correlation
-from layerlab.numerics.prediction.predict import Prediction, spreads
+from layerlab.numerics.prediction.predict import Prediction, _lay, spreads
 
 FORMATS = ("bf16", "fp16", "fp8_e4m3", "t16", "fp32")
 MEDIUM = {
@@ -391,3 +391,10 @@ def test_mistakes_are_named():
     assert "gave no tensor: its output cannot be read" in str(caught.value)
     with pytest.raises(UserError, match="is none of 'variance', 'sampled', 'bound'"):
         spreads(model, lambda: model(tokens()), make_arithmetic("bf16"), [], "range")
+
+
+def test_an_error_lies_on_the_device_of_its_value():
+    like = torch.empty(4, 8, device="meta")
+    laid = _lay(torch.empty(8, 4, device="meta").T, like)
+    assert laid is not None
+    assert (laid.device, laid.stride()) == (like.device, like.stride())

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from layerlab import UserError
 from layerlab.numerics.emulation.emulated_tensor import leaves
@@ -240,6 +241,41 @@ def test_choices_are_decided_by_what_is_far_apart(name):
     near = (torch.full((3,), 1.5, dtype=LONG), None if two else 1)
     assert not CHOICES[name](args, (near[0], near[0]) if two else near)
     assert CHOICES[name](args, (None, None if two else 1))
+
+
+def on_gpu(values: Any) -> Any:
+    """The arguments as a GPU would hold them: with a shape, a place, and no numbers."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+    return map_nested(values, move)
+
+
+@pytest.mark.parametrize("kind", ["variance", "bound"])
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_rules_stay_on_the_device_of_their_values(case, kind):
+    func, args, kwargs, _ = case
+    with FakeTensorMode():
+        given = on_gpu(args)
+        try:
+            found = ruled(kind, func, given, on_gpu(floats(args)), kwargs)
+        except RuntimeError as error:
+            # A build without CUDA cannot index there, nor read a number.
+            assert isinstance(error, DataDependentOutputException) or "not linked" in str(error)
+            return
+    assert found is None or found.device.type == "cuda"
+
+
+@pytest.mark.parametrize("name", sorted(CHOICES))
+def test_choices_are_decided_on_the_device_of_their_values(name):
+    two = name in ("eq", "ne", "lt", "le", "gt", "ge")
+    with FakeTensorMode(), pytest.raises(DataDependentOutputException):
+        values = torch.empty(3, dtype=LONG, device="cuda")
+        args = (values, values + 2.0) if two else (values, 1)
+        CHOICES[name](args, (values, values) if two else (values, 1))
 
 
 def test_an_operation_without_a_rule_is_named():

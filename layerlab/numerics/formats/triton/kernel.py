@@ -190,7 +190,9 @@ def check(device: str) -> None:
         RuntimeError: it rounds wrongly; or what Triton itself raises.
     """
     dtype, mode = torch.float32, MODES[0]
-    given, wanted = (torch.tensor(list(one), device=device) for one in (KNOWN, KNOWN.values()))
+    given, wanted = (
+        torch.tensor(list(one), dtype=dtype, device=device) for one in (KNOWN, KNOWN.values())
+    )
     TritonLaunch(grid(KNOWN_FORMAT, mode, dtype), mode, dtype)(given, given)
     if not torch.equal(given.view(WORDS[dtype]), wanted.view(WORDS[dtype])):
         raise RuntimeError("the kernel rounds wrongly")

@@ -78,6 +78,16 @@ def check(x: Tensor, name: str, mode: str) -> None:
     assert equal(fused(x, name, mode, words), plain(x, name, mode, words)), (name, mode)
 
 
+@pytest.mark.parametrize("usual", [torch.float64, torch.bfloat16])
+def test_the_first_rounding_is_right_whatever_the_usual_dtype(usual):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(usual)
+    try:
+        module.check(DEVICE)
+    finally:
+        torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("mode", MODES)
 def test_it_gives_the_bits_of_pure_torch(mode, dtype):
