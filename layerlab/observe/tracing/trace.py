@@ -27,9 +27,9 @@ from layerlab.observe.tracing.block_calls import (
     sublayers,
 )
 from layerlab.observe.tracing.compiled import run_uncompiled
+from layerlab.observe.tracing.gradients import next_token_loss, stream_gradients
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.torch_settings import evaluation_mode, parameter_gradients
 
 
@@ -75,12 +75,12 @@ def trace(
     found = Trace()
     with observing(model):
         for number, tokens in enumerate(sequences):
-            gradients = _gradients(model, anatomy, tokens, found) if gradient else {}
+            gradients = _read_gradients(model, anatomy, tokens, found) if gradient else {}
             watcher = _Watcher(anatomy, number, tokens, read, gradients, found)
             watcher.fronts = {} if fronts is None else fronts
             with torch.no_grad(), watcher.listening():
                 output = model(input_ids=tokens[None], use_cache=False)
-            loss = _loss(output, tokens)
+            loss = next_token_loss(output, tokens)
             found.loss_nats.append(float("nan") if loss is None else float(loss))
             watcher.account()
     return found
@@ -341,47 +341,12 @@ def _replace(
     return tuple(map(swap, args)), {name: swap(value) for name, value in options.items()}
 
 
-def _gradients(
+def _read_gradients(
     model: PreTrainedModel, anatomy: ModelStructure, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
-    """Return the gradient of the loss by the embedding and by every block's output."""
-    gradients: dict[int, Tensor] = {}
-
-    def keep(layer: int, gradient: Tensor) -> None:
-        gradients[layer] = one_sequence(gradient).detach()
-
-    def start(module: nn.Module, args: Any, options: Any) -> None:
-        stream = find_stream(args, options).requires_grad_(True)
-        stream.register_hook(partial(keep, EMBEDDING))
-
-    def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:
-        first_tensor(output).register_hook(partial(keep, layer))
-
-    with ExitStack() as stack, torch.enable_grad():
-        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True, prepend=True)
-        stack.callback(first.remove)
-        for index, block in enumerate(anatomy.blocks):
-            hook = block.register_forward_hook(partial(listen, index))
-            stack.callback(hook.remove)
-        try:
-            loss = _loss(model(input_ids=tokens[None], use_cache=False), tokens)
-            if loss is None:
-                found.no_gradient = (
-                    "it gives no logits for every token, so there is no next-token loss"
-                )
-                return {}
-            loss.backward()
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            found.no_gradient = f"its backward pass failed: {str(error).splitlines()[0]}"
-            return {}
-    return gradients
-
-
-def _loss(output: Any, tokens: Tensor) -> Tensor | None:
-    """Return the mean next-token loss, None where there are no logits of every token."""
-    logits = getattr(output, "logits", None)
-    if logits is None or logits.shape[1] != tokens.shape[0]:
-        return None
-    return nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:].to(logits.device))
+    """Return the gradient of the loss by every layer; none, and why, where there is no such."""
+    try:
+        return stream_gradients(model, anatomy, tokens)
+    except NotApplicable as error:
+        found.no_gradient = str(error)
+        return {}

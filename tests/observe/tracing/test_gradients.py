@@ -1,12 +1,20 @@
 """Blocks that are computed a second time give the same gradients, and need less memory."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
+from transformers.modeling_outputs import CausalLMOutput
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.gradients import logits_and_gradient
+from layerlab.observe.tracing import gradients as module
+from layerlab.observe.tracing.gradients import (
+    logits_and_gradient,
+    next_token_loss,
+    stream_gradients,
+)
 from layerlab.observe.tracing.trace import observing
 from layerlab.records.layer_names import EMBEDDING
 from tests.measures.asked import TOKENS, gradients
@@ -26,8 +34,43 @@ def test_a_block_computed_twice_gives_the_same_gradients(family):
         assert once[layer].any()
 
 
-def saved(model, tokens, again):
-    """How many numbers autograd holds for the backward pass, outside what is computed again."""
+@pytest.mark.few(16)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_gradients_of_many_tokens_are_those_of_few(family, monkeypatch):
+    model, tokens = built(family), torch.arange(3, 19)
+    with observing(model):
+        few = stream_gradients(model, anatomy(model), tokens)
+        monkeypatch.setattr(module, "MANY_TOKENS", 8)
+        monkeypatch.setattr(module, "ROWS", 7)
+        many = stream_gradients(model, anatomy(model), tokens)
+    assert set(few) == set(many) == set(range(EMBEDDING, len(anatomy(model).blocks)))
+    for layer in few:
+        torch.testing.assert_close(many[layer], few[layer], rtol=1e-4, atol=1e-6)
+
+
+def test_a_block_of_many_tokens_keeps_no_more_than_its_input(tiny, monkeypatch):
+    model, kept = tiny("gpt2", n_layer=6), {}
+    for most in (8, 4096):
+        monkeypatch.setattr(module, "MANY_TOKENS", most)
+        with observing(model), counted_tensors(model) as sizes:
+            stream_gradients(model, anatomy(model), torch.arange(48))
+        kept[most] = sum(sizes)
+    assert kept[8] < kept[4096] / 4
+
+
+def test_the_loss_of_many_rows_is_taken_in_pieces(monkeypatch):
+    logits, tokens = torch.randn(1, 40, 9), torch.arange(40) % 9
+    expected = nn.functional.cross_entropy(logits[0, :-1], tokens[1:])
+    assert next_token_loss(CausalLMOutput(logits=logits), tokens) == expected
+    monkeypatch.setattr(module, "ROWS", 7)
+    found = next_token_loss(CausalLMOutput(logits=logits), tokens)
+    torch.testing.assert_close(found, expected)
+    assert next_token_loss(CausalLMOutput(logits=logits[:, :1]), tokens[:1]).isnan()
+
+
+@contextmanager
+def counted_tensors(model):
+    """How many numbers each tensor has that autograd holds outside what is computed again."""
     sizes = []
     seen = {parameter.data_ptr() for parameter in model.parameters()}
 
@@ -38,6 +81,11 @@ def saved(model, tokens, again):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield sizes
+
+
+def saved(model, tokens, again):
+    with counted_tensors(model) as sizes:
         gradients(model, tokens=tokens, again=again)
     return sum(sizes)
 
