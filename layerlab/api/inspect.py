@@ -17,7 +17,8 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
-from layerlab.loading.model import LoadedModel, check_named, label_models, list_models, load_model
+from layerlab.loading.model import LoadedModel, check_named, load_model
+from layerlab.loading.names import label_models, list_models
 from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights.hash import hash_tensors, hashing
@@ -93,7 +94,8 @@ def inspect(
         attention_mask: with `input_ids`; zeros are padding, which is cut off.
         measures: names, with options as in "dimension(epsilon=0.9)", a table of options by name
             as `report.json` has it, or `Measure` values; the default set if left out.
-        device: where the models are loaded; "auto" spreads them over what there is.
+        device: where the models are loaded; "auto" spreads them over what there is. If left out, a
+            GPU for a model of 100 M parameters and more that fits there, else the processor.
         dtype: of the loaded weights; that of its config.json if left out (float16 is read as
             float32).
         samples: how many are cut from the text; left out, 4 of the built-in text and all of others;

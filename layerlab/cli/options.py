@@ -13,7 +13,9 @@ Device = Annotated[
 DeviceOrAuto = Annotated[
     str | None,
     typer.Option(
-        callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
+        callback=check_device,
+        help="cpu, cuda, cuda:N, mps, or auto to spread a large model; if left out, a GPU for what "
+        "is large and fits there, else the processor.",
     ),
 ]
 Dtype = Annotated[

@@ -5,7 +5,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -21,10 +21,17 @@ from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_loaded, check_real_call
 from layerlab.loading.folders import find_folder
+from layerlab.loading.names import label
 from layerlab.loading.options import check_dtype
 from layerlab.loading.weights.by_layer import check_stored_once, check_stored_tied, read_outlines
 from layerlab.loading.weights.hash import weights_hash
-from layerlab.loading.weights.precision import as_stored, fits, precision, remark_rounded
+from layerlab.loading.weights.precision import (
+    as_stored,
+    fits,
+    precision,
+    remark_rounded,
+    usual_device,
+)
 from layerlab.loading.weights.saved import (
     check_plain,
     check_stored,
@@ -48,18 +55,11 @@ from layerlab.observe.architecture.structure import (
     context_length,
     text_config,
 )
-from layerlab.records.json_values import json_values
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import check_held, is_offloaded, running_device
 from layerlab.tokenization.load import stop_dropout
 
-# What folders of models are called that by itself tells none from another.
-_GENERIC = re.compile(
-    r"hf|models?|weights|checkpoints?|final|outputs?|out|results?|best|last|latest|merged|"
-    r"(?:checkpoint|step|epoch)[-_]?\d+",
-    re.IGNORECASE,
-)
 _COMMIT = re.compile("[0-9a-f]{40}")  # a folder of the Hub's cache is named so
 
 
@@ -253,62 +253,6 @@ def check_named(models: Iterable[Any]) -> None:
                 check_causal(configuration(folder), str(model))
 
 
-def list_models(model: Any) -> list[Any]:
-    """Return the models that a user named, one or several; the built-in default for None.
-
-    Raises:
-        UserError: what was given names no model.
-    """
-    if model is None:
-        return [builtin.DEFAULT]
-    if isinstance(model, (str, PathLike, PreTrainedModel)):
-        return [model]
-    if not isinstance(model, Sequence) or not model:
-        raise UserError(
-            f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
-            f"({', '.join(builtin.NAMES)}), a transformers PreTrainedModel, or a list of them"
-        )
-    strange = [one for one in model if not isinstance(one, (str, PathLike, PreTrainedModel))]
-    if strange:
-        raise UserError(
-            f"model holds a {type(strange[0]).__name__}; expected Hub ids, folders, built-in names "
-            "or transformers PreTrainedModels"
-        )
-    return list(model)
-
-
-def label_models(models: Sequence[Any]) -> list[str]:
-    """Return a unique name for each: its own, else its whole path, else with a number."""
-    own = [json_values(label(model)) for model in models]
-    found: list[str] = []
-    for model, name in zip(models, own, strict=True):
-        path = name if isinstance(model, PreTrainedModel) else json_values(str(model))
-        candidates = [path if own.count(name) > 1 else name]
-        candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
-        found.append(next(one for one in candidates if one not in found))
-    return found
-
-
-def label(model: Any) -> str:
-    """Return what a report calls a model: its name, end of path, variant, or class."""
-    if isinstance(model, PreTrainedModel):
-        own = getattr(model.config, "variant", None) or type(model).__name__
-        return _end_of(Path(model.config._name_or_path or str(own)))
-    folder = Path(str(model))
-    return _end_of(folder.resolve()) if folder.is_dir() else str(model)
-
-
-def _end_of(path: Path) -> str:
-    """Return the last part of a path, with the one before it where the last says nothing alone.
-
-    Example:
-        >>> _end_of(Path("/data/stories/hf")), _end_of(Path("/data/stories")), _end_of(Path("/hf"))
-        ('stories/hf', 'stories', 'hf')
-    """
-    parts = [part for part in path.parts if part != path.anchor]
-    return "/".join(parts[-2:] if _GENERIC.fullmatch(path.name) else parts[-1:])
-
-
 def _load(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -377,6 +321,8 @@ def _load_by_name(
         if stored:
             check_plain(config, source)
             check_stored(bare, source, outlines)
+        if device is None and room and not stored:
+            device = usual_device(bare, kind)
         model = as_stored(bare, outlines) if stored else weights(source, config, device, kind, room)
         remark_rounded(model, source, {} if dtype else outlines)
         _check_bias(model)

@@ -17,7 +17,7 @@ from transformers import (
 
 import layerlab
 from layerlab import UserError
-from layerlab.loading.model import check_named, label, load_model
+from layerlab.loading.model import check_named, load_model
 from layerlab.loading.weights.by_layer import read_layers
 from layerlab.loading.weights.saved import load_saved
 from tests.families.recipe import build
@@ -38,28 +38,6 @@ def test_a_folder_is_loaded_and_described(saved):
     assert (facts["family"], facts["class"]) == ("llama", "LlamaForCausalLM")
     assert (facts["layers"], facts["heads"], facts["kv_heads"], facts["head_width"]) == (2, 4, 2, 4)
     assert facts["parameters"] == sum(p.numel() for p in found.model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("folder", "expected"),
-    [
-        ("stories/hf", "stories/hf"),
-        ("stories/Model", "stories/Model"),
-        ("sft/checkpoint-500", "sft/checkpoint-500"),
-        ("runs/llama", "llama"),
-        ("runs/hf-llama", "hf-llama"),
-    ],
-)
-def test_a_folder_whose_name_says_nothing_is_called_with_the_one_above(
-    folder, expected, tiny, tmp_path, monkeypatch
-):
-    (tmp_path / folder).mkdir(parents=True)
-    assert label(str(tmp_path / folder)) == expected
-    monkeypatch.chdir(tmp_path / folder)
-    assert label(".") == expected
-    model = tiny("gpt2")
-    model.config._name_or_path = folder
-    assert label(model) == expected
 
 
 def test_a_dtype_is_what_was_asked_for(saved):

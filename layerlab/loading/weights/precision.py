@@ -1,4 +1,4 @@
-"""In which precision a saved model is read, and whether it fits into memory so."""
+"""In which precision a saved model is read, and where it fits into memory so."""
 
 import math
 from collections import Counter
@@ -23,6 +23,7 @@ KINDS = {
 }
 WIDER = (torch.float32, torch.float64)  # than sixteen bits
 MEMORY_SHARE = 0.8
+LARGE = 100_000_000  # parameters from which on a GPU is quicker than a processor, start included
 
 
 def precision(config: Any, asked: str | None, stored: Mapping[str, Outline]) -> torch.dtype | str:
@@ -69,6 +70,24 @@ def remark_rounded(model: PreTrainedModel, source: str, stored: Mapping[str, Out
 
 def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
     """Return whether the weights of a model take less than most of the free memory."""
+    return _fits(empty, dtype, psutil.virtual_memory().available)
+
+
+def usual_device(empty: PreTrainedModel, dtype: torch.dtype | str) -> str | None:
+    """Return the GPU for a large model whose weights fit there; None for the processor."""
+    if _count(empty) < LARGE or not torch.cuda.is_available():
+        return None
+    try:
+        free, _ = torch.cuda.mem_get_info()
+    except RuntimeError:  # another process has it for itself
+        return None
+    return "cuda" if _fits(empty, dtype, free) else None
+
+
+def _fits(empty: PreTrainedModel, dtype: torch.dtype | str, free: int) -> bool:
     kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
-    needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
-    return needed < MEMORY_SHARE * psutil.virtual_memory().available
+    return _count(empty) * kind.itemsize < MEMORY_SHARE * free
+
+
+def _count(empty: PreTrainedModel) -> int:
+    return sum(parameter.numel() for parameter in empty.parameters())

@@ -27,6 +27,7 @@ from layerlab.observe.tracing.ablation import (
     touching,
 )
 from layerlab.observe.tracing.aligned_head import Room
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.readout import Answer, answer, resume, spread
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -71,10 +72,10 @@ def losses(
         [
             sum(
                 (
-                    functional.cross_entropy(part.float(), word, reduction="none").double().sum()
+                    widen(functional.cross_entropy(part.float(), word, reduction="none")).sum()
                     for part, word in zip(row.split(_ROWS), targets, strict=True)
                 ),
-                start=torch.zeros((), dtype=torch.float64, device=row.device),
+                start=widen(torch.zeros((), device=row.device)),
             )
             / len(following)
             for row in logits

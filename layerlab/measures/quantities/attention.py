@@ -19,6 +19,7 @@ from layerlab.measures.support.attention_pass import (
 from layerlab.measures.support.products import HeadRows, RowStatistics
 from layerlab.observe.tracing.attention.record import AttentionRecord
 from layerlab.observe.tracing.attention.tiles import RowBlock, Watch
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 
@@ -157,7 +158,7 @@ def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
     Only rows with at least two keys count.
     """
     wide = counts > 1
-    shares = torch.where(wide, entropy.double() / counts.double().clamp_min(2).log(), 0.0)
+    shares = torch.where(wide, widen(entropy) / widen(counts).clamp_min(2).log(), 0.0)
     return shares.sum(-1) / wide.sum(-1)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out, spread
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, States
@@ -47,7 +48,7 @@ class Translator:
     bias: Float[Tensor, " width"]
 
     def __call__(self, x: States) -> States:
-        wide = x.double().flatten(1)
+        wide = widen(x).flatten(1)
         return (wide + wide @ self.matrix + self.bias).to(x.dtype).view_as(x)
 
 
@@ -61,8 +62,9 @@ def fit_translator(x: Hidden, y: Hidden) -> Translator:
 
     Source: din23, section 3, without norms and penalty; golub79, equation 1.4, for the penalty.
     """
-    x, change = x.double(), y.double() - x.double()
-    weight = y.double().norm(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) ** -1
+    x, y = widen(x), widen(y)
+    change = y - x
+    weight = y.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) ** -1
     share = weight[:, 0].square() / weight.square().sum()
     means = share @ x, share @ change
     x, change = weight * (x - means[0]), weight * (change - means[1])

@@ -334,7 +334,8 @@ def _memory_gib(layer: Layer) -> float:
     if layer.attention is None or layer.entered is None:
         return 0.0
     scores = layer.attention.heads * layer.attention.tokens * layer.attention.keys
-    return COPIES * scores * layer.entered.element_size() / 2**30
+    # Attention that stores its scores computes those of sixteen bits in float32.
+    return COPIES * scores * max(layer.entered.element_size(), 4) / 2**30
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

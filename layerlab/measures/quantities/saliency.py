@@ -30,6 +30,7 @@ from layerlab.measures.support.saliency.score import (
     objective,
     product,
 )
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.validation import short_repr
 
@@ -160,7 +161,7 @@ def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> LayerSa
     eigenvalues = gram_eigenvalues(centre(stream[::step]))
     return LayerSaliency(
         width=stream.shape[1],
-        scores={name: score.double().cpu() for name, score in scores.items()},
+        scores={name: score.cpu().double() for name, score in scores.items()},
         image=bin_channels(wide, bins).cpu(),
         dimension=float(effective_dimension(eigenvalues, SHARE)),
     )
@@ -281,7 +282,7 @@ def _token(
         "id": token,
         "token": word,
         **({} if text is None else {"word": text}),
-        "probability": float(logits.double().softmax(0)[token]),
+        "probability": float(widen(logits).softmax(0)[token]),
         "logit": float(logits[token]),
         "rank": int((logits > logits[token]).sum()) + 1,
     }

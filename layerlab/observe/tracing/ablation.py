@@ -25,6 +25,7 @@ from layerlab.observe.architecture.structure import (
 )
 from layerlab.observe.tracing.attention.probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import residual_of
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.observe.tracing.records import Layer
 from layerlab.system.hooks import replacing_forward, temporary_hooks
 
@@ -291,7 +292,7 @@ class Means:
 
     def add(self, parts: BlockParts, component: Component, given: Tensor) -> Sequence[int]:
         """Take in one sequence; nothing is changed."""
-        key, rows = (parts.key, component), given.flatten(0, 1).double()
+        key, rows = (parts.key, component), widen(given.flatten(0, 1))
         self.sums[key] = self.sums.get(key, torch.zeros_like(rows[0])) + rows.sum(0)
         self.tokens[key] = self.tokens.get(key, 0) + len(rows)
         return ()

@@ -118,7 +118,8 @@ def load_given(
         raise refuse_models(study.name)
     # Late: they need transformers.
     from layerlab.loading.checkpoint_series import expand_runs
-    from layerlab.loading.model import check_named, label_models, list_models
+    from layerlab.loading.model import check_named
+    from layerlab.loading.names import label_models, list_models
 
     named = list(study.models) if model is None else list_models(model)
     # The checkpoints of a run stand in their own order, and roles in that of the user.

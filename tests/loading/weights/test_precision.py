@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerlab.loading.model import load_model
+from layerlab.loading.weights import precision
+from layerlab.loading.weights.precision import usual_device
 
 
 def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
@@ -65,3 +67,34 @@ def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(tiny, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({**told, "dtype": "bfloat16"}))
     found = load_model(str(tmp_path), weights_only=True, unloaded=True)
     assert found.stored and found.facts()["dtype"] == "float32" and not caplog.records
+
+
+def test_a_large_model_goes_to_a_gpu_that_has_room_for_it(tiny, monkeypatch):
+    model, free = tiny("gpt2"), [0]
+    weighs = 4 * sum(one.numel() for one in model.parameters())
+    assert usual_device(model, "auto") is None  # it is small
+    monkeypatch.setattr(precision, "LARGE", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert usual_device(model, "auto") is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
+    free[0] = weighs
+    assert usual_device(model, "auto") is None
+    assert usual_device(model, torch.bfloat16) == "cuda"
+    free[0] = 2 * weighs
+    assert usual_device(model, "auto") == "cuda"
+
+    def refuse():
+        raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
+    assert usual_device(model, "auto") is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_large_model_is_loaded_there_and_a_small_one_is_not(tiny, tmp_path, monkeypatch):
+    tiny("gpt2").save_pretrained(tmp_path)
+    assert load_model(str(tmp_path)).device.type == "cpu"
+    monkeypatch.setattr(precision, "LARGE", 1)
+    assert load_model(str(tmp_path)).device.type == "cuda"
+    assert load_model(str(tmp_path), device="cpu").device.type == "cpu"

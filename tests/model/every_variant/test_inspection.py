@@ -3,7 +3,7 @@
 import pytest
 
 import layerlab
-from layerlab.loading.model import label
+from layerlab.loading.names import label
 from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.variants.registry import variants

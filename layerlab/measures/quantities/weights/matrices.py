@@ -18,6 +18,7 @@ from layerlab.errors import NotApplicable
 from layerlab.known_options import measure_options
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.observe.architecture.weight_matrices import WeightMatrix
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Matrix
 
 Eigenvalues = Float[Tensor, " value"]
@@ -126,7 +127,7 @@ def dead(weight: Matrix, axis: int) -> int:
     Source: Own.
     Unit: rows, or columns.
     """
-    sizes = weight.detach().double().norm(dim=1 - axis)
+    sizes = widen(weight.detach()).norm(dim=1 - axis)
     return (
         int((sizes < DEAD * sizes.median()).sum())
         if sizes.median() > 0
