@@ -158,9 +158,9 @@ class Krylov:
             (_error(values, residual) > self._limit).any()
         )
         if self.settled:
-            self.vector = self._converged(values[:, -1:], shares[:, :, -1], lengths[:, -1:])
+            self.vector = self._combine(values[:, -1:], shares[:, :, -1], lengths[:, -1:])
 
-    def _converged(self, value: Tensor, shares: Tensor, length: Tensor) -> HeadKeys:
+    def _combine(self, value: Tensor, shares: Tensor, length: Tensor) -> HeadKeys:
         """Return B times the Ritz vector, scaled: nearer than the vector itself, for no product.
 
         B V = V T + length v e^T, where v is the vector after the last of V, and e^T its last share.
