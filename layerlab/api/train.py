@@ -81,9 +81,11 @@ class TrainingResult:
         notes = "".join(f"{note}\n" for note in self.notes)
         bits = found["bits_per_byte"]
         by_bytes = "" if bits is None else f"{bits:.4f} bits per byte, "
+        speed = found["tokens_per_second"]
+        by_time = "" if speed is None else f" at {speed:,.0f} a second"
         return (
             f"{found['run']}: {found['nats']:.4f} nats per token, "
-            f"{by_bytes}{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
+            f"{by_bytes}{found['tokens']:,} tokens{by_time}\n"
             f"{notes}{model}".rstrip()
         )
 

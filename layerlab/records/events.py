@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from layerlab.system.write_errors import FULL
 
 FILE = "events.jsonl"
 LONGEST = 64 << 20  # bytes of a line: a reading of all heads of the largest models has less
+BEAT = 1.0  # seconds between two signs of life
 # Of a monitor's readings in a journal of layerlab 0.1.
 _OLDER = "rows"
 _SHIFTED = ("relative_residual", "stream_norm", "growth", "gradient")
@@ -48,6 +51,7 @@ class EventLog:
         self._hash = hashlib.sha256()
         self._waiting: list[str] = []
         self._end = 0
+        self._beaten = 0.0
         if not silent:
             try:
                 self._cut()
@@ -84,6 +88,13 @@ class EventLog:
                 if error.errno not in FULL:
                     raise self._explain(error) from error
         return event
+
+    def beat(self) -> None:
+        """Show by the file's time that the run goes on; at most once a second."""
+        if not self.silent and time.monotonic() - self._beaten >= BEAT:
+            self._beaten = time.monotonic()
+            with suppress(OSError):
+                os.utime(self.file)
 
     def settle(self) -> None:
         """Force all events onto the disk, before a checkpoint or a result relies on them.

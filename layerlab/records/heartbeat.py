@@ -17,12 +17,12 @@ LOG = "log.txt"
 
 
 class Heartbeat:
-    """Watches whether a run still writes, and reads the end of its journal."""
+    """Watches whether a run still shows signs of life, and reads the end of its journal."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [folder / JOURNAL, folder / LOG]
         self._seen: tuple[Any, ...] = ()
-        self._journal: tuple[int, int] | None = None
+        self._size: int | None = None
         self._since = time.monotonic()
 
     def renew(self) -> None:
@@ -30,18 +30,18 @@ class Heartbeat:
         self._since = time.monotonic()
 
     def silent(self) -> float:
-        """Return for how many seconds nothing was written."""
+        """Return for how many seconds nothing was written or touched."""
         seen = tuple(map(_stamp, self.files))
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since
 
     def news(self) -> dict[str, Any] | None:
-        """Return the last update, if anything was written since the last call."""
+        """Return the last update, if the journal has changed in size since the last call."""
         stamp = _stamp(self.files[0])
-        if stamp is None or stamp == self._journal:
+        if stamp is None or stamp[1] == self._size:
             return None
-        self._journal = stamp
+        self._size = stamp[1]
         return last_update(self.files[0])
 
 

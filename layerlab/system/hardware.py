@@ -188,6 +188,7 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
         return stored
     with with_threads(threads), torch.no_grad():
         found = _fastest(torch.device(device), DTYPES[precision], stopwatch(device, threads))
+    release_memory()  # which is that of the runs, where they have the same device
     try:
         write_file(file, json.dumps({"flops": found, "when": time.time(), "of": key}) + "\n")
     except UserError:
@@ -260,7 +261,10 @@ def here(device: str) -> bool:
         True
     """
     try:
-        torch.empty(0, device=device)
+        named = torch.device(device)
+        if named.type == "cuda":  # a tensor would start the device, in memory that is kept
+            return torch.cuda.is_available() and (named.index or 0) < torch.cuda.device_count()
+        torch.empty(0, device=named)
     except (RuntimeError, AssertionError):
         return False
     return True
@@ -297,8 +301,11 @@ class CatchOutOfMemory:
 
 
 def release_memory() -> None:
-    """Free the memory that a failed pass left behind."""
+    """Free the memory that earlier computation left behind."""
     gc.collect()
+    if torch.cuda.is_initialized():
+        # What cuBLAS works in, up to 64 MiB, counts as memory of tensors and is kept.
+        torch._C._cuda_clearCublasWorkspaces()
     for name in _ACCELERATORS:
         device = getattr(torch, name, None)
         if device is not None and device.is_available() and device.is_initialized():

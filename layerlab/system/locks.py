@@ -15,6 +15,7 @@ from layerlab.system.files import check_links, resolve
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+MORE_FILES = "ask for fewer runs at a time, or have the limit raised that ulimit -n shows"
 # Seconds: long enough to try again where the holder has just removed its file.
 TIMEOUT = 0.2
 # While a model is loaded or built, transformers and accelerate change torch for all threads: how
@@ -91,9 +92,11 @@ def lock_folder(
             f"another run is writing to {folder}; wait until it has ended, or {way}"
         ) from None
     except (OSError, RuntimeError) as error:  # the latter of links that lead to themselves
-        if getattr(error, "errno", None) not in LOCKLESS:
+        number = getattr(error, "errno", None)
+        if number not in LOCKLESS:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot lock {folder}: {reason}; {way}, which is writable") from error
+            remedy = MORE_FILES if number == errno.EMFILE else f"{way}, which is writable"
+            raise UserError(f"cannot lock {folder}: {reason}; {remedy}") from error
     try:
         yield
     finally:

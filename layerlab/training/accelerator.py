@@ -7,15 +7,34 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.hardware import is_device_shared, peak_memory
-from layerlab.training.sharding import check, plugin, wrap_model
+from layerlab.training.sharding import check, wrap_model
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def select_device(name: str) -> None:
+    """Make the device that has a number in its name the current one, which accelerate takes.
+
+    Raises:
+        UserError: there are fewer of its kind here.
+    """
+    kind, _, number = name.partition(":")
+    seen = torch.accelerator.current_accelerator()
+    if not number or seen is None or seen.type != kind:
+        return
+    if int(number) >= (count := torch.accelerator.device_count()):
+        raise UserError(
+            f"run.device is {name!r}, and PyTorch sees {count} of {kind} here, from {kind}:0 on; "
+            f'write device = "{kind}:{count - 1}", or "{kind}"'
+        )
+    torch.accelerator.set_device_index(int(number))
 
 
 class RunAccelerator:
@@ -34,6 +53,7 @@ class RunAccelerator:
         """
         validate(recipe)
         device, precision = recipe.run.device, recipe.train.mixed_precision
+        select_device(device)
         # Accelerate keeps its choices for a whole process; an earlier run may have made others.
         if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
             AcceleratorState._reset_state()
@@ -43,7 +63,6 @@ class RunAccelerator:
             cpu=device == "cpu",
             mixed_precision=PRECISIONS[precision],
             device_placement=True,
-            fsdp_plugin=plugin(recipe.run),
         )
         self.device: torch.device = self.accelerator.device
         if self.device.type != device.partition(":")[0]:
@@ -51,6 +70,8 @@ class RunAccelerator:
                 f"run.device is {device!r}, and there is none here (PyTorch sees "
                 f'{self.device.type}); write device = "{self.device.type}"'
             )
+        if ":" in device:
+            self.device = torch.device(device)
         check(self.accelerator, recipe.run)
         self.shared = is_device_shared()
         self._settings = recipe.run
@@ -89,6 +110,10 @@ class RunAccelerator:
             return values
         total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
         return total
+
+    def pick_first(self, own: Any) -> Any:
+        """Return what the first process that found something has found; None if none has."""
+        return next(filter(None, gather_object([own])), None)
 
     def scaler_state(self) -> dict[str, Any]:
         """Return the state of the gradient scaler of float16, for a checkpoint."""

@@ -8,7 +8,7 @@ import psutil
 import torch
 from accelerate.state import AcceleratorState
 
-from layerlab.system.hardware import reset_peak_memory
+from layerlab.system.hardware import release_memory, reset_peak_memory
 
 # What a run imports is imported before it: it is not what one left behind.
 from layerlab.training import trainer  # noqa: F401
@@ -36,12 +36,9 @@ class FreshStart:
             torch._dynamo.reset()
         AcceleratorState._reset_state(reset_partial_state=True)
         torch.manual_seed(self._seed)
-        gc.collect()
+        release_memory()
         _give_back()
-        left = 0
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-            left = torch.cuda.memory_allocated()
+        left = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
         kept = _resident() - self._memory
         return reset_peak_memory() and kept <= LEFT and left <= LEFT_ON_GPU
 

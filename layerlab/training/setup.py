@@ -13,6 +13,9 @@ from layerlab.system.hardware import keep_compiled_code
 from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.variants.registry import code_beside
 
+# The most shapes of batches, halved ones included, that a layer is compiled for.
+SHAPES = 64
+
 
 def load_corpus(run: RunSpec) -> Corpus:
     """Load the corpus that a run was planned on.
@@ -41,9 +44,12 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
         keep_compiled_code()
     set_attention(model, train.attn_implementation)
     if train.torch_compile:
-        # Most variants make one graph for all layers; some, one each.
-        dynamo = torch._dynamo.config
-        dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
+        # Some variants make a graph for each layer, and all models of a process count as one.
+        dynamo, graphs = torch._dynamo.config, SHAPES * found.shape.layers
+        dynamo.recompile_limit += graphs
+        dynamo.accumulated_recompile_limit += graphs
+        # Else it would train uncompiled beyond its limits, without a word.
+        dynamo.fail_on_recompile_limit_hit = True
         for layer in model.model.layers:
             layer.compile(dynamic=False)
     return model.train()

@@ -1,9 +1,9 @@
 """One run over several processes: each reads its rows of a batch, all make the same update.
 
 `none` copies the model to every process and adds up gradients (DDP); `fsdp` keeps a part of every
-weight, gradient and moment in each (FSDP2). On GPUs both come from accelerate. On CPUs, where
-accelerate knows no FSDP2 and says nothing when it falls back to something else, sharding is
-PyTorch's `fully_shard` over gloo.
+weight, gradient and moment in each (FSDP2). Copies come from accelerate. Sharding is PyTorch's
+`fully_shard`: accelerate's own knows no CPUs, keeps norms and sums of gradients in 16 bits, and
+fails where layers share weights.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -32,20 +31,6 @@ COPIES = {
     DistributedType.MULTI_NPU,
     DistributedType.MULTI_XPU,
 }
-
-
-def plugin(settings: RunSection) -> FullyShardedDataParallelPlugin | None:
-    """Return accelerate's plugin that shards by FSDP2, layer by layer."""
-    if settings.sharding == "none" or settings.device == "cpu":
-        return None
-    return FullyShardedDataParallelPlugin(
-        fsdp_version=2,
-        auto_wrap_policy="transformer_based_wrap",
-        reshard_after_forward=True,
-        # Every process has built the same model: nothing has to be sent round.
-        cpu_ram_efficient_loading=False,
-        state_dict_type="FULL_STATE_DICT",
-    )
 
 
 def check(accelerator: Accelerator, settings: RunSection) -> None:
@@ -76,20 +61,16 @@ def check(accelerator: Accelerator, settings: RunSection) -> None:
 def _kinds(settings: RunSection) -> set[DistributedType]:
     if settings.num_processes == 1:
         return {DistributedType.NO}
-    if settings.device == "cpu":
-        return {DistributedType.MULTI_CPU}
-    return {DistributedType.FSDP} if settings.sharding == "fsdp" else COPIES
+    return {DistributedType.MULTI_CPU} if settings.device == "cpu" else COPIES
 
 
-def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
+def wrap_model(model: Any, accelerator: Accelerator, settings: RunSection) -> Any:
     """Wrap the model for several processes; build its optimizer after this."""
     if settings.num_processes == 1:
         return model
     if settings.sharding == "none":
         return accelerator.prepare_model(model)
-    if settings.device != "cpu":
-        return fsdp2_prepare_model(accelerator, model)
-    return shard_layers(model, "cpu", settings.num_processes)
+    return shard_layers(model, model.device.type, settings.num_processes)
 
 
 def shard_layers(model: Any, device: str, processes: int) -> Any:

@@ -113,6 +113,7 @@ class Trainer:
         remarks, events = self._resume()
         allocate(self.optimizer)
         self.journal = EventLog(folder, events, silent=not self.place.first)
+        self.model.register_forward_pre_hook(lambda *_, beat=self.journal.beat: beat())
         # On its text: it holds for all runs alike, and whoever planned them tells it once.
         for text in corpus.notes if self.update == 0 else ():
             self.journal.write("note", 0, text=text)
@@ -260,7 +261,8 @@ class Trainer:
 
     def _explain_divergence(self, loss: Tensor) -> UserError:
         """Find the layer that made the first number of the batch that is not finite."""
-        text = explain_origin(self._origin(), float(loss), self.update, self.train)
+        found = None if (sharded := is_sharded(self.wrapped)) else self._origin()
+        text = explain_origin(found, float(loss), self.update, self.train, sharded=sharded)
         self.journal.write("note", self.update, text=text)
         self.finish(diverged=text)
         return Diverged(text)
@@ -275,7 +277,7 @@ class Trainer:
                 return self._objective(loss, first + len(piece) == len(rows))
 
         tried = (find_origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
-        return next(filter(None, tried), None)
+        return self.place.pick_first(next(filter(None, tried), None))
 
     def _write_readings(self) -> None:
         """Write the monitor's readings and alerts since the last call."""
@@ -292,8 +294,9 @@ class Trainer:
         if self.update == 0:
             self.step0 = score.nats
         self._count("evaluation", **score.means(), runtime=round(time.perf_counter() - start, 4))
-        for prompt, text in generate_samples(self.model, self.corpus, self.recipe.evaluate):
-            self._tell("sample", prompt=prompt, text=text)
+        with self.place.precision():
+            for prompt, text in generate_samples(self.model, self.corpus, self.recipe.evaluate):
+                self._tell("sample", prompt=prompt, text=text)
 
     def _count(self, kind: str, **content: Any) -> None:
         """Write an event with the update and the tokens so far."""

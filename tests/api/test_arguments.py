@@ -100,7 +100,7 @@ def test_what_is_declared_as_anything_is_refused_in_a_line_as_well():
     refuses("keep of a policy is 3; expected a list", layerlab.Policy, format="bf16", keep=3)
     small = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
     wrong: Any = 3
-    refuses("limits=3 are no Limits; type limits=Limits", layerlab.Monitor, small, limits=wrong)
+    refuses("limits=3 are no Limits; type limits=", layerlab.Monitor, small, limits=wrong)
     refuses(
         "attention_mask cannot be made", layerlab.inspect, input_ids=[[1, 2]], attention_mask={}
     )

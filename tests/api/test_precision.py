@@ -80,7 +80,7 @@ def test_a_model_whose_weights_wait_elsewhere_is_searched_by_emulation(tiny):
 @pytest.mark.parametrize(
     ("options", "text", "early"),
     [
-        ({"budget": 1.5}, "no share of the squared error", True),
+        ({"budget": 1.5}, "a share of the squared error, between 0 and 1", True),
         ({"format": "bf61"}, "bf61", True),
         ({"format": "fp32"}, "there is nothing to keep", True),
         ({"texts": "a", "input_ids": [1, 2]}, "both texts and input_ids", False),

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -53,6 +54,8 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended):
     said = ended.summary().splitlines()
     assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
+    shared = replace(ended, result={**ended.result, "tokens_per_second": None})
+    assert shared.summary().splitlines()[0].endswith(f", {ended.result['tokens']:,} tokens")
 
 
 @pytest.mark.full

@@ -136,3 +136,17 @@ def test_a_copy_by_hard_links_does_not_change_with_the_run(tmp_path):
     EventLog(tmp_path / "run", 2).write("train", 9)
     assert copy.read_bytes() == before and len(list(read(tmp_path / "run"))) == 3
     assert sorted(one.name for one in (tmp_path / "run").iterdir()) == ["events.jsonl"]
+
+
+def test_a_sign_of_life_changes_the_time_of_the_journal_and_once_a_second(tmp_path):
+    journal = EventLog(tmp_path, 0)
+    journal.write("note", 1, text="before")
+    for beaten in (True, False):
+        os.utime(journal.file, (0, 0))
+        journal.beat()
+        assert (journal.file.stat().st_mtime > 0) is beaten
+    assert texts(tmp_path) == ["before"]
+    journal.file.unlink()
+    journal._beaten = 0.0
+    journal.beat()
+    assert not journal.file.exists()

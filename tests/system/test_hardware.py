@@ -14,9 +14,11 @@ from layerlab.system import hardware
 from layerlab.system.hardware import (
     FRESH,
     cache_folder,
+    here,
     machine,
     matmul_peak,
     peak_memory,
+    release_memory,
     stopwatch,
     versions,
     with_threads,
@@ -68,6 +70,44 @@ def test_a_peak_is_measured_once_and_then_known(cache, monkeypatch):
     assert matmul_peak("cpu", "fp32", 1) == first
     (file,) = (cache / "peak").iterdir()
     assert json.loads(file.read_text())["of"]["threads"] == 1
+
+
+@pytest.fixture
+def freed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of memory that are given back, as on a machine with two GPUs in use."""
+    found: list[str] = []
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append("cache"))
+    clear = "_cuda_clearCublasWorkspaces"
+    monkeypatch.setattr(torch._C, clear, lambda: found.append("workspaces"), raising=False)
+    return found
+
+
+def test_workspaces_of_products_are_given_back_before_the_cache(freed):
+    release_memory()
+    assert freed == ["workspaces", "cache"]
+
+
+def test_a_measured_peak_leaves_no_memory_behind(cache, freed, monkeypatch):
+    monkeypatch.setattr(hardware, "_fastest", lambda *_: 7.0)
+    for _ in range(2):
+        matmul_peak("cpu", "fp32", 1)
+    assert freed == ["workspaces", "cache"]
+
+
+def test_who_asks_for_a_device_does_not_start_it(freed, monkeypatch):
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("started"))
+    found = [here(name) for name in ("cuda", "cuda:1", "cuda:2")]
+    assert found == [True, True, False]
+
+
+@pytest.mark.gpu
+def test_products_leave_no_memory_behind_once_it_is_released():
+    torch.mm(*torch.ones(2, 256, 256, device="cuda"))
+    release_memory()
+    assert torch.cuda.memory_reserved() < 2**22
 
 
 def test_a_peak_of_another_precision_or_thread_count_is_another(cache, monkeypatch):

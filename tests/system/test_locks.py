@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
     monkeypatch.setattr(fcntl, "flock", refused)
     with lock_folder(tmp_path / "out"), lock_folder(tmp_path / "out"):
         pass
+
+
+def test_too_many_open_files_are_no_fault_of_the_folder(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot lock .* files; ask for fewer runs at a time"):
+            with lock_folder(tmp_path / "out"):
+                pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_folder_that_is_a_number_is_refused():

@@ -55,3 +55,18 @@ def test_a_peak_is_that_of_what_came_after():
     del large
     assert FreshStart().restore()
     assert reset_peak_memory() and peak_memory("cpu") < high - 200 * 2**20
+
+
+@LINUX
+def test_workspaces_of_products_are_no_memory_that_a_run_has_left(monkeypatch):
+    """Where there is no GPU, in place of one whose cuBLAS keeps 64 MiB."""
+    kept = [64 * 2**20]
+    start = FreshStart()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: sum(kept))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", kept.clear, raising=False)
+    assert start.restore()
+    kept.append(64 * 2**20)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    assert not start.restore()

@@ -11,7 +11,42 @@ from layerlab.model.build import build
 from layerlab.system.hardware import COMPILED
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model, set_attention
+from tests.support.forked import python
 from tests.training.support.planned import recipe
+
+# Two models, as in lockstep, of which each layer is a graph of its own in each shape of a batch.
+GRAPHS = """
+import sys
+from pathlib import Path
+import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from tests.training.test_trainer import begun
+
+calls = []
+
+def backend(graph, inputs):
+    def run(*given):
+        calls.append(graph)
+        return graph(*given)
+    return run
+
+inductor = torch.nn.Module.compile
+torch.nn.Module.compile = lambda layer, **given: inductor(layer, backend=backend, **given)
+names = "denseformer", "attention-residuals"
+trainings = [
+    begun(Path(sys.argv[1]) / name, **{"model.variant": name, "train.torch_compile": True})
+    for name in names
+]
+for training in trainings:
+    calls.clear()
+    training.advance()
+    assert len(calls) == 2, len(calls)
+try:
+    with torch._dynamo.config.patch(recompile_limit=1):
+        training.model(torch.zeros(5, 7, dtype=torch.long))
+except FailOnRecompileLimitHit:
+    print("refused")
+"""
 
 
 @pytest.mark.skipif(
@@ -46,3 +81,11 @@ def test_compiled_code_lies_where_no_other_user_can_put_any(
     one = recipe({"vocab": 300}, train={"max_steps": 1, **train})
     build_model(RunSpec(arm="llama", recipe=one, digest=""), torch.device("cpu"))
     assert os.environ[COMPILED] == (before if kept is None else str(tmp_path / kept))
+
+
+@pytest.mark.full
+def test_every_layer_of_all_models_of_a_process_stays_compiled_or_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    done = python("-c", GRAPHS, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "refused\n"

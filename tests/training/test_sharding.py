@@ -23,7 +23,7 @@ from layerlab.records.checkpoint_names import WEIGHTS, list_parts
 from layerlab.records.events import read
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec, read_run, write_run
-from layerlab.training.sharding import check, gather_weights, is_sharded, plugin
+from layerlab.training.sharding import check, gather_weights, is_sharded
 from tests.support import mounted
 from tests.support.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
@@ -85,6 +85,65 @@ training.checkpoint()
 training.advance()
 assert training.update == 3
 torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+# A number that is not finite, in the second of two processes.
+DIVERGED = """
+import sys
+from pathlib import Path
+import torch
+from layerlab.console.progress import NullProgress
+from layerlab.training.run_spec import read_run
+from layerlab.training.step.nonfinite import Diverged
+from layerlab.training.trainer import Trainer
+
+folder = Path(sys.argv[1])
+training = Trainer(read_run(folder), folder, NullProgress())
+training.start()
+if training.place.rank == 1:
+    training.model.model.layers[1].ffn.register_forward_hook(lambda *given: given[-1] * torch.inf)
+try:
+    training.advance()
+except Diverged:
+    torch.distributed.destroy_process_group()
+"""
+# As on GPUs: accelerate scales no loss of float16 on CPUs.
+HALF = """
+import torch
+from accelerate import Accelerator
+from layerlab.model.build import build
+from layerlab.recipes.training_sections import RunSection, TrainSection
+from layerlab.training.optimizer import build_optimizer
+from layerlab.training.sharding import full_tensor, is_sharded, wrap_model
+
+accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu")
+settings = RunSection(num_processes=2, sharding="fsdp", device="cuda")
+shape = {"width": 16, "layers": 2, "heads": 2, "vocab": 32, "context": 8, "sharing": "blocks"}
+ids = torch.arange(32).view(4, 8)
+whole = build("llama", **shape)
+whole(ids, labels=ids).loss.backward()
+expected = torch.nn.utils.get_total_norm([one.grad for one in whole.parameters()])
+model = wrap_model(build("llama", **shape), accelerator, settings)
+assert is_sharded(model)
+optimizer = accelerator.prepare_optimizer(build_optimizer(model, TrainSection(max_steps=2)))
+for spoilt in (False, True):
+    before = [full_tensor(one.detach()).clone() for one in model.parameters()]
+    optimizer.zero_grad()
+    with accelerator.autocast():
+        output = model(ids, labels=ids)
+    assert output.logits.dtype == torch.float16
+    accelerator.backward(output.loss)
+    if spoilt and accelerator.process_index == 1:
+        next(model.parameters()).grad.to_local().fill_(torch.inf)
+    norm = full_tensor(accelerator.clip_grad_norm_(model.parameters(), 1e-3))
+    assert spoilt or abs(norm / expected - 1) < 0.01, (norm, expected)
+    gradients = [one.grad for one in model.parameters()]
+    assert {one.dtype for one in gradients} == {torch.float32}
+    assert spoilt or abs(full_tensor(torch.nn.utils.get_total_norm(gradients)) - 1e-3) < 1e-5
+    optimizer.step()
+    pairs = zip(before, model.parameters(), strict=True)
+    assert all(torch.equal(old, full_tensor(one.detach())) == spoilt for old, one in pairs)
 torch.distributed.destroy_process_group()
 """
 
@@ -236,6 +295,30 @@ def test_parts_that_find_no_room_are_told_and_training_goes_on(text, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("none", "the first module whose output is not finite is model.layers.1.ffn"),
+        ("fsdp", "in a sharded model its origin is not looked for"),
+    ],
+)
+def test_a_number_that_is_not_finite_in_one_process_ends_both(way, said, text, tmp_path):
+    write_run(made(text, **{"run.num_processes": 2, "run.sharding": way}), tmp_path)
+    for one in started(DIVERGED, tmp_path):
+        done = one.wait()
+        assert done.returncode == 0, done.stderr[-4000:]
+    result = read_result(tmp_path)
+    assert result and result["diverged"].startswith(f"loss is nan at update 0; {said}; lower")
+
+
+@pytest.mark.full
+def test_a_sharded_model_trains_in_float16_even_where_blocks_share_weights(tmp_path):
+    for one in started(HALF, tmp_path):
+        done = one.wait()
+        assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.full
 def test_the_model_of_a_sharded_run_is_whole(two):
     from transformers import AutoModelForCausalLM
 
@@ -279,7 +362,7 @@ class Told:
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        ({"num_processes": 2, "sharding": "fsdp", "device": "cuda"}, "MULTI_GPU"),
+        ({"num_processes": 2, "sharding": "fsdp", "device": "cuda"}, "FSDP"),
         ({"num_processes": 2, "device": "cuda"}, "FSDP"),
         ({"num_processes": 2}, "NO"),
         ({}, "FSDP"),
@@ -293,11 +376,10 @@ def test_another_way_to_share_the_work_is_refused(settings, kind):
         getattr(check, "__wrapped__", check)(told, asked(**settings))
 
 
-def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("FSDP", "ACCELERATE"))]:
-        monkeypatch.delenv(name)
-    assert plugin(asked(num_processes=2, sharding="fsdp")) is None
-    assert plugin(asked(num_processes=2, device="cuda")) is None
-    found = plugin(asked(num_processes=2, sharding="fsdp", device="cuda"))
-    assert found is not None and found.fsdp_version == 2
-    assert found.reshard_after_forward is True and found.cpu_ram_efficient_loading is False
+def test_accelerate_copies_on_gpus_what_is_then_sharded():
+    from accelerate.utils import DistributedType
+
+    told: Any = Told(2, DistributedType.MULTI_GPU)
+    for sharding in WAYS.values():
+        settings = asked(num_processes=2, sharding=sharding, device="cuda")
+        getattr(check, "__wrapped__", check)(told, settings)

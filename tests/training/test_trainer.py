@@ -1,6 +1,7 @@
 """One run: the same bits for the same seed, one mean whatever the pieces, a model that is kept."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from layerlab.console.progress import NullProgress
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
-from layerlab.records.events import read
+from layerlab.records import events
+from layerlab.records.events import FILE, read
 from layerlab.records.index.run import read as read_summary
 from layerlab.records.result import read_result
 from layerlab.report.pages.comparison import save_run
@@ -96,6 +98,18 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path):
 
 
 @pytest.mark.full
+def test_a_run_shows_that_it_goes_on_where_it_has_nothing_to_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(events, "BEAT", 0.0)
+    training = begun(tmp_path, **{"run.log_points": 1, "evaluate.eval_steps": 6})
+    journal = tmp_path / FILE
+    before = journal.read_bytes()
+    for act in (training.advance, lambda: training.reader.score(training.model, training.note)):
+        os.utime(journal, (0, 0))
+        act()
+        assert journal.stat().st_mtime > 0
+    assert journal.read_bytes() == before
+
+
 def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path):
     """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
     settings = {"control.qk_clip": 0.005, "run.log_points": 2}
@@ -166,6 +180,15 @@ def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path):
     assert {one.dtype for one in training.model.parameters()} == {torch.float32}
     with training.place.precision():
         assert training.model(training._rows().inputs).logits.dtype == torch.bfloat16
+
+
+def test_prompts_are_continued_in_the_precision_of_the_run(tmp_path):
+    training = begun(tmp_path, **{"train.mixed_precision": "bf16", "evaluate.prompts": ["the"]})
+    dtypes = []
+    training.model.register_forward_hook(lambda *given: dtypes.append(given[-1].logits.dtype))
+    training._evaluate()
+    # Of held-out blocks, three and one, and of a token each time.
+    assert len(dtypes) > 3 and set(dtypes) == {torch.bfloat16}
 
 
 @pytest.mark.full

@@ -96,16 +96,12 @@ def is_here(settings: RunSection) -> bool:
 
 
 def _here(run: RunSpec, folder: Path, progress: Progress) -> dict[str, Any]:
-    import torch
-
-    from layerlab.system.hardware import reset_peak_memory
+    from layerlab.system.hardware import reset_peak_memory, with_threads
     from layerlab.training import trainer
     from layerlab.training.step.nonfinite import Diverged
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(run.recipe.run.threads)
     try:
-        with lock_runs([folder]), lock_folder(folder):
+        with lock_runs([folder]), lock_folder(folder), with_threads(run.recipe.run.threads):
             write_run(run, folder)
             reset_peak_memory()  # whatever this process has done before is no part of the run
             return trainer.train_run(run, folder, progress)
@@ -113,8 +109,6 @@ def _here(run: RunSpec, folder: Path, progress: Progress) -> dict[str, Any]:
         if (lost := read_result(folder)) is None:
             raise
         return lost
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_all(
@@ -299,6 +293,7 @@ class _Pool:
     def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
         """Put a run that ended too soon back into the queue; record the outcome of any other."""
         self.active.remove(one)
+        one.work.kill()  # a job that Slurm no longer shows may still go on
         code, result = one.work.code(), read_finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.max_attempts:
             self.progress.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")

@@ -11,7 +11,7 @@ from pathlib import Path
 from layerlab.console.progress import Progress
 from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
-from layerlab.system.hardware import explain_memory
+from layerlab.system.hardware import explain_memory, with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
@@ -51,13 +51,15 @@ class _Sharing(Trainer):
 def _together(trainings: list[_Sharing]) -> None:
     """Advance the run that is behind until all are done; a diverged one drops out."""
     for training in trainings:
-        training.start()
+        with with_threads(training.recipe.run.threads):
+            training.start()
     with GracefulStop() as halt:
         while trainings:
             behind = min(training.update for training in trainings)
             for training in [one for one in trainings if one.update == behind]:
                 try:
-                    training.advance()
+                    with with_threads(training.recipe.run.threads):
+                        training.advance()
                 except Diverged:
                     trainings.remove(training)
             for training in [one for one in trainings if one.done]:

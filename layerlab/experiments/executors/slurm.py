@@ -5,6 +5,7 @@ checkpoint and goes back into the queue. What came out is read from the folders 
 which the cluster's machines must share with this one.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.experiments.executors.process import WORKER, RunProcess, tail
 from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.recipes.training_sections import RunSection
@@ -171,6 +172,8 @@ class Job:
     def __init__(self, job: Any, folder: Path, queue: "Queue | None") -> None:
         self._job, self._folder, self._queue = job, folder, queue
         self._gone: float | None = None
+        if queue is not None:
+            queue.add(job.job_id)
 
     def code(self) -> int | None:
         """Return the exit code of the run; 1 where the job is gone and has left none."""
@@ -195,8 +198,8 @@ class Job:
             self._job.cancel(check=False)
 
     def kill(self) -> None:
-        """Take the job out of the queue."""
-        if self.code() is None:
+        """Take the job out of the queue, even one that no query has shown."""
+        if not self._job.paths.result_pickle.exists():
             self._job.cancel(check=False)
 
     def words(self, most: int = 20) -> list[str]:
@@ -216,14 +219,16 @@ class Queue:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
-        self._asked = -LOOK
-        self._seen: set[str] = set()
+        self._asked = -math.inf
+
+    def add(self, job: str) -> None:
+        """Take a job that was submitted for one that waits, until an answer tells."""
+        self._states[job] = "PENDING"
 
     def state(self, job: str) -> str | None:
         """Return the state as Slurm names it; None when the job is gone."""
-        if time.monotonic() - self._asked >= LOOK or job not in self._seen:
+        if time.monotonic() - self._asked >= LOOK:
             self._ask()
-            self._seen.add(job)
         return self._states.get(job)
 
     def _ask(self) -> None:
@@ -252,7 +257,7 @@ def _executor(folder: Path, settings: RunSection) -> Any:
     if find_spec("submitit") is None:
         raise UserError(
             f'run.executor is "{settings.executor}", which needs submitit; '
-            "type: pip install 'layerlab[slurm]'"
+            f"{describe_install('slurm')}"
         )
     from submitit import AutoExecutor
 

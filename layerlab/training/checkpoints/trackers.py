@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.records.kept import warn_of_damage
 from layerlab.records.layer_names import layer_name
 from layerlab.records.parse import read_json
@@ -19,10 +19,10 @@ from layerlab.system.write_errors import FULL
 
 # The module of each, and how it is installed.
 INSTALLED = {
-    "tensorboard": ("tensorboard", "pip install 'layerlab[track]'"),
-    "trackio": ("trackio", "pip install 'layerlab[track]'"),
-    "wandb": ("wandb", "pip install wandb"),
-    "mlflow": ("mlflow", "pip install mlflow"),
+    "tensorboard": ("tensorboard", describe_install("track")),
+    "trackio": ("trackio", describe_install("track")),
+    "wandb": ("wandb", "type: pip install wandb"),
+    "mlflow": ("mlflow", "type: pip install mlflow"),
 }
 FOLDER = "track"
 # MLflow keeps numbers alone.
@@ -45,7 +45,7 @@ def check(names: Sequence[str]) -> None:
         module, command = INSTALLED[name]
         if find_spec(module) is None:
             raise UserError(
-                f"run.report_to names {name!r}, which is not installed; type: {command}, "
+                f"run.report_to names {name!r}, which is not installed; {command}, "
                 "or leave it out of run.report_to"
             )
 

@@ -87,7 +87,7 @@ class Monitor:
         """
         _check(every, sequences, tokens, on_alarm)
         if limits is not None and not isinstance(limits, Limits):
-            raise UserError(f"limits={limits!r} are no Limits; type limits=Limits()")
+            raise UserError(f"limits={limits!r} are no Limits; type limits=layerlab.Limits()")
         self.model, self._faces = unwrap_model(model)
         try:
             self._stack = anatomy(self.model)

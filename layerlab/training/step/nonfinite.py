@@ -71,10 +71,21 @@ def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigi
 
 
 def explain_origin(
-    found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection
+    found: NonFiniteOrigin | None,
+    loss: float,
+    update: int,
+    train: TrainSection,
+    *,
+    sharded: bool = False,
 ) -> str:
-    """Explain the origin in one line for the user."""
+    """Explain the origin in one line for the user.
+
+    Args:
+        sharded: the model is, so that no process can run its batch again alone.
+    """
     where = str(found) if found else "when the batch was run again, everything was finite"
+    if sharded:
+        where = "in a sharded model its origin is not looked for"
     what = (
         "the gradient of a finite loss is not finite"
         if abs(loss) < float("inf")

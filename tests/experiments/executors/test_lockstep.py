@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from layerlab import UserError
 from layerlab.console.progress import NullProgress
@@ -13,8 +14,9 @@ from layerlab.recipes.arms import sides
 from layerlab.recipes.checks import check_lockstep
 from layerlab.recipes.training import make_recipe
 from layerlab.records.result import read_result
+from layerlab.system.hardware import with_threads
 from layerlab.training.run_spec import RunSpec
-from layerlab.training.trainer import train_run
+from layerlab.training.trainer import Trainer, train_run
 
 SMALL: dict[str, Any] = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -42,6 +44,24 @@ def test_each_arm_learns_what_it_learns_alone(tmp_path, monkeypatch):
         assert together["peak_memory_bytes"] is None and alone["peak_memory_bytes"] > 0
     # What is finished is left alone.
     run_in_lockstep(runs, tmp_path / "together", NullProgress())
+
+
+@pytest.mark.full
+def test_each_arm_has_the_threads_that_it_asks_for(tmp_path, monkeypatch):
+    def noted(self: Trainer) -> None:
+        seen.append((self.run.arm, torch.get_num_threads()))
+        own(self)
+
+    seen: list[tuple[str, int]] = []
+    own = Trainer.advance
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Trainer, "advance", noted)
+    more = {"name": "more", "variant": "llama", "set": {"run.threads": 3}}
+    before = torch.get_num_threads()
+    with with_threads(2):
+        run_in_lockstep(planned(seeds=[1], arms=["llama", more]), tmp_path, NullProgress())
+        assert torch.get_num_threads() == 2
+    assert set(seen) == {("llama", 1), ("more", 3)} and torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(

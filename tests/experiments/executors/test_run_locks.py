@@ -1,5 +1,7 @@
 """Two runners on one folder: the second is told so on its own terminal, and changes nothing."""
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,18 @@ def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path):
         with pytest.raises(UserError, match=r"another run is writing to .*; wait until"):
             run_all([one], tmp_path, RunSection(), None, command("well"))
         assert not (tmp_path / one.name / "log.txt").exists()
+
+
+def test_more_runs_are_held_than_files_may_be_open(tmp_path):
+    free = os.open(tmp_path, os.O_RDONLY)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 10, before[1]))
+    try:
+        with lock_runs(tmp_path / str(number) for number in range(40)):
+            assert len(list(tmp_path.rglob(".log.txt.lock"))) == 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path):

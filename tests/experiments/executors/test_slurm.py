@@ -99,8 +99,70 @@ def test_what_is_not_installed_is_told(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="there is no srun here; type the command on a machine of"):
         module.Cluster(tmp_path, RunSection(executor="slurm"))
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"which needs submitit; type: pip install 'layerlab\[sl"):
+    with pytest.raises(UserError, match=r"which needs submitit; in a copy .*install '\.\[slurm\]'"):
         module.Cluster(tmp_path, LOCAL)
+
+
+@pytest.fixture
+def typed_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of the commands that a cluster was given: one that takes all jobs and runs none.
+
+    Its jobs are those of the file `queue` beside it; without one it does not answer.
+    """
+    file = tmp_path / "typed"
+    for name, rest in {
+        "srun": "",
+        "sbatch": f"echo Submitted batch job $(grep -c sbatch {file})",
+        "squeue": f"cat {tmp_path / 'queue'}",
+        "scancel": "",
+    }.items():
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\necho {name} "$@" >> {file}\n{rest}\n')
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr(module, "LOOK", 0.1)
+    return file
+
+
+def first_words(file: Path) -> list[str]:
+    return [line.split()[0] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.full
+def test_a_job_has_ended_only_where_slurm_says_so(typed_slurm, tmp_path):
+    settings = RunSection(executor="slurm")
+    cluster = module.Cluster(tmp_path / "jobs", settings)
+    job = cluster.start(tmp_path, cluster.rows([tmp_path])[0])
+    assert not wait_for(lambda: job.code() is not None, 1.0)
+    assert first_words(typed_slurm).count("squeue") > 3
+    queue = tmp_path / "queue"
+    queue.write_text("1 RUNNING\n")
+    assert wait_for(job.running, 5.0) and job.code() is None
+    queue.write_text("")
+    assert wait_for(lambda: job.code() == 1, 5.0)
+
+
+@pytest.mark.full
+def test_a_job_that_slurm_no_longer_shows_is_cancelled_before_the_next_one(typed_slurm, tmp_path):
+    (tmp_path / "queue").write_text("")
+    settings = RunSection(executor="slurm")
+    (outcome,) = run_all(runs("first"), tmp_path / "runs", settings, None, command("well"))
+    assert outcome.ending == "failed" and outcome.attempts == 2
+    acts = [word for word in first_words(typed_slurm) if word in {"sbatch", "scancel"}]
+    assert acts == ["sbatch", "scancel"] * 2
+    assert "scancel 1\n" in typed_slurm.read_text()
+
+
+def test_slurm_is_asked_once_about_all_jobs(typed_slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 60.0)
+    names = [f"77_{number}" for number in range(50)]
+    (tmp_path / "queue").write_text("".join(f"{name} RUNNING\n" for name in names[1:]))
+    queue = module.Queue()
+    for name in names:
+        queue.add(name)
+    assert [queue.state(name) for name in names] == [None, *["RUNNING"] * 49]
+    assert first_words(typed_slurm) == ["squeue"]
 
 
 @pytest.fixture(scope="module")

@@ -173,3 +173,7 @@ def test_the_user_is_told_in_one_line_what_to_type():
         "the gradient of a finite loss is not finite at update 7; when the batch was run again, "
         "everything was finite; lower train.learning_rate (now 0.001)"
     )
+    assert explain_origin(None, math.nan, 7, plain, sharded=True) == (
+        "loss is nan at update 7; in a sharded model its origin is not looked for; "
+        "lower train.learning_rate (now 0.001)"
+    )
