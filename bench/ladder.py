@@ -10,6 +10,8 @@ tests; beyond the ladder, where it would do so on a line.
     python bench/ladder.py
 
     --draws N     simulated ladders of each setting (default 400)
+    --scatter S   standard deviation of sizes about the gains of a setting, drawn for each arm, in
+                  the same unit (default 0); what is decidable is told as if it were 0
     --workers N   processes (default: one for each core)
 """
 
@@ -22,6 +24,7 @@ del sys.path[0]
 import argparse
 import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -86,17 +89,17 @@ def ended(arm: int, seed: int, nats: float) -> RunRecord:
 
 
 def draw(
-    rng: np.random.Generator, whole: TrainingRecipe, gains: tuple[float, ...], spread: str
+    rng: np.random.Generator, whole: TrainingRecipe, gains: np.ndarray, spread: str
 ) -> list[tuple[Rung, list[RunRecord]]]:
-    """Draw the runs of a ladder; of several arms all but the baseline gain alike."""
+    """Draw the runs of a ladder, whose arms beside the baseline each have a row of gains."""
     section = whole.compare
     assert section is not None
     alone, found = whole.change({"ladder": None}), []
-    for size, gain, times in zip(SIZES, gains, SPREADS[spread], strict=False):
+    for size, gain, times in zip(SIZES, gains.T, SPREADS[spread], strict=False):
         shape = len(section.arms), len(section.seeds)
         table = 3 + NOISE * times * rng.standard_normal(shape)
         table += SEEDS_SHARE * rng.standard_normal(shape[1])
-        table[1:] -= gain * NOISE * math.sqrt(2)
+        table[1:] -= gain[:, None] * NOISE * math.sqrt(2)
         runs = [ended(arm, seed, float(table[arm, seed])) for arm, seed in np.ndindex(*shape)]
         rung = Rung(wanted=size, parameters=size, tokens=20 * size, recipe=alone)
         found.append((rung, runs))
@@ -123,7 +126,7 @@ def words(whole: TrainingRecipe, sizes: list[tuple[Rung, list[RunRecord]]]) -> n
     return np.array(found)
 
 
-def truth(gains: tuple[float, ...]) -> np.ndarray:
+def truth(gains: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the true numbers behind the words."""
     slope = gains[2] - gains[0]
     return np.array([*gains[:3], slope / 2, gains[3]])
@@ -143,14 +146,18 @@ def decidable(gains: tuple[float, ...], spread: str, arms: int, seeds: int) -> n
     return found
 
 
-def setting(kind: str, spread: str, arms: int, seeds: int, draws: int) -> tuple[str, Count, Count]:
+def setting(
+    kind: str, spread: str, arms: int, seeds: int, draws: int, scatter: float
+) -> tuple[str, Count, Count]:
     """Return ladders with a wrong word, wrong words, and words where they could be had."""
     place = list(TRUTHS).index(kind), list(SPREADS).index(spread)
     rng, whole = np.random.default_rng([*place, arms, seeds]), recipe(arms, seeds)
-    signs, open_ = np.sign(truth(TRUTHS[kind])), decidable(TRUTHS[kind], spread, arms, seeds)
+    open_ = decidable(TRUTHS[kind], spread, arms, seeds)
     wrong, right = np.zeros(6), np.zeros(5)
     for _ in range(draws):
-        said = words(whole, draw(rng, whole, TRUTHS[kind], spread))
+        gains = TRUTHS[kind] + scatter * rng.standard_normal((arms - 1, len(TRUTHS[kind])))
+        signs = np.sign([truth(one) for one in gains])
+        said = words(whole, draw(rng, whole, gains, spread))
         false = (said != 0) & (said != signs)
         wrong += [false.any(), *false.mean(0)]
         right += ((said == signs) & (said != 0)).mean(0)
@@ -167,6 +174,7 @@ def main() -> None:
     """Simulate and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--scatter", type=float, default=0.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     asked = [
@@ -177,7 +185,7 @@ def main() -> None:
         for seeds in SEEDS
     ]
     with ProcessPoolExecutor(given.workers) as pool:
-        waiting = [pool.submit(setting, *each, given.draws) for each in asked]
+        waiting = [pool.submit(setting, *each, given.draws, given.scatter) for each in asked]
         rows = [one.result() for one in waiting]
     heads = ("any", "10 M", "30 M", "90 M", "trend", "beyond")
     print(f"{'wrong words % (of ladders; by word)':48}", *(f"{head:>7}" for head in heads))

@@ -21,20 +21,26 @@ CHANGES = {
     "a key of a recipe": "`recipes/training_sections.py`, `comparison_sections.py` or "
     "`adaptation_sections.py`, a field",
     "a kind of file that texts come in": "`data/sources.py`, and a file with its reader beside it",
-    "a statistic of a comparison": "`experiments/statistics/`; of a study: `studies/engine/`",
-    "a scheduler that carries out runs": "`experiments/executors/`, a file beside `slurm.py`",
-    "a benchmark": "`evaluation/benchmarks/catalog.py`, an entry; a score that lm-eval does not "
-    "have: `evaluation/metrics/`",
+    "a statistic of a comparison": "`experiments/statistics/`, corrections for several tests in "
+    "`multiple_comparisons.py`; of a study: `studies/engine/`",
+    "a scheduler that carries out runs": "`experiments/executors/`, a file beside `slurm.py`, its "
+    "turn in `local.py` and its places in `slots.py`; its name: `executor` in "
+    "`recipes/training_sections.py`; what it costs: `experiments/estimate/estimate.py`",
+    "a benchmark": "`evaluation/benchmarks/`: `catalog.py`, an entry; `items.py`, its rows as "
+    "questions; `suites.py`, where its group is new; `evaluation/tasks/prompts.py`, its prompt; a "
+    "score that lm-eval does not have: `evaluation/metrics/`",
     "a way to initialise embeddings": "`adaptation/embeddings/init.py`",
     "a finding of a report": "`report/findings/`, the file of its subject, an entry of `RULES`; an "
     "alarm while a model trains: `training/monitor/rules.py`",
-    "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue",
+    "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue, which "
+    "`python docs/language.py de` begins ([how](add-a-language.md))",
     "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
     "a new file; its name in `known_names.py`, its options in `known_options.py`",
     "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
     "and `system/files.py` for what is read, `system/untrusted/limits.py` for what is run",
     "a check that files are unchanged": "`records/file_digests.py`",
-    "a log that another trainer wrote": "`logs/`, a file with its reader, asked by `logs/read.py`",
+    "a log that another trainer wrote": "`logs/formats/`, a file with its reader; "
+    "the ending of its name in `logs/read.py`",
     "a stage of adaptation": "`adaptation/`, a folder; its section in "
     "`recipes/adaptation_sections.py`, its turn in `adaptation/pipeline/`",
     "a figure or a section of a page": "`report/views/` for what is drawn on it, `report/pages/` "
@@ -60,12 +66,16 @@ def architecture() -> str:
             "",
             TABLE(("change", "place in `layerlab/`"), CHANGES.items()),
             "",
+            f"Full folders, in which a new file needs a folder inside first: {_full()}.",
+            "",
             "## Layers",
             "",
             "A part imports only from layers of smaller numbers; parts of one layer do not know "
             "each other. Late imports count. No two files import each other in a circle, and no "
-            f"folder holds more than {RULE['MOST']} modules: one that is full gets a folder "
-            "inside. " + _never() + " The order within a part is `WITHIN`, beside that rule.",
+            f"folder holds more than {RULE['MOST']} files, `__init__.py` among them: one that is "
+            "full gets a folder inside. "
+            + _never()
+            + " The order within a part is `WITHIN`, beside that rule.",
             "",
             "![The layers from the command line at the top to errors below, with their parts, and "
             "in each part the numbers of its modules that inspect, compare, evaluate and adapt "
@@ -94,8 +104,18 @@ def _never() -> str:
     )
 
 
+def _full() -> str:
+    files = {init.parent: len(list(init.parent.glob("*.py"))) for init in _folders()}
+    full = [folder for folder, number in files.items() if number >= RULE["MOST"]]
+    return ", ".join(f"`{folder.relative_to(PACKAGE).as_posix()}`" for folder in full)
+
+
+def _folders() -> list[Path]:
+    return sorted(PACKAGE.rglob("__init__.py"))
+
+
 def _rooms() -> Iterator[tuple[str, str, str]]:
-    for init in sorted(PACKAGE.rglob("__init__.py")):
+    for init in _folders():
         folder = init.parent
         modules = sorted(path.stem for path in folder.glob("*.py") if path.name != init.name)
         about = (ast.get_docstring(ast.parse(init.read_text("utf-8"))) or "").splitlines()[0]

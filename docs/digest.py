@@ -52,13 +52,13 @@ RULE = """A claim is made of pairs of arms, compared seed by seed. It **holds** 
 pair is as it says, and **fails** where one is surely not, after Holm's correction for all
 tests of its recipe; else it is **not decided** by so few seeds, which speaks neither for nor
 against it. What is *alike*, or *no better*, is so within the margin that is given. A verdict is
-one on the size, the text and the length of its recipe, which stands behind the word: the sources
+one on the size, the text and the length of its recipe, which stands behind it: the sources
 trained far more."""
 
 
 ACROSS = """Holm's correction is for the tests of one recipe. Nothing is corrected across recipes:
-beside each word stands **q**, the false-discovery rate of Benjamini and Hochberg over all words of
-this page, of claims and of arms. Of the words up to a q of 0.05 one in twenty, at most, is expected
+beside each verdict stands **q**, the false-discovery rate of Benjamini and Hochberg over all those
+of this page, of claims and of arms. Of those up to a q of 0.05 one in twenty, at most, is expected
 to be chance."""
 
 

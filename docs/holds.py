@@ -39,7 +39,7 @@ Every claim that a study puts to the test, with the number that decides it. **Ho
 **fails** are said where chance is ruled out as the study says; **smaller than asked** where the
 difference has the sign that was claimed and is surely below the threshold; **not decided** speaks
 neither for nor against a claim. A verdict is one on the models, texts and draws of its study: where
-a claim of a source about billions of parameters was judged on a small trained model, its word names
+a claim of a source about billions of parameters was judged on a small trained model, it names
 that model's scale. Each page says more, and where it is the fast mode's, beside machine and time.
 *Own* claims are ours. † stands where a threshold, or a number of draws, was set after a first
 result. Sources: [keys](sources.md).
@@ -191,10 +191,10 @@ def _uncorrected(every: Claim) -> str:
     tested = sum(one.rate is not None for one in every)
     return f"""Nothing is corrected across studies. A recipe corrects its own tests for one another,
 and **q** tells what is left of them on this page: the false-discovery rate of Benjamini and
-Hochberg over the {tested} words that rest on a test with a p. The other
+Hochberg over the {tested} verdicts that rest on a test with a p. The other
 {len(every) - tested} rest on 95 % intervals, each by itself, or on exact counts; these have no p,
-and so no q. Of many such words some are wrong: each is in up to 2.5 % of all repetitions where the
-truth lies at its threshold."""
+and so no q. Of many such verdicts some are wrong: each is in up to 2.5 % of all repetitions where
+the truth lies at its threshold."""
 
 
 def _fold(claims: Sequence[Claim]) -> str:

@@ -85,13 +85,13 @@ def claims(found: Iterable[Study]) -> str:
         'text is the built-in one if left out. In Python: `layerlab.study("gpt-curves", '
         "model=[one, other])`; models in memory bring a `tokenizer=`. What a study cannot read of "
         "a model it says in a line. Costs grow with the size of a model: `--fast` first.",
-        "Words follow one rule. A claim that names a size, or whose source prints one, holds where "
-        "the interval is beyond that size, and fails where it is surely short of it. A claim of a "
-        "direction fails where it is surely not in that direction; where a study asks for a size "
-        "of its own on top, what is surely in the direction and surely short of the size is "
+        "Verdicts follow one rule. A claim that names a size, or whose source prints one, holds "
+        "where the interval is beyond that size, and fails where it is surely short of it. A claim "
+        "of a direction fails where it is surely not in that direction; where a study asks for a "
+        "size of its own on top, what is surely in the direction and surely short of the size is "
         "**smaller than asked**. Of a claim on several numbers one that fails is enough, and their "
-        "intervals hold together. All else is not decided. Beside each word stand its models and "
-        "its unit of replication: more passages of one text are not more models.",
+        "intervals hold together. All else is not decided. Beside each verdict stand its models "
+        "and its unit of replication: more passages of one text are not more models.",
         "Costs are those of two free cores. Options are given as `--option NAME=VALUE`. Keys of "
         "sources are resolved in [sources](sources.md); what came out is in the [log](log.md).",
         table(("study", "claim", "source", "draws", "cost", "options", "models"), rows),

@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from layerlab.plugins import load
     from layerlab.report.results.report import Report, load_report
     from layerlab.studies.engine.runner import study
+    from layerlab.training.monitor.alerts import Limits
     from layerlab.training.monitor.monitor import Monitor
 
 __version__ = VERSION
 __all__ = [
+    "Limits",
     "Monitor",
     "Policy",
     "Report",
@@ -125,6 +127,7 @@ _HOMES = {
     "Report": "layerlab.report.results.report",
     "load_report": "layerlab.report.results.report",
     "study": "layerlab.studies.engine.runner",
+    "Limits": "layerlab.training.monitor.alerts",
     "Monitor": "layerlab.training.monitor.monitor",
 }
 

@@ -3,6 +3,11 @@
 INTERRUPTION = "interrupted; nothing was written"
 
 
+def describe_install(extra: str) -> str:
+    """Return what to type for the packages of an extra, while nothing is on PyPI."""
+    return f"in a copy of the repository type: pip install '.[{extra}]'"
+
+
 class UserError(Exception):
     """An error that a user can mend: what was given, what was expected, what to type, in a line."""
 

@@ -257,9 +257,9 @@ def test_a_section_without_time_is_named_and_not_begun(bench, monkeypatch):
 def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench):
     """By the code that judges trained ones; one that gains nothing gets no word of a gain."""
     ladder = bench("ladder")
-    _, wrong, right = ladder["setting"]("stays large", "alike", 2, 5, 4)
+    _, wrong, right = ladder["setting"]("stays large", "alike", 2, 5, 4, 0.0)
     assert list(right[:3]) == [1.0, 1.0, 1.0] and list(wrong[1:4]) == [0.0, 0.0, 0.0]
-    _, _, none = ladder["setting"]("none", "alike", 2, 3, 1)
+    _, _, none = ladder["setting"]("none", "alike", 2, 3, 1, 0.0)
     assert all(math.isnan(one) for one in none)  # there is nothing that could be decided
 
 

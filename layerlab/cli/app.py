@@ -1,6 +1,8 @@
 """The command line: thin commands over `layerlab.api`; heavy imports only inside."""
 
+import re
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +24,12 @@ from layerlab.cli.train import compare, train
 from layerlab.console.help_group import HelpGroup
 from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
+from layerlab.errors import UserError
 from layerlab.system.untrusted.trust import trustable
 from layerlab.version import VERSION
+
+# What an error of a function tells to type, as it is for Python.
+ARGUMENT = re.compile(r"(type(?: for example)?|, or) (\w+)=([\w.'\"-]+)(?=[,;]|$)")
 
 app = typer.Typer(
     cls=HelpGroup,
@@ -31,6 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -283,8 +290,8 @@ def doctor(as_json: AsJson = False) -> None:
         say(str(found))
 
 
-class Once(TyperCommand):
-    """A command that refuses an option given twice."""
+class OneCommand(TyperCommand):
+    """A command that refuses an option given twice, and says in errors what to type in a shell."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option that is given twice."""
@@ -295,7 +302,26 @@ class Once(TyperCommand):
                 ctx.fail(f"{one.opts[-1]} is given twice; leave one out")
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Carry it out; an argument that an error names becomes the option that stands for it."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            told = ARGUMENT.sub(partial(self._type_option, ctx), str(error))
+            if told == str(error):
+                raise
+            raise UserError(told) from error
+
+    def _type_option(self, ctx: Any, found: re.Match[str]) -> str:
+        """Return an argument as it is typed: as it stands within a word, or where no option is."""
+        before, name, value = found.groups()
+        options = {one.name: one for one in self.params if isinstance(one, TyperOption)}
+        within = any(f"{name}=" in str(given) for given in ctx.params.values())
+        if name in options and not options[name].is_flag and not within:
+            return f"{before} {options[name].opts[0]} {value}"
+        return f"{before} --option {name}={value}" if "option" in options else found[0]
+
 
 for group in (app, adapt, bench, ledger):
     for registered in group.registered_commands:
-        registered.cls = Once
+        registered.cls = OneCommand

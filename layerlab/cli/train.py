@@ -152,6 +152,10 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
+    if ladder is not None and ladder < 2:
+        raise UserError(
+            f"--ladder is {ladder}; expected a number of sizes, two or more: type --ladder 3"
+        )
     climbs = [] if ladder is None else [f"ladder.count={ladder}"]
     changes = read_settings([*_name_arms(arms), *climbs, *(settings or ())])
     stored = judge and not planned
@@ -205,11 +209,13 @@ def _check_recipe(
     read: bool,
 ) -> Any:
     """Return a recipe that exists, can be carried out, and compares several known arms or none."""
-    from layerlab.recipes.checks import check_arms, check_sides
+    from layerlab.recipes.checks import check_arms, check_opponent, check_sides
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
+    if read:
+        check_opponent(found)
     check_loads(load)
     sides = check_sides(found).values()
     own = bool(load) or any(side.model.load for side in sides)

@@ -35,7 +35,10 @@ class Display(Progress):
         if kind is None:
             self._fill()
         if self._screen is not None and self.drawn:
-            self._screen.stop()
+            if isinstance(self._screen, RichProgress) and not self._screen.tasks:
+                self._screen.live.stop()  # without an empty line where no terminal is
+            else:
+                self._screen.stop()
             self.drawn = False
 
     def _fill(self) -> None:

@@ -143,7 +143,8 @@ def _run(app: Callable[..., Any], heard: Sequence[int]) -> int:
         path = (
             context.command_path.removeprefix(context.find_root().command_path) if context else ""
         )
-        return _say(f"{message.removesuffix('.')}; type layerlab{path} --help")
+        joint = "" if message.endswith("?") else ";"
+        return _say(f"{message.removesuffix('.')}{joint} type layerlab{path} --help")
     except Interrupted as pause:
         return _say(str(pause), pause.code)
     except KeyboardInterrupt:

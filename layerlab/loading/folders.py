@@ -8,6 +8,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.system.hub import fetch_files
+from layerlab.validation import suggest
 
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -47,6 +48,13 @@ def find_folder(name: str, *, with_weights: bool) -> Path:
     elif not folder.is_dir():
         if folder.exists():
             raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
+        if folder.is_absolute() or name.startswith("."):
+            raise UserError(f"nothing lies at {name}; expected the folder that holds config.json")
+        if "," in name:
+            raise UserError(
+                f"no model is called {name!r}; write several with blanks between them: "
+                f"{' '.join(name.replace(',', ' ').split())}"
+            )
         folder = fetch(name, with_weights=with_weights)
         if not with_weights:
             check_single(folder)
@@ -137,5 +145,6 @@ def fetch(name: str, *, with_weights: bool) -> Path:
         raise UserError(
             f"{name!r} is neither a folder, nor a built-in model "
             f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub: {error}; "
-            "check the spelling and the network, or give a local folder"
+            f"{suggest(name, builtin.NAMES)}check the spelling and the network, or give a local "
+            "folder"
         ) from error

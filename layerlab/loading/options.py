@@ -46,7 +46,11 @@ def refuse_device(name: str, error: BaseException) -> UserError:
     from layerlab.system.hardware import is_out_of_memory  # late: it needs torch
 
     if not is_out_of_memory(error) and not all(word in str(error) for word in BUSY):
-        return missing_device(name)
+        if name.partition(":")[0] not in KINDS:
+            return missing_device(name)
+        return UserError(
+            f"there is no device {short_repr(name)} here that PyTorch can use; type --device cpu"
+        )
     return UserError(
         f"device {short_repr(name)} is full or busy ({one_line(error)}); end what else runs there, "
         "or name another: type --device cuda:1, --device cpu or --device auto"

@@ -110,7 +110,8 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     if name in _PLACES:
         raise UserError(
             f"{name} is {short_repr(value)}; expected a dict of its fields: "
-            f"type stack={{'position': 'none'}}, or on the command line stack.position=none"
+            f"type stack={{'position': 'none'}}, or on the command line --option "
+            "stack.position=none"
         )
     raise _unknown(spec, name)
 

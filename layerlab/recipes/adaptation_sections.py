@@ -306,7 +306,7 @@ class ArmSection(Section):
 
 
 class StageRunSection(Section):
-    """The execution of stages; nothing here changes the results.
+    """The execution of stages, which decides nothing but rounding.
 
     Attributes:
         device: cpu, cuda, cuda:N or mps.

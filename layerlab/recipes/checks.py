@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from layerlab.errors import UserError
-from layerlab.recipes.arms import sides
+from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import ControlSection, warmup_of
@@ -43,6 +43,24 @@ def check_arms(recipe: TrainingRecipe, *, several: bool) -> CompareSection | Non
             "type layerlab compare in place of layerlab train"
         )
     return section
+
+
+def check_opponent(recipe: TrainingRecipe) -> None:
+    """Refuse to train one arm that nothing is held against, neither a rate, a size nor a score.
+
+    Raises:
+        UserError: there is no such thing.
+    """
+    section = recipe.compare
+    if section is None or recipe.ladder is not None or len(section.arms) > 1:
+        return
+    if len(section.learning_rates) < 2 and section.published is None and not section.measures:
+        name = str(arms(section, recipe)[0].name)
+        pair = [name, "pangu-pi" if name == "llama" else "llama"]
+        raise UserError(
+            f"compare.arms has {short_repr(name)} alone, which is held against none; expected two "
+            f"or more: type --arms {','.join(pair)}, or write arms = {json.dumps(pair)}"
+        )
 
 
 def check_sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
@@ -97,13 +115,13 @@ def validate(recipe: TrainingRecipe) -> None:
     """Refuse a run that could only fail, or that would not do what its recipe says.
 
     Raises:
-        UserError: a device that is none, a precision or attention that it cannot train with,
-            emulated rounding of what hides it, rows that cannot be split, sharding of nothing, a
-            trial of runs that go elsewhere or have several processes, a setting that needs whole
-            weights in every process, or a warm-up that leaves nothing of the run; control that
-            excludes itself, or sees no scores.
+        UserError: a device that is none, or one for several processes; a precision or attention
+            that it cannot train with, emulated rounding of what hides it, rows that cannot be
+            split, sharding of nothing, a trial of runs that go elsewhere or have several processes,
+            a setting that needs whole weights in every process, or a warm-up that leaves nothing of
+            the run; control that excludes itself, or sees no scores.
     """
-    for check in (_place, _emulate, _rising, _share, _trial, _whole, _control):
+    for check in (_place, _flash, _emulate, _rising, _share, _trial, _whole, _control):
         check(recipe)
 
 
@@ -129,6 +147,12 @@ def _place(recipe: TrainingRecipe) -> None:
             f"run.device is {device!r}, which is no device; expected {', '.join(DEVICES)}: "
             f'write device = "{near[0].removesuffix(":N") if near else "cpu"}"'
         )
+    kind, number, _ = device.partition(":")
+    if number and recipe.run.num_processes > 1:
+        raise UserError(
+            f'run.device is "{device}", one device, for {recipe.run.num_processes} processes; '
+            f'write device = "{kind}"'
+        )
     if device != "cpu":
         return
     if train.mixed_precision == "fp16":
@@ -140,6 +164,22 @@ def _place(recipe: TrainingRecipe) -> None:
         raise UserError(
             f"train.attn_implementation is {train.attn_implementation!r}, which cannot be had on a "
             f'CPU: {_ELSEWHERE[train.attn_implementation]}; write attn_implementation = "sdpa"'
+        )
+
+
+def _flash(recipe: TrainingRecipe) -> None:
+    """Check for what FlashAttention's kernels cannot compute."""
+    if recipe.train.attn_implementation != "flash_attention_2":
+        return
+    if recipe.data.document_masking:
+        raise UserError(
+            'data.document_masking is true, and "flash_attention_2" attends across documents; '
+            'write attn_implementation = "sdpa" or document_masking = false'
+        )
+    if recipe.train.mixed_precision == "fp32":
+        raise UserError(
+            'train.mixed_precision is "fp32", and "flash_attention_2" knows 16-bit numbers alone; '
+            'write mixed_precision = "bf16" or attn_implementation = "sdpa"'
         )
 
 

@@ -64,9 +64,9 @@ class LadderSection(Section):
     """
 
     sizes: Annotated[tuple[ModelSize, ...] | None, Field(examples=[["1M", "3M", "10M"]])] = None
-    count: Few | None = None
+    count: Annotated[Few | None, Field(examples=[3])] = None
     ratio: Annotated[float, Field(gt=1, le=1000)] = 3.0
-    tokens_per_parameter: Positive | None = None
+    tokens_per_parameter: Annotated[Positive | None, Field(examples=[20])] = None
     tokens: Annotated[tuple[Count, ...], Field(examples=[[20_000_000, 60_000_000]])] = ()
     unequal_tokens: bool = False
     learning_rates: Annotated[

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from layerlab.errors import UserError
+from layerlab.known_names import VARIANTS
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.toml import write_value
 from layerlab.recipes.training_sections import FROM_FIRST_WEIGHTS
@@ -25,6 +26,7 @@ from layerlab.system.files import check_size
 from layerlab.validation import short_repr
 
 Settings = TypeVar("Settings", bound=BaseModel)
+LISTS = {"training": "layerlab compare", "adaptation": "layerlab adapt"}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -164,8 +166,8 @@ def load_table(
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UserError(
-            f"cannot read the recipe {str(path)!r}: {reason}; give a TOML file or one of "
-            f"{', '.join(list_packaged(home))}"
+            f"cannot read the recipe {str(path)!r}: {reason}; expected a TOML file, or the name of "
+            f"a recipe as {LISTS[home]} lists them"
         ) from None
     try:
         content = toml_of(text)
@@ -187,6 +189,8 @@ def _library(home: str) -> Traversable:
 def _find_packaged(name: str, home: str, beside: Path) -> str:
     known = list_packaged(home)
     if name not in known:
+        if home == "training" and set(given := name.split(",")) <= set(VARIANTS):
+            raise _refuse_variants(given)
         file = f"{name}.toml"
         near = [file] if (beside / file).is_file() else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -194,6 +198,18 @@ def _find_packaged(name: str, home: str, beside: Path) -> str:
             f"no recipe {short_repr(name)}; {hint}expected a TOML file or one of {', '.join(known)}"
         )
     return (_library(home) / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _refuse_variants(names: Sequence[str]) -> UserError:
+    """Return the error of variants in the place of a recipe: what they are typed beside."""
+    name, *others = names
+    pair = names if others else [name, "gpt2" if name == "llama" else "llama"]
+    one = "" if others else f", or layerlab train smoke --set model.variant={name}"
+    are = "variants, no recipe" if others else "a variant, no recipe"
+    return UserError(
+        f"{short_repr(','.join(names))} names {are}; type layerlab compare smoke --arms "
+        f"{','.join(pair)}{one}"
+    )
 
 
 def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
@@ -215,9 +231,11 @@ def _describe(
         last = str(error["loc"][-1])  # a key of the user's, whatever it looks like
         tables = [str(part) for part in error["loc"][:-1] if not _branch(str(part))]
         known = _keys(kind, tables)
-        near = _nearest(last, known, tables)
+        near = _nearest(kind, last, known, tables)
         hint = f"did you mean {near!r}? " if near else ""
         table = f"[{'.'.join(tables)}]" if tables else "a recipe"
+        if tables and tables[-1].isdigit():
+            table = f"[[{'.'.join(tables[:-1])}]] number {int(tables[-1]) + 1}"
         remedy = _refuse_late(kind, last) or f"{hint}known: {', '.join(known)}"
         return f"{source}: {table} has no {last!r}; {remedy}"
     if error["type"] == "value_error":
@@ -304,7 +322,7 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
             break
         known = sorted(section.model_fields)
         if name not in known:
-            near = _nearest(name, known, names[:depth])
+            near = _nearest(kind, name, known, names[:depth])
             if near:
                 meant = ".".join([*names[:depth], near, *names[depth + 1 :]])
                 hint = f"did you mean {meant!r}? "
@@ -323,11 +341,28 @@ def _refuse_late(kind: type[BaseModel], name: str) -> str:
     )
 
 
-def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | None:
-    """Return the setting that a misspelt name may have meant."""
+def _nearest(
+    kind: type[BaseModel], name: str, known: Sequence[str], tables: Sequence[str]
+) -> str | None:
+    """Return the setting that a name without its section, or a misspelt one, may have meant."""
+    if not tables and (inside := _find_inside(kind, name)):
+        return inside
     older = NAMES.get(".".join(one for one in tables if not one.isdigit()), {})
     near = difflib.get_close_matches(name, [*known, *older], n=1)
     return older.get(near[0], near[0]) if near else None
+
+
+def _find_inside(kind: type[BaseModel], name: str) -> str | None:
+    """Return the path of the first setting of that name in a section."""
+    sections = {
+        table: _models([field.annotation])
+        for table, field in kind.model_fields.items()
+        if get_origin(field.annotation) is not tuple
+    }
+    found = (
+        table for table, inside in sections.items() if inside and name in inside[0].model_fields
+    )
+    return next((f"{table}.{name}" for table in found), None)
 
 
 def _refuse_name(path: str, table: str, name: str) -> UserError:

@@ -44,9 +44,9 @@ class ModelSection(Section):
     variant: Name = "llama"
     preset: str | None = None
     width: Count | None = None
-    layers: Count | None = None
-    heads: Count | None = None
-    kv_heads: Count | None = None
+    layers: Annotated[Count | None, Field(examples=[6])] = None
+    heads: Annotated[Count | None, Field(examples=[4])] = None
+    kv_heads: Annotated[Count | None, Field(examples=[4])] = None
     head_width: Count | None = None
     inner: int | float | None = None
     vocab: Count | None = None
@@ -197,7 +197,7 @@ class TrainSection(Section):
         adam_beta1: decay of AdamW's mean of the gradient.
         adam_beta2: decay of AdamW's mean of its square.
         adam_epsilon: added to the root of that mean.
-        weight_decay: weight decay of matrices; norms, biases, scalars and series have none.
+        weight_decay: of the weights of linear layers, embeddings and nn.Conv1d; all else has none.
         max_grad_norm: largest norm of the gradient; 0 clips nothing.
         mixed_precision: format of the forward and backward pass; weights and moments stay float32.
         torch_compile: each layer by torch.compile.
@@ -206,8 +206,8 @@ class TrainSection(Section):
         seed: draws the weights and the order of the text.
     """
 
-    max_steps: Count | None = None
-    tokens: Count | None = None
+    max_steps: Annotated[Count | None, Field(examples=[400])] = None
+    tokens: Annotated[Count | None, Field(examples=[10_000_000])] = None
     num_train_epochs: Times | None = None
     batch_size: Count = 16
     micro_batch_size: Count | None = None
@@ -333,7 +333,7 @@ class SlurmSection(Section):
 
 
 class RunSection(Section):
-    """The execution of runs; nothing here changes the results.
+    """The execution of runs, which decides nothing but rounding.
 
     Attributes:
         device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from layerlab.experiments.statistics.additive_model import Additive, presence
-from layerlab.experiments.statistics.differences import Difference, Level, holm
+from layerlab.experiments.statistics.differences import Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.recipes.training import list_packaged, load_recipe
 from layerlab.studies.engine.pictures import Gap, crosses
 from layerlab.studies.engine.sampling import Sampler, StudyContext

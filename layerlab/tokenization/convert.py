@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.system.files import check_size
 from layerlab.system.untrusted.limits import check_tokenizer, check_work
 from layerlab.tokenization.load import SEPARATORS, load_tokenizer
@@ -81,7 +81,7 @@ def convert_sentencepiece(path: Path) -> PreTrainedTokenizerFast:
     if missing:
         raise UserError(
             f"{path} is a model of SentencePiece, and {' and '.join(missing)} cannot be imported; "
-            'type: pip install "layerlab[spm]"'
+            f"{describe_install('spm')}"
         )
     check_size(path)
     with TemporaryDirectory() as folder:

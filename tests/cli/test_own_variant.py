@@ -37,7 +37,7 @@ COMMANDS = {
 }
 PRINTED = {
     "inspect": f"{MODEL}  LabForCausalLM",
-    "precision": "kept in float32",
+    "precision": "place, in float32",
     "bench latency": MODEL,
     "evaluate": f"{MODEL}: ",
     "adapt embed": "The model: grown",

@@ -18,7 +18,10 @@ BEYOND = (*QUICK[:-1], "1e-30", "-q", "--format", "fp8_e4m3")
 MISTAKES = [
     (("--format", "bf61"), "bf61"),
     (("--format", "fp32"), "a model in fp32 is in float32 already: there is nothing to keep"),
-    (("--budget", "2"), "budget=2.0 is no share of the squared error; type a number between 0"),
+    (
+        ("--budget", "2"),
+        "budget is 2.0; expected a share of the squared error, between 0 and 1: type --budget 0.3",
+    ),
     (("--out", "folder"), "cannot write the policy to 'folder': it is a folder; name a file"),
     (("--out", "no/policy.toml"), "no folder 'no'; make it first"),
     (("--context", "1"), "context is 1; expected a whole number, at least 2"),

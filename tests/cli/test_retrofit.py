@@ -55,7 +55,7 @@ def test_a_variant_that_is_another_function_says_how_far_it_is(said):
         (3, "option r of shortcut part"),
         (4, "holds files already; name a new or an empty folder"),
         (5, "a llama model cannot be rebuilt as gpt2: expected a variant of llama"),
-        (6, "type sharing=none"),
+        (6, "type --option sharing=none"),
     ],
 )
 def test_a_mistake_gets_one_line_and_changes_nothing(said, number, message):

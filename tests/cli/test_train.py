@@ -183,4 +183,4 @@ def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place):
     assert "all sizes: 12 runs, " in table.stdout
     refused = layerlab(place, *words, "--ladder", "1", "--plan")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert "ladder has 1 size, and one size tells of no other" in refused.stderr
+    assert "--ladder is 1; expected a number of sizes, two or more" in refused.stderr

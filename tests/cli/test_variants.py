@@ -136,7 +136,7 @@ def test_a_part_without_a_formula_is_counted_and_its_words_are_harmless(tmp_path
     ("words", "message"),
     [
         (("lama",), "no variant is called 'lama'; did you mean 'llama'? type: layerlab variants"),
-        (("llama", "--heads", "5"), "5 heads do not divide a width of 256; type heads=4"),
+        (("llama", "--heads", "5"), "5 heads do not divide a width of 256; type --heads 4"),
         (
             ("llama", "--option", "bias"),
             "cannot read the option 'bias'; expected a name and a value",
@@ -169,3 +169,8 @@ def test_help_says_of_each_command_a_whole_sentence(words, tmp_path):
     assert commands and all(
         line.endswith(".") and "..." not in line for line in commands.split("\n") if line
     )
+
+
+def test_an_option_of_a_part_is_told_as_it_is_typed(tmp_path):
+    done = layerlab("variants", "pangu-pi", "--option", "n=0", cwd=tmp_path)
+    assert done.stderr.endswith("at most 16: type for example --option n=2\n")

@@ -22,3 +22,10 @@ def test_a_bar_is_full_at_its_end(broken):
             raise KeyboardInterrupt
     one, two = bar.progress.tasks
     assert one.percentage == 100 and two.percentage == (25 if broken else 100)
+
+
+def test_a_bar_of_nothing_leaves_no_empty_line():
+    file = io.StringIO()
+    with InspectionBar(Console(file=file)):
+        pass
+    assert file.getvalue() == ""

@@ -81,7 +81,7 @@ def test_the_page_says_that_nothing_is_corrected_and_shows_what_chance_leaves():
     tested = (verdict("fails", f"Claim {n}.", p=p) for n, p in enumerate((0.01, 0.02, 0.9, None)))
     said = " ".join(page(a=("pangu23", *tested)).split())
     assert "Nothing is corrected across studies." in said
-    assert "over the 3 words that rest on a test with a p. The other 1 rest on 95 % int" in said
+    assert "over the 3 verdicts that rest on a test with a p. The other 1 rest on 95 % int" in said
     assert [part in said for part in ("| 0.03 |", "| 0.9 |", "| - |")] == [True] * 3
 
 

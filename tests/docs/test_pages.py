@@ -24,6 +24,7 @@ from layerlab.experiments.plan.ladder import plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
 from layerlab.recipes.compared_measures import parse_measure
+from layerlab.records.renamed_settings import NAMES, current_settings
 from layerlab.studies.engine.discovery import studies
 from layerlab.training.run_spec import RunSpec
 from tests.docs import test_tutorials
@@ -78,7 +79,7 @@ PROMISED = {
         *("emulated: True", "by hand: float32 float32 bfloat16"),
     ),
     "results/README.md": (),
-    "scale.md": (),
+    "scale.md": ("layerlab-runs/smoke/runs/llama-s0-r0.005-",),
     "training.md": (
         *("FLOPs", "bits per byte", "two runs: 2"),
         *("recipe.json", "manifest.json", "events.jsonl", "result.json", "report.html", "tables"),
@@ -309,6 +310,20 @@ def test_a_study_is_repeated_by_what_its_page_says(tmp_path):
             Shell(tmp_path).type(line)
 
 
+def test_recipes_of_the_guide_have_the_names_of_today():
+    found: list[str] = []
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text("utf-8").partition("<!-- settings")[0]
+        for kind, code in BLOCK.findall(text):
+            if kind == "toml":
+                current_settings(tomllib.loads(code), found)
+        for table, names in NAMES.items():
+            there = rf"\[{re.escape(table)}\]\s+|[\"'` ]{re.escape(table)}\."
+            named = re.findall(rf"(?:{there})({'|'.join(names)}) ?[=`]", text)
+            found += [f"{page.name}: {table}.{name}" for name in named if table]
+    assert found == []
+
+
 def test_what_a_contributor_types_is_there(tmp_path):
     typed = [code for _, code in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))]
     assert len(typed) == 1
@@ -332,7 +347,7 @@ def test_no_entry_of_a_table_is_of_a_block_that_is_gone():
         "rm -r runs",
         "layerlab study no-such-study",
         "layerlab study sizes --quick",
-        "pip install 'layerlab[nothing]'",
+        "pip install '.[nothing]'",
         "make nothing",
         "srun bash -c 'accelerate launch --no_such_option 1 program.py'",
         "srun bash -c 'accelerate launch -m layerlab.training.nothing FOLDER'",

@@ -63,6 +63,14 @@ def test_every_extra_is_named_by_what_it_is_for():
     assert set(project["optional-dependencies"]) <= named
 
 
+def test_an_error_names_an_extra_that_there_is_of_a_copy():
+    sources = [path.read_text("utf-8") for path in (ROOT / "layerlab").rglob("*.py")]
+    named = {one for text in sources for one in re.findall(r"describe_install\(.(\w+).\)", text)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {"slurm", "spm"} <= named <= set(project["optional-dependencies"])
+    assert not any("layerlab[" in text for text in sources)  # nothing is on PyPI
+
+
 def test_the_tree_names_every_folder_of_the_package():
     (tree,) = blocks("text")
     folders = {path.parent.name for path in ROOT.glob("layerlab/*/__init__.py")}

@@ -226,7 +226,10 @@ def test_a_head_that_says_the_same_as_the_tied_embedding_is_read_from_the_disk(s
         ({"model": "llama", "dtype": "int9"}, "dtype is 'int9'; expected float32"),
         ({"model": "llama", "device": "moon"}, "device 'moon' is not here; expected cpu, cuda"),
         ({"model": " "}, "the model's name is empty"),
-        ({"model": "llama", "device": "meta"}, "device 'meta' is not here"),
+        (
+            {"model": "llama", "device": "meta"},
+            "no device 'meta' here that PyTorch can use; type --dev",
+        ),
         ({"model": __file__}, "is a file; expected the folder that holds config.json"),
     ],
 )

@@ -10,12 +10,17 @@ from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
-from layerlab.recipes.checks import validate
+from layerlab.recipes.checks import check_opponent, validate
 from layerlab.recipes.training import make_recipe
 from tests.support.refused import refuses
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
+FLASH = {
+    "train.attn_implementation": "flash_attention_2",
+    "train.mixed_precision": "bf16",
+    "run.device": "cuda",
+}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +85,22 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
             "cannot be had on a CPU: FlashAttention has no",
         ),
         (
+            {**FLASH, "data.document_masking": True},
+            'true, and "flash_attention_2" attends across documents; write attn_impl',
+        ),
+        (
+            {**FLASH, "train.mixed_precision": "fp32"},
+            'is "fp32", and "flash_attention_2" knows 16-bit numbers alone; write mixed',
+        ),
+        (
             {"run.device": "potato"},
             "'potato', which is no device; expected cpu, .* device = \"cpu\"",
         ),
         ({"run.device": "cuda:x"}, "'cuda:x', which is no device; .*: write device = \"cuda\""),
+        (
+            {"run.device": "cuda:1", "run.num_processes": 2},
+            'run.device is "cuda:1", one device, for 2 processes; write device = "cuda"',
+        ),
         ({"run.device": "cpu:0"}, "'cpu:0', which is no device; .*: write device = \"cpu\""),
         (
             {"train.warmup_steps": 4},
@@ -100,7 +117,7 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes, said):
     recipe = make_recipe({"train": {"max_steps": 4, "batch_size": 4}, "model": SMALL})
     for good in (
         *({}, {"train.warmup_steps": 3}, {"run.num_processes": 2, "run.sharding": "fsdp"}),
-        *({"run.device": "npu"}, {"run.device": "cuda:1"}, {"emulate.format": "bf16"}),
+        *({"run.device": "npu"}, {"run.device": "cuda:1"}, {"emulate.format": "bf16"}, FLASH),
         {
             "train.mixed_precision": "fp16",
             "train.attn_implementation": "flex_attention",
@@ -111,6 +128,19 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes, said):
         plan(recipe.change(good), EXTENT)
     refuses(said, validate, recipe.change(changes))
     refuses(said, plan, recipe.change(changes), EXTENT)
+
+
+def test_one_arm_is_trained_where_a_rate_or_a_size_or_a_score_is_asked_for():
+    section = {"arms": ["llama"], "seeds": [1, 2, 3]}
+    alone = make_recipe({"train": {"max_steps": 4}, "compare": section})
+    refuses("compare.arms has 'llama' alone, which is held against none", check_opponent, alone)
+    for asked in (
+        {"compare.learning_rates": [1e-3, 1e-2]},
+        {"ladder": {"count": 2}},
+        {"compare.measures": ["suite:piqa"]},
+        {"compare.arms": ["llama", "gpt2"]},
+    ):
+        check_opponent(alone.change(asked))
 
 
 def test_an_arm_is_refused_before_any_text_is_read(monkeypatch):

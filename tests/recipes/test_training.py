@@ -73,7 +73,7 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
             {},
             "train gives no length; expected one of max_steps, tokens, num_train_epochs: write max",
         ),
-        ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
+        ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, r"arms\]\] number 1 has no 'nam'; did"),
         (
             {**LENGTH, "compare": {"arms": []}},
             r"arms is \[\]; expected a list of 1 or more, each a text or a table: write compare\.",

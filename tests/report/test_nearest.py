@@ -9,7 +9,10 @@ def test_a_healthy_model_is_told_what_came_nearest():
     tables = change(frames(), "attention", SPOT, logit_max=90.0)
     finding = find(content(), tables)[0]
     assert finding.severity == "info" and finding.value == 90.0
-    assert "90 % of the limit 100" in finding.sentence
+    assert finding.sentence == (
+        "Nothing crosses a threshold. Nearest: the largest attention score, 90 of 100 "
+        "(layer 3 head 2)"
+    )
     assert finding.wanted == ("attention", "healthy", 1, 3, 2)
 
 
@@ -32,4 +35,4 @@ def test_a_stream_that_is_long_within_and_short_at_its_end_crosses_nothing():
     tables = change(healthy, "stream", last, growth=97.0)
     tables = change(tables, "stream", {**last, "sequence": 1}, growth=99.0)
     finding = find(content(), tables)[0]
-    assert "98 % of the limit 100" in finding.sentence and finding.layer == LAYERS - 1
+    assert ", 98 of 100 (" in finding.sentence and finding.layer == LAYERS - 1

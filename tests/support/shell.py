@@ -75,7 +75,7 @@ def parsed(words: Sequence[str]) -> None:
 
 def extra(words: Sequence[str]) -> None:
     """The package has the extra that is named."""
-    (name,) = re.findall(r"^layerlab\[(\w+)\]$", words[-1])
+    (name,) = re.findall(r"^\.\[(\w+)\]$", words[-1])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert name in project["optional-dependencies"]
 

@@ -146,7 +146,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch):
         with pytest.raises(UserError, match=r"cannot read .*: No such file .*; name another file"):
             convert_sentencepiece(tmp_path / "nothing.model")
     monkeypatch.setattr(convert, "NEEDED", ("sentencepiece_that_is_not", "google.not_there"))
-    said = r"and sentencepiece_that_is_not and .* cannot be imported; type: pip install .*\[spm\]"
+    said = r"and sentencepiece_that_is_not and .* cannot be imported; in a copy .*install .*\[spm\]"
     refuses(said, load_or_convert, str(tmp_path))
 
 

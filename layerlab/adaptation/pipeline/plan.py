@@ -16,7 +16,7 @@ from layerlab.data.fingerprint import fingerprint
 from layerlab.data.places import find_text
 from layerlab.data.shared_files import describe_learned
 from layerlab.data.sources import check_source, open_source
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.loading.folders import check_found, find_folder, input_files
 from layerlab.loading.weights.saved import configuration
 from layerlab.model.config import LabConfig
@@ -201,8 +201,8 @@ def _check_engine(section: BenchmarkSection) -> None:
     missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
     if missing:
         raise UserError(
-            f"evaluate.suite needs {' and '.join(missing)}, which cannot be imported; type "
-            f"pip install 'layerlab[{ENGINES[missing[0]]}]', or write suite = \"\""
+            f"evaluate.suite needs {' and '.join(missing)}, which cannot be imported; "
+            f'{describe_install(ENGINES[missing[0]])}, or write suite = ""'
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.recipes.adaptation_sections import LoraSection
 from layerlab.validation import short_repr
 
@@ -23,7 +23,7 @@ def find_trained_whole(model: Any, lora: LoraSection) -> list[tuple[str, Tensor]
         UserError: PEFT is not installed, or a module is not there.
     """
     if importlib.util.find_spec("peft") is None:
-        raise UserError("LoRA needs PEFT; type: pip install 'layerlab[sft]'")
+        raise UserError(f"LoRA needs PEFT; {describe_install('sft')}")
     names = [name for name, _ in model.named_modules()]
     for name in (*(lora.target_modules or ()), *lora.modules_to_save):
         if not any(_is_called(one, name) for one in names):

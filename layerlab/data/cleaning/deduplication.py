@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from layerlab.data.cleaning.ngrams import keys, units, windows
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 
 PERMUTATIONS = 128
 # Shingles that are hashed at once: each takes a number for each permutation.
@@ -23,8 +23,9 @@ def check_near() -> None:
     """
     if find_spec("datasketch") is None:
         raise UserError(
-            "near duplicates are found by datasketch, which is not installed; type: pip install "
-            '"layerlab[clean]", or write near_duplicate_threshold = 0, which looks for none'
+            "near duplicates are found by datasketch, which is not installed; "
+            f"{describe_install('clean')}, or write near_duplicate_threshold = 0, which looks for "
+            "none"
         )
 
 

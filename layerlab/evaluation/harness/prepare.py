@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.files import read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark
@@ -30,8 +30,7 @@ def engine() -> Any:
         if (error.name or "").split(".")[0] not in ("lm_eval", "jieba"):
             raise
         raise UserError(
-            f"evaluation needs {error.name}, which is not installed; type "
-            "pip install 'layerlab[eval]'"
+            f"evaluation needs {error.name}, which is not installed; {describe_install('eval')}"
         ) from None
     return harness
 

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 
 # Characters without a break that jieba is given at once: its time grows with the square of them.
 RUN = 2000
@@ -50,7 +50,7 @@ def _tokenizer() -> Any:
     except ImportError:
         raise UserError(
             "words of Chinese are found with jieba, which is not installed; "
-            "type: pip install 'layerlab[eval]'"
+            f"{describe_install('eval')}"
         ) from None
     jieba.setLogLevel(logging.ERROR)
     return _read_dictionary(jieba.Tokenizer())

@@ -33,7 +33,8 @@ from layerlab.evaluation.paired.sentences import (
     list_names,
     say_row,
 )
-from layerlab.experiments.statistics.differences import Level, holm
+from layerlab.experiments.statistics.differences import Level
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.records.json_values import json_values
 from layerlab.validation import short_repr, suggest
 from layerlab.version import VERSION

@@ -12,7 +12,7 @@ test_coverage.py).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def compare_questions(
         found = _of_clusters(sums, sizes, mean, level)
     if not binary:
         return QuestionTest(
-            test=T_TEST, n=len(gaps), units=len(sums), difference=mean, p=found.p, found=found
+            test=T_TEST, n=len(gaps), units=len(sums), difference=mean, p=_p(found), found=found
         )
     return QuestionTest(
         test=EXACT if groups is None else CLUSTERS,
@@ -100,15 +100,20 @@ def compare_tasks(
         theirs: that of the baseline.
         questions: of all tasks together.
     """
-    found = paired_difference(ours, theirs, level)
+    found = replace(paired_difference(ours, theirs, level), exact=False)
     return QuestionTest(
         test=T_TEST,
         n=questions,
         units=len(ours),
         difference=found.mean or 0.0,
-        p=found.p,
+        p=_p(found),
         found=found,
     )
+
+
+def _p(found: Difference) -> float | None:
+    """Return p of no difference: differences that cancel do not speak against it."""
+    return 1.0 if found.flat and found.mean == 0 else found.p
 
 
 def sign_test(sums: Sequence[int]) -> float:
@@ -190,5 +195,6 @@ def _of_clusters(sums: np.ndarray, sizes: np.ndarray, mean: float, level: Level)
         error=0.0 if flat else error,
         freedom=freedom,
         flat=flat,
+        exact=False,
         level=level,
     )

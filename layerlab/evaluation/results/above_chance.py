@@ -7,7 +7,7 @@ from typing import Any
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.guessing import LEVEL, Guesses, guessing_p
 from layerlab.evaluation.results.question_remarks import shared_scores
-from layerlab.experiments.statistics.differences import holm
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.records.json_values import Record
 
 ACCURACIES = ("acc", "acc_norm")

@@ -85,12 +85,12 @@ class Look:
 
         Of an interaction a run that diverged leaves none: which seeds are left is no chance.
         """
-        sides = [self.sides[name] for name in test.arms]
+        sides, seeds = [self.sides[name] for name in test.arms], len(self.section.seeds)
         if test.less is not None:
             complete = not any(side.diverged for side in sides)
             found = self.interaction(test) if complete else Difference(kind="paired", n=0)
             ended = [side.ended for side in sides]
-            return Evidence(found=found, ended=(min(ended[:2]), min(ended[2:])))
+            return Evidence(found=found, ended=(min(ended[:2]), min(ended[2:])), seeds=seeds)
         arm, baseline = sides
         return Evidence(
             found=self.difference(test.arm, test.baseline, test.measure),
@@ -100,7 +100,13 @@ class Look:
             ),
             ended=(arm.ended, baseline.ended),
             higher=self.section.is_higher_better(test.measure),
+            seeds=seeds,
         )
+
+    def answers_alike(self, test: PairTest) -> bool:
+        """Return whether two arms score every question alike, seed by seed."""
+        tables = question_tables(test.measure, self.sides, {test.arm: 1, test.baseline: -1})
+        return bool(tables) and not any(table.any() for _, table in tables)
 
     def loss_reasons(self, arm: str, measure: str = LOSS) -> dict[int, str]:
         """Return by seed why an arm has no number: its run diverged, or never came so far."""
@@ -136,11 +142,12 @@ class Look:
                 name: read_runs(measure, side.runs, side.metric)
                 for name, side in self.sides.items()
             }
-            found = self.judging(Additive(values, self.shared))(arm, baseline)
-            return replace(found, text=question_error(measure, self.sides, {arm: 1, baseline: -1}))
+            found = self.judging(Additive(values, self.shared, exact=False))(arm, baseline)
+            text = question_error(measure, self.sides, {arm: 1, baseline: -1})
+            return replace(found, text=text, exact=False)
         if measure != LOSS:
             read = [read_runs(measure, side.runs, side.metric) for side in (ours, theirs)]
-            return difference_to(read[0], read[1], self.level)
+            return replace(difference_to(read[0], read[1], self.level), exact=False)
         found = self.judging(self.model)(arm, baseline)
         found = borrow(found, self.lent.get((arm, baseline)) or self.lent.get((baseline, arm)))
         sides = {arm: ours, baseline: theirs}
@@ -181,14 +188,22 @@ def text_error(sides: Mapping[str, ArmResults], signs: Mapping[str, int]) -> Ran
 def question_error(
     measure: str, sides: Mapping[str, ArmResults], signs: Mapping[str, int]
 ) -> Range | None:
-    """Return the standard error that questions add to a sum of arms, with its degrees.
+    """Return the standard error that questions add to a sum of arms, with its degrees."""
+    tables = question_tables(measure, sides, signs)
+    return sampling_error(tables) if tables else None
 
-    None where scores are not those of questions, or a task has one alone.
+
+def question_tables(
+    measure: str, sides: Mapping[str, ArmResults], signs: Mapping[str, int]
+) -> list[tuple[float, np.ndarray]]:
+    """Return a sum of arms by seed and question, of each task with its weight.
+
+    Nothing where scores are not those of questions, or a task has one alone.
     """
     found = [read_scores(measure, sides[name].runs) for name in signs]
     seeds = sorted(set.intersection(*(set(one) for one in found)))
     if not seeds:
-        return None
+        return []
     parts = []
     for index, part in enumerate(found[0][seeds[0]].parts):
         table = np.zeros((len(seeds), len(part.questions)))
@@ -196,7 +211,7 @@ def question_error(
             for row, seed in enumerate(seeds):
                 own = scores[seed].parts[index].questions
                 if len(own) < 2:
-                    return None
+                    return []
                 table[row] += sign * np.array([own[key] for key in part.questions])
         parts.append((part.weight, table))
-    return sampling_error(parts)
+    return parts

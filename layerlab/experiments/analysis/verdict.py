@@ -54,6 +54,7 @@ class Case:
         unit: of the differences.
         words: for a difference below 0, and for one above.
         questions: whether it is over questions too, and not over a text.
+        answers_alike: whether the two score every question alike.
         more_seeds: what to do where one seed is too few.
     """
 
@@ -75,6 +76,7 @@ class Case:
     unit: str = "nats"
     words: tuple[VerdictWord, VerdictWord] = ("better", "worse")
     questions: bool = False
+    answers_alike: bool = False
     more_seeds: str = "type compare.seeds = [1, 2, 3] or more"
 
     @property
@@ -169,7 +171,7 @@ def _word(case: Case) -> VerdictWord:
         return "diverged"
     if found.n == 0 or found.mean is None:
         return "no verdict"
-    if found.identical:
+    if found.identical or case.answers_alike:
         return "identical"
     if found.n == 1:
         return "too few seeds"
@@ -329,7 +331,7 @@ def describe_later(
     if later is None or later.mean is None:
         return ""
     mean, seeds = number(later.mean, sign=True), describe_seeds(later.n)
-    looked = describe_seeds(max(decided.ended))
+    looked = describe_seeds(decided.seeds)
     sentence = f"decided by the look at {looked}; over {seeds} it is {mean} {unit}"
     told = describe_interval(later, questions=questions)
     sentence += f" ({told})" if later.interval else ""

@@ -22,7 +22,7 @@ from layerlab.training.flops import flops_per_token
 from layerlab.training.run_spec import RunSpec, write_run
 
 MOST = 8  # runs on one GPU
-WORTH = 1.1  # times the speed that twice as many runs have to bring
+WORTH = 0.1  # of the speed that a run had before: what each further one has to bring
 WINDOW = 5.0  # seconds over which updates are counted
 WARM = 3  # updates that are not, and the fewest that are
 # Of a trial: it does not end by itself, each update is told, and nothing is kept.
@@ -62,8 +62,9 @@ def choose_parallel(
 ) -> ParallelChoice:
     """Try how many runs at once are fastest, with copies of the one that computes the most.
 
-    Each further number is tried only if twice as many runs were at least a tenth faster. Copies
-    are real runs in a folder of their own, which goes when the trial ends.
+    Each further number is tried only if every run that the last one added brought at least a tenth
+    of what a run had before. Copies are real runs in a folder of their own, which goes when the
+    trial ends.
 
     Unit: tokens per second.
 
@@ -109,14 +110,19 @@ def list_candidates(device: str, alone: int, runs: int) -> list[int]:
     return [*found, most]
 
 
-def is_worth(speeds: Sequence[float]) -> bool:
+def is_worth(speeds: Mapping[int, float]) -> bool:
     """Return whether the last number of runs was enough faster than the one before.
 
     Example:
-        >>> is_worth([100.0]), is_worth([100.0, 150.0]), is_worth([100.0, 105.0])
+        >>> is_worth({1: 100.0}), is_worth({1: 100.0, 2: 150.0}), is_worth({1: 100.0, 2: 105.0})
         (True, True, False)
+        >>> is_worth({16: 100.0, 17: 104.0})
+        True
     """
-    return len(speeds) < 2 or speeds[-1] >= WORTH * speeds[-2]
+    if len(speeds) < 2:
+        return True
+    (before, slower), (count, speed) = list(speeds.items())[-2:]
+    return speed >= slower * (1 + WORTH * (count / before - 1))
 
 
 def pick(speeds: Mapping[int, float], otherwise: int) -> int:
@@ -126,10 +132,10 @@ def pick(speeds: Mapping[int, float], otherwise: int) -> int:
         >>> pick({1: 100.0, 2: 150.0, 4: 155.0}, 1), pick({1: 100.0, 2: 90.0}, 1), pick({}, 1)
         (2, 1, 1)
     """
-    counts, found = list(speeds), list(speeds.values())
+    counts = list(speeds)
     if not counts:
         return otherwise
-    return counts[-1] if is_worth(found) else counts[-2]
+    return counts[-1] if is_worth(speeds) else counts[-2]
 
 
 def _list_slots(settings: RunSection, count: int | None, runs: int) -> list[tuple[RunSlot, ...]]:
@@ -162,7 +168,7 @@ class _Copies:
             if (speed := self._measure(count)) is None:
                 break
             found[count] = speed
-            if not is_worth(list(found.values())):
+            if not is_worth(found):
                 break
         return found
 

@@ -24,7 +24,8 @@ from layerlab.experiments.ladder.sentences import (
     warn_of_length,
 )
 from layerlab.experiments.plan.ladder import Rung
-from layerlab.experiments.statistics.differences import Difference, Level, holm
+from layerlab.experiments.statistics.differences import Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.experiments.statistics.size_trend import SizeGain, SizeTrend, lend, sizes_of
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.json_values import json_values
@@ -311,7 +312,9 @@ def judge_beyond(
     """
     found: Json = {"parameters": target, "gain": None, "low": None, "high": None}
     trend = arm.trend
-    if trend is None or not trend.left_out:
+    if trend is None:
+        return {**found, "verdict": "not decidable", "why": "missing"}
+    if not trend.left_out:
         return {**found, "verdict": "not decidable", "why": "untested"}
     there = trend.beyond(math.log2(target))
     found |= {"gain": there.mean, "low": there.low, "high": there.high}

@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 
 from layerlab.console.units import amount
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.evidence import RecipeEvidence
-from layerlab.experiments.analysis.verdict import number
+from layerlab.experiments.analysis.interim import Look
+from layerlab.experiments.analysis.verdict import describe_interval, number
 from layerlab.experiments.ladder.sentences import Sizes, join_words
-from layerlab.experiments.statistics.differences import Level
+from layerlab.experiments.statistics.differences import Difference, Level
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.experiments.statistics.rate_drift import best_octave, drift
 from layerlab.records.json_values import Json
 
@@ -27,7 +29,7 @@ def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], leve
         }
         for (size, _), side in zip(sizes, sides, strict=True)
     ]
-    octaves = [_octaves(side, alone[0].metric) for side in sides]
+    octaves = [_octaves(one.stages[-1], name) for one in alone]
     at_ends = [sorted(seed for seed, one in octave.items() if one is None) for octave in octaves]
     none = {"drift": None, "low": None, "high": None}
     found = {"arm": name, "best": best, "at_ends": at_ends, **none}
@@ -42,18 +44,26 @@ def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], leve
     return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
 
 
-def _octaves(side: ArmResults, metric: str) -> dict[int, float | None]:
-    """Return log2 of the best rate of each seed; None where it is at an end of the sweep."""
+def _octaves(stage: Look, name: str) -> dict[int, float | None]:
+    """Return log2 of the best rate of each seed that has finished at all rates.
+
+    None where it is at an end of the sweep.
+    """
+    side = stage.sides[name]
+    missing = missing_seeds(stage.section, side)
     losses: dict[int, dict[float, float]] = {}
     for rate, runs in side.sweep.items():
-        for seed, run in runs.items():
-            value = None if run.diverged is not None else run.value(metric)
+        for seed in runs.keys() - missing:
+            value = None if runs[seed].diverged is not None else runs[seed].value(side.metric)
             losses.setdefault(seed, {})[rate] = math.inf if value is None else value
     return {seed: best_octave(sweep) for seed, sweep in losses.items()}
 
 
 def warn_of_drift(rates: Sequence[Json], pairs: Sequence[RivalPair], level: Level) -> list[str]:
-    """Return remarks on rates at an end, and on arms whose best rates drift apart."""
+    """Return remarks on rates at an end, and on arms whose best rates drift apart.
+
+    Of all pairs together, by Holm.
+    """
     found, by_name = [], {one["arm"]: one for one in rates}
     for one in rates:
         ends = [amount(at["parameters"]) for at in one["best"] if at["edge"]]
@@ -70,20 +80,29 @@ def warn_of_drift(rates: Sequence[Json], pairs: Sequence[RivalPair], level: Leve
                 f"the best rate of {one['arm']} is at an end of the range for the seeds "
                 f"{', '.join(map(str, seeds))} at some size, so its drift is not known"
             )
-    for name, baseline in pairs:
-        arm, base = by_name[name], by_name[baseline]
-        if arm["drift"] is None or base["drift"] is None:
-            continue
-        doublings = [math.log2(at["parameters"]) for at in arm["best"]]
-        gaps = [
-            {int(seed): one[seed] - other[seed] for seed in one.keys() & other.keys()}
-            for one, other in zip(arm["octaves"], base["octaves"], strict=True)
-        ]
-        apart = drift(doublings, gaps, level) if all(gaps) else None
-        if apart is not None and apart.p is not None and apart.p < level.alpha:
+    apart = {pair: _drift_apart(by_name[pair[0]], by_name[pair[1]], level) for pair in pairs}
+    tested = {pair: (one, one.p) for pair, one in apart.items() if one and one.p is not None}
+    corrected = holm([p for _, p in tested.values()])
+    for ((name, baseline), (gap, _)), p in zip(tested.items(), corrected, strict=True):
+        if p < level.alpha:
+            arm, base = by_name[name], by_name[baseline]
             found.append(
                 f"the best rates of {name} and {baseline} drift apart: by "
                 f"{number(arm['drift'], sign=True)} and {number(base['drift'], sign=True)} octaves "
-                "per doubling; one rate for both would favour one of them at other sizes"
+                f"per doubling, a difference of {number(gap.mean or 0.0, sign=True)} "
+                f"({describe_interval(gap)}, p = {p:.2g} after Holm's correction over the arms); "
+                "one rate for both would favour one of them at other sizes"
             )
     return found
+
+
+def _drift_apart(arm: Json, base: Json, level: Level) -> Difference | None:
+    """Return how much faster the best rate of one arm drifts; None where either is not known."""
+    if arm["drift"] is None or base["drift"] is None:
+        return None
+    doublings = [math.log2(at["parameters"]) for at in arm["best"]]
+    gaps = [
+        {int(seed): one[seed] - other[seed] for seed in one.keys() & other.keys()}
+        for one, other in zip(arm["octaves"], base["octaves"], strict=True)
+    ]
+    return drift(doublings, gaps, level) if all(gaps) else None

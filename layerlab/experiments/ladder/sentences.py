@@ -57,7 +57,9 @@ def describe_forecast(one: Json, unit: str) -> str:
     """Say what the line forecasts for a larger size, and whether that decides."""
     place = amount(one["parameters"])
     if one["gain"] is None:
-        return f"at {place} not decidable from here, as a line takes three sizes to be tested"
+        if one["why"] == "untested":
+            return f"at {place} not decidable from here, as a line takes three sizes to be tested"
+        return f"at {place} not decidable from here, as there is no trend"
     told = (
         f"at {place} a gain of {number(one['gain'], sign=True)} "
         f"({_between(one['low'], one['high'])}) {unit}"

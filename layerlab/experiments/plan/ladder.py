@@ -7,7 +7,8 @@ the one whose ratio of width to depth is nearest to the recipe's is taken.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,6 +30,7 @@ NEAR, PROPORTION = 0.1, 3.0
 _CHOSEN = (
     *("model.preset", "model.width", "model.layers", "model.heads", "model.kv_heads"),
     *("model.head_width", "model.inner", *(f"train.{name}" for name in LENGTHS)),
+    *("train.warmup_steps", "evaluate.eval_steps"),
 )
 
 
@@ -58,15 +60,17 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
         extent: of the baseline's corpus.
 
     Raises:
-        UserError: no shape has a size, an arm has a size or a length of its own, or tokens per
-            parameter differ and this is not declared.
+        UserError: no shape has a size, an arm has a setting of its own that goes with the size, or
+            tokens per parameter differ and this is not declared.
     """
     ladder, section = recipe.ladder, recipe.compare
     if ladder is None or section is None:
         return []
-    listed = arms(section, recipe)
-    for arm in listed:
-        own = next((path for path in arm.set if path in _CHOSEN), None)
+    chosen = (*_CHOSEN, *(["train.learning_rate"] if ladder.learning_rates else []))
+    for arm, whole in zip(arms(section, recipe), sides(recipe).values(), strict=True):
+        # A share of the updates is one at every size.
+        free = ["train.warmup_steps"] if whole.train.warmup_steps < 1 else []
+        own = next((path for path in arm.set if path in chosen and path not in free), None)
         if own is not None:
             raise UserError(
                 f"the arm {arm.name!r} sets {own}, which a ladder chooses for all arms of a size; "
@@ -125,9 +129,20 @@ def baseline_of(recipe: TrainingRecipe) -> TrainingRecipe:
 
 
 def _sizes(ladder: LadderSection, parameters: int) -> list[float]:
-    """Return the parameters that are asked for; without a list, they end at the recipe's own."""
+    """Return the parameters that are asked for; without a list, they end at the recipe's own.
+
+    Raises:
+        UserError: the smallest is below one.
+    """
     if ladder.sizes is not None:
         return list(ladder.sizes)
+    most = 1 + int(math.log(parameters) / math.log(ladder.ratio))
+    if ladder.steps > most:
+        raise UserError(
+            f"ladder.count is {ladder.steps} with a ratio of {ladder.ratio:g}, and the smallest "
+            f"size has less than one of {amount(parameters)} parameters; expected {most} sizes at "
+            "most: write a smaller ladder.count or ratio"
+        )
     return [parameters / ladder.ratio**back for back in reversed(range(ladder.steps))]
 
 
@@ -153,9 +168,9 @@ def _fit(
     def odd(one: tuple[dict[str, int], int]) -> float:
         return abs(math.log(one[0]["width"] / one[0]["layers"] / aspect))
 
-    every = list(_candidates(base, design, size))
-    inside = [one for one in every if odd(one) <= math.log(PROPORTION)]
     about = NEAR if ladder.sizes else max(NEAR, ladder.ratio**0.25 - 1)
+    every = list(_candidates(base, design, size, about))
+    inside = [one for one in every if odd(one) <= math.log(PROPORTION)]
     near = [one for one in inside if abs(one[1] / size - 1) <= about]
     if not near:
         raise UserError(_unmet(inside or every, size, about, ladder))
@@ -163,28 +178,47 @@ def _fit(
 
 
 def _candidates(
-    base: TrainingRecipe, design: Design, size: float
+    base: TrainingRecipe, design: Design, size: float, about: float
 ) -> Iterator[tuple[dict[str, int], int]]:
-    """Yield shapes in about the recipe's proportion with their parameters, until all are larger."""
+    """Yield shapes in about the recipe's proportion with their parameters.
+
+    From the widest that no depth makes large enough to the narrowest that each makes too large.
+    """
     own = design.shape
-    group = own.heads // math.gcd(own.heads, own.kv_heads)
-    for number in count(1):
-        heads = group * number
-        if own.width * heads % own.heads:
-            continue
-        sizes = _scale(design, heads)
-        there = design_model(base.change({f"model.{name}": one for name, one in sizes.items()}))
+    group = math.lcm(*(own.heads // math.gcd(own.heads, one) for one in (own.kv_heads, own.width)))
 
-        def parameters(layers: int, there: Design = there) -> int:
-            return account(there.spec, replace(there.shape, layers=layers)).parameters
+    def most(number: int) -> int:
+        _, depths, parameters = _depths(base, design, group * number)
+        return parameters(depths[-1])
 
+    end = 1
+    while most(end) < (1 - about) * size:
+        end *= 2
+    first = bisect_left(range(end + 1), (1 - about) * size, end // 2 + 1, end, key=most)
+    for number in count(max(1, first - 1)):
+        sizes, depths, parameters = _depths(base, design, group * number)
         one, two = parameters(1), parameters(2)
-        ideal = sizes["width"] * own.layers / own.width
-        least, most = max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION))
-        layers = min(max(least, round(1 + (size - one) / (two - one))), most)
-        yield {**sizes, "layers": layers}, parameters(layers)
-        if one > (1 + NEAR) * size:
+        layers = round(1 + (size - one) / (two - one))
+        layers = min(max(depths[0], layers), depths[-1])
+        found = parameters(layers)
+        yield {**sizes, "layers": layers}, found
+        if layers == depths[0] and found > (1 + about) * size:
             return
+
+
+def _depths(
+    base: TrainingRecipe, design: Design, heads: int
+) -> tuple[dict[str, int], range, Callable[[int], int]]:
+    """Return sizes with so many heads, the depths in proportion, and parameters by depth."""
+    own, sizes = design.shape, _scale(design, heads)
+    there = design_model(base.change({f"model.{name}": one for name, one in sizes.items()}))
+    ideal = sizes["width"] * own.layers / own.width
+    least, most = max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION))
+
+    def parameters(layers: int) -> int:
+        return account(there.spec, replace(there.shape, layers=layers)).parameters
+
+    return sizes, range(least, most + 1), parameters
 
 
 def _scale(design: Design, heads: int) -> dict[str, int]:

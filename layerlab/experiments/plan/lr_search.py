@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.result import read_result
 
@@ -22,7 +22,6 @@ Edge = Literal["smallest", "largest"]
 NEAR = 0.05
 # How far beyond the end the next rate lies: rates are named by one digit, and searched by decades.
 STEPS = 2.0, 10.0
-_INSTALL = "pip install 'layerlab[tune]'"
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,8 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         raise UserError(
-            f'search = "optuna" needs optuna, which is not installed; type {_INSTALL}, or write '
+            'search = "optuna" needs optuna, which is not installed; '
+            f"{describe_install('tune')}, or write "
             'search = "grid"'
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)

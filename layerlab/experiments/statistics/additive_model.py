@@ -8,7 +8,7 @@ holes, where a run diverged or has not finished, is fitted by least squares like
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -106,14 +106,22 @@ class Additive:
     Args:
         values: by arm, then by seed.
         shared: by arm, the part of the other differences that it stands in as well (`presence`).
+        exact: whether equal values show that two arms compute the same (`Difference`).
     """
 
-    def __init__(self, values: ArmValues, shared: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        values: ArmValues,
+        shared: Mapping[str, float] | None = None,
+        *,
+        exact: bool = True,
+    ) -> None:
         self.values = {arm: dict(found) for arm, found in values.items() if found}
+        self.exact = exact
         # Arms that ended at the same numbers are one and the same, and tell of noise once.
         alike: dict[frozenset[tuple[int, float]], str] = {}
         self._first = {
-            arm: alike.setdefault(frozenset(found.items()), arm)
+            arm: alike.setdefault(frozenset(found.items()), arm) if exact else arm
             for arm, found in self.values.items()
         }
         self.arms = tuple(dict.fromkeys(self._first.values()))
@@ -183,7 +191,7 @@ class Additive:
 
         Degrees of freedom are Satterthwaite's, and no more than the table has.
         """
-        own = contrast_of(self.values, signs, level)
+        own = replace(contrast_of(self.values, signs, level), exact=self.exact)
         if own.n < 2 or own.identical or not self.usable:
             return own
         wanted: Counter[int] = Counter()
@@ -198,6 +206,7 @@ class Additive:
             mean=math.fsum(sign * float(self._effects[index]) for index, sign in wanted.items()),
             error=error,
             freedom=min(freedom, self.freedom),
+            exact=self.exact,
             level=level,
         )
 

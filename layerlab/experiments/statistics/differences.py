@@ -92,7 +92,10 @@ class Difference:
         freedom: degrees of it.
         text: standard error that the held-out text adds, and its degrees; None where it is not
             known, as runs kept no losses by block.
+        line: of a forecast, standard error that sizes about their line add, and its degrees.
         flat: whether every seed shows exactly the same difference, so that no spread can be told.
+        exact: whether equal values show that two arms compute the same, as losses in full precision
+            do: counts and scores are equal by chance, too.
         level: how sure it has to be.
     """
 
@@ -102,24 +105,27 @@ class Difference:
     error: float | None = None
     freedom: Real = 0
     text: Range | None = None
+    line: Range | None = None
     flat: bool = False
+    exact: bool = True
     level: Level = field(default_factory=Level)
 
     @property
     def identical(self) -> bool:
         """Return whether both arms ended at the same numbers, seed by seed."""
-        return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.error or 0) == 0
+        equal = self.n > 0 and self.mean == 0 and (self.error or 0) == 0
+        return self.exact and self.kind == "paired" and equal
 
     @cached_property
     def parts(self) -> list[Range]:
-        """Variances of seeds and of text with their degrees; none without a spread."""
+        """Variances of seeds, text and line with their degrees; none without a spread."""
         if self.error is None or self.flat:
             return []
-        return [(self.error**2, self.freedom), *self._text]
+        return [(self.error**2, self.freedom), *self._others]
 
     @cached_property
     def whole(self) -> Range | None:
-        """Standard error of seeds and text together, with its degrees at the strictest level."""
+        """Standard error of all parts together, with its degrees at the strictest level."""
         return join(self.parts, self.level.strictest) if self.parts else None
 
     @property
@@ -190,14 +196,15 @@ class Difference:
 
         def at(n: int) -> Range:
             seeds = error**2 * self.n / n, self.freedom * (n - 1) / (self.n - 1)
-            return join([seeds, *self._text], self.level.strictest)
+            return join([seeds, *self._others], self.level.strictest)
 
         return at
 
     @property
-    def _text(self) -> list[Range]:
-        """Variance that the held-out text adds, with its degrees, where it is known."""
-        return [] if self.text is None else [(self.text[0] ** 2, self.text[1])]
+    def _others(self) -> list[Range]:
+        """Variances beside that of seeds, with their degrees, where they are known."""
+        known = (one for one in (self.text, self.line) if one is not None)
+        return [(error**2, freedom) for error, freedom in known]
 
 
 def difference_to(
@@ -300,23 +307,6 @@ def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of a sample, with n - 1."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def holm(raw: Sequence[float]) -> list[float]:
-    """Return Holm's step-down correction: p of each arm, for all arms together.
-
-    corrected_(i) = max over j <= i of min(1, (k - j + 1) p_(j)), in ascending order.
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    corrected = [0.0] * len(raw)
-    reached = 0.0
-    for rank, index in enumerate(sorted(range(len(raw)), key=raw.__getitem__)):
-        reached = max(reached, min(1.0, (len(raw) - rank) * raw[index]))
-        corrected[index] = reached
-    return corrected
 
 
 def power(shift: Real, freedom: Real, alpha: Real) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from layerlab.experiments.statistics.differences import Difference, holm
+from layerlab.experiments.statistics.differences import Difference
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class Evidence:
         lost: seeds that diverged, of the arm and of its baseline.
         ended: seeds that ended, diverged or not, of either.
         higher: whether more is better, so that whoever diverged ended below.
+        seeds: of the look that it is from; the first of a sweep only chooses a rate.
     """
 
     found: Difference
     lost: tuple[int, int] = (0, 0)
     ended: tuple[int, int] = (0, 0)
     higher: bool = False
+    seeds: int = 0
 
     @property
     def divergence(self) -> float:
@@ -170,6 +172,26 @@ class Family:
             if self._found[test].corrected >= self.alpha:
                 adjusted = min(1.0, after / share)
                 self._found[test] = PValue(raw=raw, corrected=adjusted, side=side, look=look)
+
+
+def holm(raw: Sequence[float]) -> list[float]:
+    """Return Holm's step-down correction: p of each arm, for all arms together.
+
+    corrected_(i) = max over j <= i of min(1, (k - j + 1) p_(j)), in ascending order.
+
+    A p that is no number tells nothing, and counts as 1.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    known = [1.0 if math.isnan(p) else p for p in raw]
+    corrected = [0.0] * len(raw)
+    reached = 0.0
+    for rank, index in enumerate(sorted(range(len(raw)), key=known.__getitem__)):
+        reached = max(reached, min(1.0, (len(raw) - rank) * known[index]))
+        corrected[index] = reached
+    return corrected
 
 
 def spent_alpha(alpha: float, part: float) -> float:

@@ -4,7 +4,7 @@ Gains g_ks of seeds s at sizes k lie about a line in x = log2 of the parameters,
 g_ks = a + b x_k + u_k + e_ks: sizes scatter about the line with a variance tau^2 (REML), and seeds
 inside of a size with their own. The change per doubling is that of the sizes measured, of which
 scatter is no error; beyond them it counts, and so does the largest error that the line makes where
-one size is left out and forecast from the others.
+one size is left out and forecast from the others. Of K sizes both have no more than K - 2 degrees.
 """
 
 import math
@@ -124,18 +124,17 @@ class SizeTrend:
         return self._combine(_weights(self._places, doublings))
 
     def beyond(self, doublings: float) -> Difference:
-        """Return the gain that is forecast beyond the largest size, with all that is uncertain.
+        """Return the gain that is forecast beyond the largest of three sizes or more.
 
-        The error of leaving out grows with the distance, in steps of the last two sizes.
+        With all that is uncertain: the error of leaving out grows with the distance, in steps of
+        the last two sizes.
         """
         weights = _weights(self._places, doublings)
-        line, reach = self._combine(weights), self.reach
         distance = float(doublings - self._places[-1])
-        worst = max((abs(one.error) for one in self.left_out), default=math.inf)
         scattered = self.scatter**2 * (float(weights @ weights) + 1)
-        missed = (worst * distance / reach) ** 2 if reach else math.inf
-        error = math.sqrt((line.error or 0.0) ** 2 + scattered + missed)
-        return replace(line, error=error)
+        missed = (max(abs(one.error) for one in self.left_out) * distance / self.reach) ** 2
+        error = math.sqrt(scattered + missed)
+        return replace(self._combine(weights), line=(error, len(self.sizes) - 2))
 
     def within_reach(self, doublings: float) -> bool:
         """Return whether leaving one size out has tested a forecast as far as this."""
@@ -210,7 +209,7 @@ def sizes_of(
     gains: Sequence[Mapping[int, float]],
     common: Prior | None,
 ) -> list[SizeGain]:
-    """Return the sizes at which a difference has an error, drawn towards the common variance."""
+    """Return the sizes of which pairs of seeds have an error, drawn towards the common variance."""
     return [
         SizeGain(
             doublings=doubling,
@@ -219,5 +218,5 @@ def sizes_of(
             gains=list(own.values()),
         )
         for doubling, one, own in zip(doublings, found, gains, strict=True)
-        if one.whole is not None and one.mean is not None
+        if one.whole is not None and one.mean is not None and own
     ]

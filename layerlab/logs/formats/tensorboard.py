@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.logs.formats.tables import table_of
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
@@ -78,9 +78,7 @@ def _read_scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
         from tensorboard.backend.event_processing import event_accumulator
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
-        raise UserError(
-            f"to read {path} needs tensorboard; type pip install 'layerlab[track]'"
-        ) from None
+        raise UserError(f"to read {path} needs tensorboard; {describe_install('track')}") from None
     every = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 0}
     read = event_accumulator.EventAccumulator(str(path), size_guidance=every)
     read.Reload()

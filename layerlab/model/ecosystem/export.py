@@ -74,7 +74,8 @@ def part(slot, name):
     """The part class of a slot by its name."""
     if (slot, name) not in _PARTS:
         raise UserError(
-            f"this copy has no {{slot}} part called {{name!r}}; type: pip install layerlab"
+            f"this copy has no {{slot}} part called {{name!r}}; load the model where "
+            "layerlab is installed"
         )
     return _PARTS[slot, name]
 

@@ -191,8 +191,8 @@ class Advice:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def _table(self) -> list[str]:
-        width = max([len("kept in float32"), *(len(one.keep) for one in self.choices)])
-        lines = [f"{'kept in float32':<{width}}  alone leaves  together leave"]
+        width = max([len("place, in float32"), *(len(one.keep) for one in self.choices)])
+        lines = [f"{'place, in float32':<{width}}  alone leaves  together leave"]
         order = {name: index for index, name in enumerate(self.policy.keep)}
         # In the order of the policy, in which what is left together was found.
         for one in sorted(self.choices, key=lambda one: order.get(one.keep, len(order))):

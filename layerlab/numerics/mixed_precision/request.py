@@ -13,8 +13,8 @@ def check_request(format: str, budget: float | None = None) -> str:
     """
     if budget is not None and not 0 < budget < 1:
         raise UserError(
-            f"budget={budget} is no share of the squared error; type a number between 0 and 1, such"
-            " as 0.3"
+            f"budget is {budget}; expected a share of the squared error, between 0 and 1: type "
+            "budget=0.3"
         )
     found = find(format)
     # In tf32 only the factors of products are short, and results are float32.

@@ -11,11 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from layerlab.errors import UserError
+from layerlab.errors import UserError, describe_install
 from layerlab.system.logs import silence
 from layerlab.validation import short_repr
 
-INSTALL = "pip install 'layerlab[figures]'"
 # As on a page: colours which readers with any colour vision tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#1b1e23")
 FONT = "Helvetica, Arial, sans-serif"
@@ -105,7 +104,8 @@ def check_drawing(kind: str) -> None:
         raise UserError(f"figures are {short_repr(kind)}; expected one of {', '.join(FigureKind)}")
     if not drawable():
         raise UserError(
-            f"figures as {kind} are drawn by kaleido, which is not installed; type {INSTALL}"
+            f"figures as {kind} are drawn by kaleido, which is not installed; "
+            f"{describe_install('figures')}"
         )
     from choreographer.browsers.chromium import Chromium
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layerlab.report.findings import attention, stability
-from layerlab.report.findings.extremes import Peak, figure, peak, percent
+from layerlab.report.findings.extremes import Peak, figure, peak
 from layerlab.report.findings.rule import Rule, RuleData, RuleHit, Shown
 
 
@@ -51,14 +51,14 @@ LIMITS = (
 
 
 def _nearest(readings: RuleData) -> Iterator[RuleHit]:
-    close = [(found.value / limit.threshold, limit, found) for limit, found in _peaks(readings)]
+    close = list(_peaks(readings))
     if not close:
         return
-    share, limit, top = max(close, key=lambda entry: entry[0])
+    limit, top = max(close, key=lambda entry: entry[1].value / entry[0].threshold)
     yield top.hit(
         severity="info",
-        sentence=f"{top.place}: nothing crosses a threshold; nearest is the {limit.name}, "
-        f"{figure(top.value)}, {percent(share)} of the limit {figure(limit.threshold)}",
+        sentence=f"Nothing crosses a threshold. Nearest: the {limit.name}, "
+        f"{figure(top.value)} of {figure(limit.threshold)} ({top.place})",
         advice="Nothing need be done. What this text does not provoke another may: give your own "
         "with --text.",
         threshold=limit.threshold,

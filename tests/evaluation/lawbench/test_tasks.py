@@ -9,7 +9,7 @@ from layerlab.evaluation.lawbench.rows import read_scored_rows
 from layerlab.evaluation.lawbench.tasks import LABELS, TASKS
 from layerlab.evaluation.metrics.mark import Mark
 
-pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
+pytest.importorskip("jieba", reason="jieba is not installed: pip install '.[eval]'")
 
 # What a model that knows every answer would type: the reference without the word before it.
 SAID = {"1-1": "答案:", "2-5": "回答:"}

@@ -93,7 +93,7 @@ def test_distinct_and_every_differ_where_words_come_again():
 
 
 def test_the_segmentation_makes_the_figure():
-    pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
+    pytest.importorskip("jieba", reason="jieba is not installed: pip install '.[eval]'")
     ours, theirs = "被告人应当赔偿原告的损失", "被告应当赔偿损失"
     by_words, by_characters = (rouge(ours, theirs, segment=way) for way in (JIEBA, CHARACTERS))
     assert by_words == pytest.approx(oracle(JIEBA(ours), JIEBA(theirs), "L"), abs=6e-9)
@@ -107,7 +107,7 @@ LAW = st.text(alphabet="中国人民法院合同 \n。！？?”…a1", max_size
 @given(LAW, LAW)
 def test_lines_are_counted_as_rouge_chinese_does_for_lawbench(ours, theirs):
     """As LawBench's scorer calls it: the output of jieba as it is, with its spaces and lines."""
-    pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
+    pytest.importorskip("jieba", reason="jieba is not installed: pip install '.[eval]'")
     cut = words._tokenizer().cut
     raw = (" ".join(cut(ours)), " ".join(cut(theirs)))
     (theirs_f,) = Rouge(metrics=["rouge-l"]).get_scores(*raw)

@@ -12,7 +12,7 @@ from layerlab.evaluation.metrics.segmentation import CHARACTERS, JIEBA, JIEBA_LI
 
 SOME = settings(max_examples=50, deadline=None)
 
-pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
+pytest.importorskip("jieba", reason="jieba is not installed: pip install '.[eval]'")
 
 
 def test_every_way_has_a_name_of_its_own():
@@ -58,5 +58,5 @@ def test_the_library_says_nothing():
 def test_jieba_absent_is_said_in_one_line(monkeypatch):
     segmentation._tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(UserError, match=r"words of Chinese are found with jieba.*layerlab\[eval\]"):
+    with pytest.raises(UserError, match=r"words of Chinese are found with jieba.*\.\[eval\]"):
         JIEBA("法院")

@@ -153,6 +153,9 @@ def test_differences_that_cancel_are_not_the_same_scores(tmp_path):
     for name in ("mean of tasks", "documents", "one"):
         assert found[name]["verdict"] == "not distinguishable", found[name]["said"]
         assert found[name]["difference"] == 0 and found[name]["p"] == 1
+    near = rows_of(layerlab.judge([tmp_path / "a", tmp_path / "b"], margin=0.01), "b")
+    for name in ("mean of tasks", "documents"):
+        assert near[name]["within"] is None, "no spread tells how near they surely are"
 
 
 def test_a_difference_that_is_the_same_everywhere_is_said_as_that(tmp_path):

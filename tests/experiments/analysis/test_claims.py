@@ -213,10 +213,17 @@ def test_nothing_one_seed_and_no_difference():
 
 
 @pytest.mark.parametrize(
-    ("counts", "verdict"), [((4, 4, 5), "holds"), ((0, 0, 0), "not decided"), (None, "not decided")]
+    ("relation", "counts", "verdict"),
+    [
+        ("worse", (4, 4, 5), "holds"),
+        ("worse", (0, 0, 0), "not decided"),
+        ("alike", (0, 0, 0), "not decided"),
+        ("no better", (0, 0, 0), "not decided"),
+        ("worse", None, "not decided"),
+    ],
 )
-def test_spikes_are_counted_where_a_monitor_heard_them(counts, verdict):
-    content = recipe(*ARMS, claims=[claim("worse", arm="gpt2", measure="spikes")]).model_dump()
+def test_spikes_are_counted_where_a_monitor_heard_them(relation, counts, verdict):
+    content = recipe(*ARMS, claims=[claim(relation, arm="gpt2", measure="spikes")]).model_dump()
     given = make_recipe({**content, "monitor": {"interval": 5 if counts else 0}})
     alarm = {"kind": "alarm", "update": 9, "measure": "loss", "text": "a spike", "value": 9.0}
     other = {**alarm, "measure": "score"}

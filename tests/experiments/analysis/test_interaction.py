@@ -12,7 +12,7 @@ from scipy import stats
 
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.interaction import find_interactions
-from layerlab.experiments.statistics.differences import holm
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.recipes.training import TrainingRecipe, load_recipe
 from layerlab.report.pages.comparison import render
 from tests.training.support.drawn import recipe, records

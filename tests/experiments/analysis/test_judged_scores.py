@@ -309,6 +309,30 @@ def test_questions_without_an_answer_are_told():
     assert any("suite:own: up to 25 % of the questions have no answer in" in one for one in told)
 
 
+@pytest.mark.parametrize(("seeds", "why"), [([1], "one seed"), ([1, 2, 3], "every seed shows")])
+def test_as_many_right_answers_to_other_questions_tell_nothing_of_chance(seeds, why):
+    claim = {"source": "Own", "statement": "a", "relation": "alike", "arm": "gpt2", "margin": 0.02}
+    given = recipe(seeds=seeds, measures=[SUITE], claims=[{**claim, "measure": SUITE}])
+
+    def worth(arm: str, seed: int) -> np.ndarray:
+        return np.roll(np.repeat([1.0, 0.0], 10), seed + 5 * (arm == "gpt2"))
+
+    found = compare_runs(given, made(given, worth)).content
+    (row,), (held,) = found["measures"], found["claims"]
+    assert row["verdict"] in ("too few seeds", "no verdict") and row["text_error"] > 0
+    assert held["verdict"] == "not decided" and held["holm"] == 1
+    assert why in row["said"] and why in held["said"] and "chance" in held["said"]
+
+
+def test_models_that_answer_every_question_alike_are_identical_and_prove_no_margin():
+    claim = {"source": "Own", "statement": "a", "relation": "alike", "arm": "gpt2", "margin": 0.02}
+    given = recipe(seeds=SEEDS, measures=[SUITE], claims=[{**claim, "measure": SUITE}])
+    same = made(given, lambda arm, seed: np.roll(np.repeat([1.0, 0.0], 10), seed))
+    found = compare_runs(given, same).content
+    assert found["measures"][0]["verdict"] == "identical"
+    assert found["claims"][0]["verdict"] == "not decided"
+
+
 @pytest.mark.full
 def test_arms_that_are_alike_are_called_so():
     given = recipe(seeds=[1, 2, 3], measures=[SUITE])

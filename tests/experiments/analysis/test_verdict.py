@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.verdict import Case, Verdict, judge, number
 from layerlab.experiments.statistics.differences import Level, paired_difference, welch
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest
+from tests.training.support.drawn import recipe, record, runs
 
 BASE = [3.0, 3.3, 3.1]
 
@@ -136,3 +139,16 @@ def test_a_verdict_names_its_scale_and_the_parts_of_its_error():
 def test_numbers_keep_their_sign_and_their_digits():
     shown = [number(0), number(-0.01234, sign=True), number(3.2e-5), number(5, sign=True)]
     assert shown == ["0.0000", "-0.0123", "3.2e-05", "+5.0000"]
+
+
+def test_the_look_that_decided_is_named_by_its_seeds_though_the_first_of_a_sweep_only_chose():
+    given = recipe(seeds=list(range(1, 13)), looks=[6, 12], learning_rates=[1e-3, 3e-3, 1e-2])
+    rng = np.random.default_rng(0)
+    found = [
+        record(
+            one, float(3 - 2 * (one.arm == "gpt2") + 0.1 * (one.rate != 3e-3) + rng.normal(0, 0.01))
+        )
+        for one in runs(given)
+    ]
+    said = compare_runs(given, found).row("gpt2")["said"]
+    assert "; decided by the look at 6 seeds; over 11 seeds it is" in said

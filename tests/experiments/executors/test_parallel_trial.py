@@ -160,10 +160,15 @@ def test_each_number_that_is_tried_is_larger_and_within_bounds(device, alone, ru
 
 @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=5))
 def test_what_is_picked_is_about_the_fastest_of_what_was_tried(speeds):
-    tried = [speeds[0]]
-    for speed in speeds[1:]:  # as a trial goes on
+    tried: dict[int, float] = {}
+    for number, speed in enumerate(speeds):  # as a trial goes on
         if not is_worth(tried):
             break
-        tried.append(speed)
-    found = {2**number: speed for number, speed in enumerate(tried)}
-    assert found[pick(found, 1)] * WORTH >= max(tried)
+        tried[2**number] = speed
+    assert tried[pick(tried, 1)] * (1 + WORTH) >= max(tried.values())
+
+
+def test_a_last_core_has_to_bring_no_more_than_its_share():
+    assert list_candidates("cpu", 17, 99)[-2:] == [16, 17]
+    assert pick({16: 100.0, 17: 104.0}, 17) == 17 and pick({16: 100.0, 17: 100.5}, 17) == 16
+    assert pick({8: 100.0, 16: 104.0}, 17) == 8

@@ -12,9 +12,11 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.ladder.compare import compare_ladder
+from layerlab.experiments.ladder.rates import warn_of_drift
 from layerlab.experiments.plan.ladder import Rung, plan_rungs
 from layerlab.experiments.plan.plan import plan
-from layerlab.experiments.statistics.differences import holm
+from layerlab.experiments.statistics.differences import Level
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
@@ -138,13 +140,13 @@ def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure():
 @pytest.mark.parametrize(
     ("gains", "ladder", "why", "words"),
     [
-        ((0.30, 0.15, 0.0), {}, "unseen", "as the largest size does not show it"),
+        ((0.272, 0.14, 0.0), {}, "unseen", "as the largest size does not show it"),
         ((0.30, 0.10, 0.05), {}, "unsure", "not decidable from here"),
         ((0.30, 0.31, 0.32), {"beyond": ["100M"]}, "far", "leaving out a size tests no more than"),
     ],
 )
 def test_what_cannot_be_decided_from_here_says_so(gains, ladder, why, words):
-    row = arm(judged(recipe(ladder), gaining(*gains)))
+    row = arm(judged(recipe(ladder), gaining(*gains, noise=5e-4)))
     (beyond,) = row["beyond"]
     assert (beyond["verdict"], beyond["why"]) == ("not decidable", why)
     assert words in row["said"] and "not decidable from here" in row["said"]
@@ -156,6 +158,16 @@ def test_two_sizes_have_a_trend_and_decide_nothing_beyond():
     assert row["trend"]["verdict"] == "shrinks"
     assert row["beyond"][0]["why"] == "untested"
     assert "as a line takes three sizes to be tested" in row["said"]
+
+
+def test_a_size_whose_arms_share_no_seed_is_left_out_of_the_trend():
+    def loss(place: int, run: RunSpec) -> float | None:
+        lost = place == 0 and (run.arm == "relu2") == (run.seed > 2)
+        return None if lost else gaining(0.30, 0.31, 0.32)(place, run)
+
+    row = arm(judged(recipe(variance="own"), loss))
+    assert row["trend"]["from"] == row["gains"][1]["parameters"] and row["scatter"] == 0.0
+    assert row["trend"]["verdict"] == "not distinguishable" and "nan" not in row["said"]
 
 
 def test_a_gain_that_turns_falls_and_one_that_stays_is_not_said_to_change():
@@ -173,6 +185,8 @@ def test_runs_that_diverged_leave_no_trend():
     row = arm(judged(recipe(), loss))
     assert row["trend"]["verdict"] == "no verdict" and row["beyond"][0]["gain"] is None
     assert "no trend: runs diverged at 104 k parameters" in row["said"]
+    assert "not decidable from here, as there is no trend" in row["said"]
+    assert "three sizes" not in row["said"] and row["beyond"][0]["why"] == "missing"
 
 
 def test_what_is_not_finished_is_said_not_to_be_final():
@@ -214,6 +228,44 @@ def test_the_best_rate_drifts_in_octaves_per_doubling():
     assert [one["rate"] for one in llama["best"]] == [4e-3] * 3
     apart = [one for one in found.content["remarks"] if "drift apart" in one]
     assert len(apart) == 1 and apart[0].startswith("the best rates of relu2 and llama drift apart")
+    assert (
+        " octaves per doubling, a difference of -0." in apart[0] and " (95 % interval -" in apart[0]
+    )
+
+
+def test_rates_that_drift_apart_are_corrected_for_the_arms():
+    names = [f"a{number}" for number in range(7)]
+    rng = np.random.default_rng(1)
+
+    def rates(name: str) -> dict[str, Any]:
+        octaves = [{str(seed): 0.1 * rng.standard_normal() for seed in range(4)} for _ in SIZES]
+        best = [{"parameters": size, "edge": None, "swept": 5} for size in SIZES]
+        return {"arm": name, "drift": 0.0, "best": best, "octaves": octaves, "at_ends": []}
+
+    pairs = [(name, names[0]) for name in names[1:]]
+    draws = 300
+    wrong = sum(bool(warn_of_drift([*map(rates, names)], pairs, Level())) for _ in range(draws))
+    assert wrong / draws < 0.05 + 3 * math.sqrt(0.05 * 0.95 / draws)
+
+
+def test_a_seed_that_has_not_finished_at_a_rate_has_no_best_one_yet():
+    given = recipe(learning_rates=[1e-3, 2e-3, 4e-3])
+
+    def loss(place: int, run: RunSpec, late: float | None = None) -> float | None:
+        odd = run.seed == 4 and place == 2
+        if odd and run.rate == 4e-3 and late is None:
+            return None
+        rng = np.random.default_rng([place, run.seed, run.arm == "relu2"])
+        middle = 1 + 0.1 * rng.standard_normal()
+        return float(4 + 0.05 * (math.log2(run.rate / 1e-3) - middle) ** 2 - 0.3 * place)
+
+    def llama(late: float | None) -> dict[str, Any]:
+        found = judged(given, lambda place, run: loss(place, run, late))
+        return dict(found.content["ladder"]["rates"][0])
+
+    assert llama(1.0)["drift"] is not None
+    unfinished = llama(None)
+    assert unfinished["drift"] is None and unfinished["at_ends"] == [[], [], []]
 
 
 @pytest.mark.full

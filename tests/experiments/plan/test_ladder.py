@@ -114,6 +114,25 @@ def test_what_is_given_in_updates_keeps_its_share():
         assert run.train.max_steps / run.train.warmup_steps == pytest.approx(10, rel=0.15)
 
 
+def test_an_arm_may_have_what_is_no_number_of_updates_for_itself():
+    own = {"train.warmup_steps": 0.2, "train.learning_rate": 2e-3}
+    given = recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": own}])
+    for one in plan_rungs(given.change({"compare.allowed_differences": ["train.*"]}), EXTENT):
+        *_, run = plan(one.recipe, EXTENT)
+        assert (run.arm, run.recipe.train.warmup_steps, run.rate) == ("gpt2", 0.2, 2e-3)
+
+
+@pytest.mark.full
+def test_the_walk_to_a_large_size_starts_near_its_width(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        "layerlab.experiments.plan.ladder.design_model",
+        lambda given: looked.append(given) or design_model(given),
+    )
+    _, large = plan_rungs(recipe({"sizes": ["1M", "1G"], "tokens_per_parameter": 1}), EXTENT)
+    assert large.recipe.model.width > 10 * MODEL["width"] and len(looked) < 120
+
+
 def test_presets_give_sizes_that_are_scaled_too():
     given = recipe({"sizes": ["400M", "900M"]}, model=dict.fromkeys(MODEL))
     given = given.change({"model.preset": "pangu-pi-1b"})
@@ -144,6 +163,25 @@ def test_presets_give_sizes_that_are_scaled_too():
         (
             recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"train.max_steps": 7}}]),
             "the arm 'gpt2' sets train.max_steps, which a ladder chooses",
+        ),
+        (
+            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 7}}]),
+            "the arm 'gpt2' sets train.warmup_steps, which a ladder chooses",
+        ),
+        (
+            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"evaluate.eval_steps": 7}}]),
+            "the arm 'gpt2' sets evaluate.eval_steps, which a ladder chooses",
+        ),
+        (
+            recipe(
+                {"count": 2, "learning_rates": [3e-3, 1e-3]},
+                ["llama", {"variant": "gpt2", "set": {"train.learning_rate": 1e-4}}],
+            ),
+            "the arm 'gpt2' sets train.learning_rate, which a ladder chooses",
+        ),
+        (
+            recipe({"count": 700}),
+            "ladder.count is 700 with a ratio of 3, and the smallest size has less than one of",
         ),
         (
             recipe({"sizes": ["100k", "300k"], "beyond": ["200k"]}),

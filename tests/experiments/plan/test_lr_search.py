@@ -147,7 +147,7 @@ def test_without_optuna_it_says_what_to_install(monkeypatch):
     with pytest.raises(UserError) as told:
         next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna"))
     assert "needs optuna, which is not installed" in str(told.value)
-    assert "pip install 'layerlab[tune]'" in str(told.value)
+    assert "type: pip install '.[tune]', or write" in str(told.value)
 
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from layerlab.experiments.statistics.additive_model import Additive, presence
-from layerlab.experiments.statistics.differences import Level, holm, paired_difference
+from layerlab.experiments.statistics.differences import Level, paired_difference
 from layerlab.experiments.statistics.joined_variance import satterthwaite
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior
+from layerlab.experiments.statistics.multiple_comparisons import holm
 
 Values = dict[str, dict[int, float]]
 LEVEL = Level()
@@ -157,6 +158,9 @@ def test_equal_losses_identical_arms_and_tables_of_nothing():
     twice = {**values, "again": dict(values["a0"])}
     model = Additive(twice, {"a0": 1.0})
     assert model.difference("again", "a0", LEVEL).identical
+    # Scores are equal by chance, too: then the others tell how much of it.
+    scores = Additive(twice, {"a0": 1.0}, exact=False).difference("again", "a0", LEVEL)
+    assert scores.p_at(0.01) > 0 and scores.error > 0 and scores.mean == pytest.approx(0)
     # An arm that is another arm tells of noise no more than that one does.
     assert model.freedom == Additive(values).freedom
     assert model.difference("a1", "a0", LEVEL) == Additive(values, {"a0": 1.0}).difference(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from layerlab.experiments.statistics.multiple_comparisons import (
     Evidence,
     Family,
     PairTest,
+    holm,
     shares,
     spent_alpha,
 )
 
 BASE = [3.0, 3.3, 3.1]
 LOOKS = st.lists(st.integers(2, 60), min_size=1, max_size=6, unique=True).map(sorted)
+PS = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
 
 class Fixed:
@@ -35,6 +38,10 @@ class Fixed:
 def evidence(shift: float = -0.01, **given: tuple[int, int]) -> Evidence:
     arm = [one + shift + wobble for one, wobble in zip(BASE, (0, 5e-4, -5e-4), strict=True)]
     return Evidence(found=paired_difference(arm, BASE), **given)
+
+
+def test_a_p_that_is_no_number_is_no_evidence_and_spoils_no_other():
+    assert holm([math.nan, 0.01, 0.02]) == pytest.approx([1.0, 0.03, 0.04])
 
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 8))
@@ -118,3 +125,37 @@ def test_tests_made_elsewhere_are_corrected_with_these():
     assert len(alone) == 1 and len(found) == 4 and found.raw == alone.raw
     assert alone[test].corrected == alone.raw[0]
     assert found[test].corrected == pytest.approx(3 * alone.raw[0])
+
+
+def literal_holm(raw: list[float]) -> list[float]:
+    """Holm (1979) as it is told: the smallest p times k, the next times k - 1, never falling."""
+    order = sorted(range(len(raw)), key=lambda index: raw[index])
+    found = {}
+    for place, index in enumerate(order):
+        before = [(len(raw) - earlier) * raw[order[earlier]] for earlier in range(place + 1)]
+        found[index] = min(1.0, max(before))
+    return [found[index] for index in range(len(raw))]
+
+
+@given(PS)
+def test_holm_is_what_holm_says_and_never_below_the_raw_p(raw):
+    corrected = holm(raw)
+    assert corrected == literal_holm(raw)
+    assert all(one >= other for one, other in zip(corrected, raw, strict=True))
+    assert max(corrected) <= 1
+    ordered = [corrected[index] for index in np.argsort(raw, kind="stable")]
+    assert ordered == sorted(ordered)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True))
+def test_holm_does_not_care_for_the_order_of_arms(raw):
+    expected = dict(zip(raw, holm(raw), strict=True))
+    for order in permutations(raw):
+        assert dict(zip(order, holm(order), strict=True)) == expected
+
+
+@given(PS, st.integers(0, 5), st.floats(0, 1))
+def test_holm_grows_with_every_p(raw, place, larger):
+    changed = list(raw)
+    changed[place % len(raw)] = max(raw[place % len(raw)], larger)
+    assert all(one >= other for one, other in zip(holm(changed), holm(raw), strict=True))

@@ -8,7 +8,12 @@ import pandas as pd
 import pytest
 from statsmodels.regression.mixed_linear_model import MixedLM
 
-from layerlab.experiments.statistics.differences import Difference, Level, paired_difference
+from layerlab.experiments.statistics.differences import (
+    Difference,
+    Level,
+    paired_difference,
+    welch,
+)
 from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.size_trend import (
     SizeTrend,
@@ -117,9 +122,12 @@ def test_a_forecast_is_less_sure_by_the_largest_error_of_leaving_out():
     bent = trend([[0.0, 0.1, -0.1], [1.0, 1.1, 0.9], [5.0, 5.1, 4.9]])
     there = PLACES[-1] + straight.reach
     assert straight.beyond(there).mean == pytest.approx(3.0)
-    line = straight.at(there).error or 0.0
-    assert straight.beyond(there).error == pytest.approx(line)
-    assert (bent.beyond(there).error or 0.0) > 3.0
+    assert straight.beyond(there).line == pytest.approx((0.0, 1), abs=1e-9)
+    error, freedom = bent.beyond(there).line or (0.0, 0)
+    assert error > 3.0 and freedom == 1
+    # 12.7 is the quantile of t with the one degree that three sizes about a line have.
+    low, high = bent.beyond(there).interval or (0.0, 0.0)
+    assert (high - low) / 2 == pytest.approx(12.706 * error, rel=1e-3)
     assert straight.within_reach(there) and not straight.within_reach(there + 1)
 
 
@@ -127,13 +135,33 @@ def test_two_sizes_have_a_slope_and_test_no_forecast():
     found = trend([[0.0, 0.1, -0.1], [1.0, 1.1, 0.9]])
     assert found.slope.mean == pytest.approx(1 / 1.5)
     assert found.left_out == [] and found.reach == 0.0
-    assert not found.within_reach(PLACES[1]) and found.beyond(PLACES[2]).error == math.inf
+    assert not found.within_reach(PLACES[1])
 
 
 def test_a_size_without_an_interval_is_no_part_of_the_line():
     found = differences([[0.0, 0.1], [1.0], [2.0, 2.3]])
     kept = sizes_of(PLACES, found, [{1: 0.0, 2: 0.1}, {1: 1.0}, {1: 2.0, 2: 2.3}], None)
     assert [one.doublings for one in kept] == [20.0, 23.0]
+
+
+def test_a_size_whose_arms_share_no_seed_is_no_part_of_the_line():
+    found = [welch([0.0, 0.1], [1.0, 1.3]), *differences([[1.0, 1.2], [2.0, 2.3]])]
+    kept = sizes_of(PLACES, found, [{}, {1: 1.0, 2: 1.2}, {1: 2.0, 2: 2.3}], None)
+    assert found[0].interval and [one.doublings for one in kept] == [21.5, 23.0]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scatter", [0.0, 2.0, 6.0])
+def test_forecasts_are_as_sure_as_they_say_where_sizes_scatter(scatter):
+    rng = np.random.default_rng(3)
+    draws, missed = 500, 0
+    there = 2 * PLACES[2] - PLACES[1]
+    for _ in range(draws):
+        *sizes, truth = scatter * rng.standard_normal(4)
+        gains = [[true + rng.standard_normal() for _ in range(5)] for true in sizes]
+        low, high = trend(gains).beyond(there).interval or (0.0, 0.0)
+        missed += not low <= truth <= high
+    assert missed / draws < 0.05 + 3 * math.sqrt(0.05 * 0.95 / draws)
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-jieba = pytest.importorskip("jieba", reason="jieba is not installed: pip install 'layerlab[eval]'")
+jieba = pytest.importorskip("jieba", reason="jieba is not installed: pip install '.[eval]'")
 
 from layerlab.evaluation.metrics import segmentation  # noqa: E402
 from layerlab.evaluation.metrics.segmentation import JIEBA, prepare_default  # noqa: E402

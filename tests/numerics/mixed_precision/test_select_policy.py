@@ -118,7 +118,7 @@ def test_what_cannot_be_kept_apart_is_refused_with_the_reason():
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0, inf, float("nan")])
 def test_a_budget_is_a_share(budget):
-    with pytest.raises(UserError, match="is no share of the squared error; type a number between"):
+    with pytest.raises(UserError, match="; expected a share of the squared error, between 0"):
         advise(llama(), run, "bf16", budget)
 
 

@@ -39,8 +39,8 @@ def test_an_unknown_format_is_one_line():
 def test_a_missing_kaleido_is_one_line_with_what_to_type(monkeypatch):
     monkeypatch.setattr(export, "drawable", lambda: False)
     assert refusal(check_drawing, "svg") == (
-        "figures as svg are drawn by kaleido, which is not installed; type "
-        "pip install 'layerlab[figures]'"
+        "figures as svg are drawn by kaleido, which is not installed; "
+        "in a copy of the repository type: pip install '.[figures]'"
     )
 
 

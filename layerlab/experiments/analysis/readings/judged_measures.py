@@ -56,6 +56,7 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
         unit=unit_of(measure),
         words=_words(measure, stage.section),
         questions=is_scored(measure),
+        answers_alike=is_scored(measure) and judged.answers_alike(test),
     )
     return {
         "measure": measure,

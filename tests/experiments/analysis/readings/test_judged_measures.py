@@ -16,7 +16,7 @@ from layerlab.experiments.analysis.readings.run_readings import (
     read_runs,
     unit_of,
 )
-from layerlab.experiments.statistics.differences import holm
+from layerlab.experiments.statistics.multiple_comparisons import holm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
 from layerlab.report.i18n.language import language
