@@ -209,13 +209,13 @@ def _check_recipe(
     read: bool,
 ) -> Any:
     """Return a recipe that exists, can be carried out, and compares several known arms or none."""
-    from layerlab.recipes.checks import check_arms, check_opponent, check_sides
+    from layerlab.recipes.checks import check_arms, check_sides, refuse_single_arm
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
     if read:
-        check_opponent(found)
+        refuse_single_arm(found)
     check_loads(load)
     sides = check_sides(found).values()
     own = bool(load) or any(side.model.load for side in sides)

@@ -39,7 +39,7 @@ from layerlab.experiments.stored_runs import (
     records_in,
 )
 from layerlab.recipes.arms import arms, sides
-from layerlab.recipes.checks import check_arms, check_opponent, check_sides
+from layerlab.recipes.checks import check_arms, check_sides, refuse_single_arm
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection, RunSection
 from layerlab.records.parquet.folded_runs import unfold_runs
@@ -251,7 +251,7 @@ def check_task(task: PreparedRecipe, *, several: bool) -> Any:
     Raises:
         UserError: it compares nothing, or should not.
     """
-    check_opponent(task.recipe)
+    refuse_single_arm(task.recipe)
     return check_arms(task.recipe, several=several)
 
 

@@ -27,10 +27,10 @@ from layerlab.loading.weights.by_layer import check_stored_once, check_stored_ti
 from layerlab.loading.weights.hash import weights_hash
 from layerlab.loading.weights.precision import (
     as_stored,
+    choose_device,
     fits,
     precision,
     remark_rounded,
-    usual_device,
 )
 from layerlab.loading.weights.saved import (
     check_plain,
@@ -322,7 +322,7 @@ def _load_by_name(
             check_plain(config, source)
             check_stored(bare, source, outlines)
         if device is None and room and not stored:
-            device = usual_device(bare, kind)
+            device = choose_device(bare, kind)
         model = as_stored(bare, outlines) if stored else weights(source, config, device, kind, room)
         remark_rounded(model, source, {} if dtype else outlines)
         _check_bias(model)

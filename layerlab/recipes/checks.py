@@ -45,11 +45,11 @@ def check_arms(recipe: TrainingRecipe, *, several: bool) -> CompareSection | Non
     return section
 
 
-def check_opponent(recipe: TrainingRecipe) -> None:
-    """Refuse to train one arm that nothing is held against, neither a rate, a size nor a score.
+def refuse_single_arm(recipe: TrainingRecipe) -> None:
+    """Refuse to train a single arm: with one rate, one size, and no score or published value.
 
     Raises:
-        UserError: there is no such thing.
+        UserError: a recipe compares it with nothing.
     """
     section = recipe.compare
     if section is None or recipe.ladder is not None or len(section.arms) > 1:

@@ -1,4 +1,4 @@
-"""Reads models on a device that is none, and says what was not read as on the processor.
+"""Reads models on a fake accelerator, and says what was not read as on the processor.
 
 `python -m tests.measures.on_pretend_device FAMILY ...`
 """

@@ -10,7 +10,7 @@ from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
-from layerlab.recipes.checks import check_opponent, validate
+from layerlab.recipes.checks import refuse_single_arm, validate
 from layerlab.recipes.training import make_recipe
 from tests.support.refused import refuses
 
@@ -133,14 +133,14 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes, said):
 def test_one_arm_is_trained_where_a_rate_or_a_size_or_a_score_is_asked_for():
     section = {"arms": ["llama"], "seeds": [1, 2, 3]}
     alone = make_recipe({"train": {"max_steps": 4}, "compare": section})
-    refuses("compare.arms has 'llama' alone, which is held against none", check_opponent, alone)
+    refuses("compare.arms has 'llama' alone, which is held against none", refuse_single_arm, alone)
     for asked in (
         {"compare.learning_rates": [1e-3, 1e-2]},
         {"ladder": {"count": 2}},
         {"compare.measures": ["suite:piqa"]},
         {"compare.arms": ["llama", "gpt2"]},
     ):
-        check_opponent(alone.change(asked))
+        refuse_single_arm(alone.change(asked))
 
 
 def test_an_arm_is_refused_before_any_text_is_read(monkeypatch):

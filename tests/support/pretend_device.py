@@ -1,4 +1,4 @@
-"""A device that is none: a processor computes for it, and refuses to mix it with its own tensors.
+"""A fake accelerator: the processor computes for it, and refuses to mix it with its own tensors.
 
 What runs here on `"pretend"` finds, without a GPU, every tensor that was made on the processor and
 given to an operation beside one of the device. Its generators are the processor's. Torch registers

@@ -63,6 +63,7 @@ class MonteCarlo(Emulation):
         def move(values: Tensor, out: Tensor | None = None) -> Tensor:
             rounded = round(values)
             generator = generator_on(values.device, self._generator)
+            # In logical order: the same draws however the values lie.
             drawn = torch.empty_like(values, memory_format=torch.contiguous_format)
             drawn.uniform_(-0.5, 0.5, generator=generator)
             moved = values + spacing(values, format) * drawn

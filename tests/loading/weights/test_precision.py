@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import precision
-from layerlab.loading.weights.precision import usual_device
+from layerlab.loading.weights.precision import choose_device
 
 
 def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
@@ -72,23 +72,23 @@ def test_weights_that_stay_on_the_disk_are_told_as_they_are_stored(tiny, tmp_pat
 def test_a_large_model_goes_to_a_gpu_that_has_room_for_it(tiny, monkeypatch):
     model, free = tiny("gpt2"), [0]
     weighs = 4 * sum(one.numel() for one in model.parameters())
-    assert usual_device(model, "auto") is None  # it is small
+    assert choose_device(model, "auto") is None  # it is small
     monkeypatch.setattr(precision, "LARGE", 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert usual_device(model, "auto") is None
+    assert choose_device(model, "auto") is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
     free[0] = weighs
-    assert usual_device(model, "auto") is None
-    assert usual_device(model, torch.bfloat16) == "cuda"
+    assert choose_device(model, "auto") is None
+    assert choose_device(model, torch.bfloat16) == "cuda"
     free[0] = 2 * weighs
-    assert usual_device(model, "auto") == "cuda"
+    assert choose_device(model, "auto") == "cuda"
 
     def refuse():
         raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
-    assert usual_device(model, "auto") is None
+    assert choose_device(model, "auto") is None
 
 
 @pytest.mark.gpu
