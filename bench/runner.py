@@ -6,6 +6,9 @@ machine that does anything else, too, the ratio says little. A run starts in a p
 carried out others, against one in a process of its own.
 
     python bench/runner.py [UPDATES]
+    python bench/runner.py --wall RECIPE [OPTIONS of layerlab compare]
+
+The second times a whole comparison, from the command to the page, over the updates of its runs.
 """
 
 # ruff: noqa: E402
@@ -14,6 +17,8 @@ import sys
 # Files here share names with modules of the standard library, which others must still find.
 del sys.path[0]
 
+import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +31,9 @@ from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors.local import RunOutcome, run_all
 from layerlab.experiments.executors.process import WORKER
+from layerlab.experiments.executors.slots import slots
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import make_recipe
+from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import read as read_events
 from layerlab.training.run_spec import RunSpec
@@ -74,14 +80,14 @@ def together(courses: Sequence[Course]) -> list[float]:
     return [(last[1] - first[1]) / (last[0] - first[0]) for first, *_, last in within]
 
 
-def speeds(slots: int, updates: int) -> list[float]:
-    """Return the tokens per second of runs side by side, one for each slot."""
+def speeds(count: int, updates: int) -> list[float]:
+    """Return the tokens per second of runs side by side, as many as asked for."""
     recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "max_steps": updates}})
     corpus = prepare(recipe.data)
-    runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
+    runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(count)]
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        outcomes = run_all(runs, Path(out), RunSection(max_parallel=slots, threads=1), clock)
+        outcomes = run_all(runs, Path(out), RunSection(max_parallel=count, threads=1), clock)
     failed = [one for one in outcomes if one.result is None]
     if failed:
         raise SystemExit(failed[0].text)
@@ -136,11 +142,31 @@ def _work(outcome: RunOutcome) -> float:
     return float(events[-1]["seconds"] + evaluations)
 
 
+def wall(recipe: str, *options: str) -> None:
+    """Print the time of a comparison over that of its updates, by the runs that go at once."""
+    with tempfile.TemporaryDirectory() as out:
+        begun = time.perf_counter()
+        command = [sys.executable, "-m", "layerlab", "compare", recipe, *options]
+        command += ["--out", out, "--quiet"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        taken = time.perf_counter() - begun
+        results = [json.loads(file.read_text()) for file in Path(out).glob("*/runs/*/result.json")]
+    at_once = len(slots(load_recipe(recipe).run, len(results)))
+    updates = sum(one["seconds"] for one in results) / at_once
+    print(
+        f"{recipe}: {len(results)} runs, {at_once} at once, {taken:.1f} s over {updates:.1f} s of"
+    )
+    print(f"updates: {taken / updates:.3f} (1.15 is asked of eight-residuals-long on two cores)")
+
+
 def _told(speeds: list[float]) -> str:
     return " and ".join(f"{one:,.0f}" for one in speeds)
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--wall"]:
+        wall(*sys.argv[2:])
+        return
     updates = int(sys.argv[1]) if len(sys.argv) > 1 else UPDATES
 
     def line(name: str, found: float, least: float) -> None:

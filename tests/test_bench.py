@@ -245,6 +245,15 @@ def test_make_gpu_runs_the_tests_too_where_the_bench_fails(fails, code, tmp_path
     assert done.returncode == code
 
 
+@pytest.mark.full
+def test_a_whole_comparison_is_timed_over_its_updates(bench, capsys):
+    options = ("--arms", "llama,gpt2", "--set", "train.max_steps=4")
+    bench("runner")["wall"]("smoke", *options)
+    told = capsys.readouterr().out
+    ratio = float(told.split("updates: ")[1].split()[0])
+    assert told.startswith("smoke: 6 runs, ") and ratio > 1
+
+
 def test_a_section_without_time_is_named_and_not_begun(bench, monkeypatch):
     gpu = bench("gpu")
     table = gpu["Table"]("a GPU", {}, False)
