@@ -97,7 +97,7 @@ def inspect(
         device: where the models are loaded; "auto" spreads them over what there is. If left out, a
             GPU for a model of 100 M parameters and more that fits there, else the processor.
         dtype: of the loaded weights; that of its config.json if left out (float16 is read as
-            float32).
+            float32 where a processor computes).
         samples: how many are cut from the text; left out, 4 of the built-in text and all of others;
             "auto" is 4, and for the dimension as many as it needs.
         context: length of the samples in tokens.

@@ -34,6 +34,7 @@ from layerlab.loading.weights.precision import (
 )
 from layerlab.loading.weights.saved import (
     check_plain,
+    check_present,
     check_stored,
     configuration,
     summary,
@@ -308,21 +309,22 @@ def _load_by_name(
         folder = find_folder(name, with_weights=False)
         config = configuration(folder)
         check_causal(config, name)
+        check_present(device)
         folder = find_folder(name, with_weights=True)
         source, outlines = str(folder), read_outlines(folder)
-        kind = precision(config, dtype, outlines)
         bare = empty(config, source, outlines)
         quantised = is_quantised(config)
         (check_blocks if quantised else check_kinds)(bare, source, outlines)
         check_stored_once(bare, folder, outlines)
-        room = fits(bare, kind)
+        if device is None and not stay[True]:
+            device = choose_device(bare, precision(config, dtype, outlines, "cuda"))
+        kind = precision(config, dtype, outlines, device)
+        room = fits(bare, kind, device)
         # On the disk a quantised weight is not the number that the model computes with.
         stored = stay[room] and not (quantised and room)
         if stored:
             check_plain(config, source)
             check_stored(bare, source, outlines)
-        if device is None and room and not stored:
-            device = choose_device(bare, kind)
         model = as_stored(bare, outlines) if stored else weights(source, config, device, kind, room)
         remark_rounded(model, source, {} if dtype else outlines)
         _check_bias(model)

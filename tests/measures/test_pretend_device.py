@@ -4,6 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from tests.measures.family import built
 
 FAMILIES = [
     *("gpt2", "llama", "mixtral", "gemma2", "qwen3_next", "bloom", "falcon", "phi", "opt", "olmo2"),
@@ -21,6 +24,21 @@ def reported(*families):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_is_read_where_it_lies(family):
     assert reported(family) == [f"{family}: read"]
+
+
+@pytest.mark.full
+def test_a_saved_model_is_read_onto_the_device_as_it_is_stored(tmp_path):
+    built("llama", torch.float16).save_pretrained(tmp_path)
+    script = f"""
+from layerlab.loading.model import load_model
+from tests.support.pretend_device import NAME, pretending
+with pretending():
+    model = load_model({str(tmp_path)!r}, device=NAME).model
+    print(*{{f"{{one.device}} {{one.dtype}}" for one in model.parameters()}}, *{{
+        str(one.device) for one in model.buffers()}})
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["pretend:0", "torch.float16", "pretend:0"], done.stderr
 
 
 @pytest.mark.full

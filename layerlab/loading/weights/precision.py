@@ -23,23 +23,27 @@ KINDS = {
 }
 WIDER = (torch.float32, torch.float64)  # than sixteen bits
 MEMORY_SHARE = 0.8
+PROCESSOR = (None, "cpu", "auto")  # where the processor computes, or may
 LARGE = 100_000_000  # parameters: a choice between 0.4 M, slower on a GPU, and 1 B
 
 
-def precision(config: Any, asked: str | None, stored: Mapping[str, Outline]) -> torch.dtype | str:
+def precision(
+    config: Any, asked: str | None, stored: Mapping[str, Outline], device: str | None
+) -> torch.dtype | str:
     """Return the precision as asked, else as config.json says, else as most weights are stored.
 
     No CPU computes well in float16.
 
     Args:
         stored: its weights.
+        device: that it is read on.
     """
     if asked is not None:
         return DTYPES[asked]
     told = config.dtype or stored_precision(stored)
     if told is None or (config.dtype and told != torch.float16):
         return "auto"
-    return torch.float32 if told == torch.float16 else told
+    return torch.float32 if told == torch.float16 and device in PROCESSOR else told
 
 
 def as_stored(empty: PreTrainedModel, stored: Mapping[str, Outline]) -> PreTrainedModel:
@@ -68,9 +72,10 @@ def remark_rounded(model: PreTrainedModel, source: str, stored: Mapping[str, Out
         )
 
 
-def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
-    """Return whether the weights of a model take less than most of the free memory."""
-    return _fits(empty, dtype, psutil.virtual_memory().available)
+def fits(empty: PreTrainedModel, dtype: torch.dtype | str, device: str | None) -> bool:
+    """Return whether the weights of a model take less than most of the free memory of a device."""
+    kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
+    return _count(empty) * kind.itemsize < MEMORY_SHARE * _free_memory(device)
 
 
 def choose_device(empty: PreTrainedModel, dtype: torch.dtype | str) -> str | None:
@@ -78,15 +83,15 @@ def choose_device(empty: PreTrainedModel, dtype: torch.dtype | str) -> str | Non
     if _count(empty) < LARGE or not torch.cuda.is_available():
         return None
     try:
-        free, _ = torch.cuda.mem_get_info()
+        return "cuda" if fits(empty, dtype, "cuda") else None
     except RuntimeError:  # another process has it for itself
         return None
-    return "cuda" if _fits(empty, dtype, free) else None
 
 
-def _fits(empty: PreTrainedModel, dtype: torch.dtype | str, free: int) -> bool:
-    kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
-    return _count(empty) * kind.itemsize < MEMORY_SHARE * free
+def _free_memory(device: str | None) -> int:
+    if (device or "").startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
 
 
 def _count(empty: PreTrainedModel) -> int:

@@ -180,7 +180,7 @@ def weights(
         room: whether it fits into memory.
 
     Raises:
-        UserError: they are damaged, incomplete, or of another model; no such device.
+        UserError: they are damaged, incomplete, or of another model.
     """
     # Sizes that differ are named below, and not by transformers.
     options: dict[str, Any] = {
@@ -193,6 +193,8 @@ def weights(
     if device == "auto" or (device is None and not room):
         options["device_map"] = "auto"
         options["offload_folder"] = _scratch()
+    elif device is not None:  # straight from the files, without a copy in memory
+        options["device_map"] = torch.device(device)
     try:
         model, loading = trust.load_pretrained(
             AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
@@ -216,8 +218,6 @@ def weights(
         raise UserError(message) from error
     _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
     _check_tied(model, place)
-    if device not in (None, "auto"):
-        model.to(_device(device))
     return model.eval()
 
 
@@ -337,13 +337,18 @@ def _scratch() -> str:
     return folder.name
 
 
-def _device(name: str) -> torch.device:
+def check_present(device: str | None) -> None:
+    """Refuse a device that holds no number.
+
+    Raises:
+        UserError: it is not here, full or busy.
+    """
+    if device in (None, "auto"):
+        return
     try:
-        device = torch.device(name)
         torch.zeros(1, device=device).item()  # meta devices hold no numbers
     except (RuntimeError, AssertionError) as error:
-        raise options.refuse_device(name, error) from error
-    return device
+        raise options.refuse_device(device, error) from error
 
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase | None:

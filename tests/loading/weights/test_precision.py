@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerlab.errors import UserError
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import precision
 from layerlab.loading.weights.precision import choose_device
@@ -77,14 +78,19 @@ def test_a_large_model_goes_to_a_gpu_that_has_room_for_it(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device(model, "auto") is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 2**40))
     free[0] = weighs
     assert choose_device(model, "auto") is None
     assert choose_device(model, torch.bfloat16) == "cuda"
     free[0] = 2 * weighs
     assert choose_device(model, "auto") == "cuda"
+    # It comes straight from the files, and needs no room beside them.
+    full = type("Memory", (), {"available": 0})
+    monkeypatch.setattr(precision.psutil, "virtual_memory", lambda: full)
+    assert choose_device(model, "auto") == "cuda"
+    assert precision.fits(model, "auto", "cuda:1") and not precision.fits(model, "auto", "cpu")
 
-    def refuse():
+    def refuse(_):
         raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
@@ -98,3 +104,11 @@ def test_on_a_gpu_a_large_model_is_loaded_there_and_a_small_one_is_not(tiny, tmp
     monkeypatch.setattr(precision, "LARGE", 1)
     assert load_model(str(tmp_path)).device.type == "cuda"
     assert load_model(str(tmp_path), device="cpu").device.type == "cpu"
+
+
+def test_a_device_that_is_not_here_is_refused_before_weights_are_read(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for device in ("cuda:77", "meta"):
+        with pytest.raises(UserError, match=f"there is no device '{device}' here that PyTorch can"):
+            load_model(str(tmp_path), device=device)
