@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from layerlab.errors import UserError
 from layerlab.latency.candidates import Candidate
 from layerlab.latency.config import LatencyConfig
 from layerlab.loading.weights.precision import MEMORY_SHARE
+from layerlab.system.hardware import free_memory
 
 STATES = ("keys", "values", "conv_states", "recurrent_states")
 
@@ -58,7 +58,7 @@ def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None
     size = setting.dtype.itemsize
     # On a CPU weights move between repetitions, and meanwhile the largest has two places.
     needed = size * (sum(weights) + max(caches))
-    room = MEMORY_SHARE * free_bytes(setting.device)
+    room = MEMORY_SHARE * free_memory(setting.device)
     if needed > room:
         raise UserError(
             f"{' and '.join(one.name for one in contestants)} take {needed / 1e9:.1f} GB in "
@@ -66,14 +66,6 @@ def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None
             f"{size * max(caches) / 1e9:.1f}), and {room / 1e9:.1f} GB may be used here; type a "
             "smaller --width, or --dtype bfloat16"
         )
-
-
-def free_bytes(device: str) -> int:
-    """Return the bytes of memory that are free where models are timed."""
-    torch_device = torch.device(device)
-    if torch_device.type == "cuda":
-        return torch.cuda.mem_get_info(torch_device)[0]
-    return psutil.virtual_memory().available
 
 
 def growth(run: Callable[[], object], device: str) -> int | None:

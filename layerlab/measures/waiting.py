@@ -14,6 +14,7 @@ from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
 from layerlab.observe.tracing.attention.tiles import SeenMasks
 from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.records import Layer
+from layerlab.system.hardware import free_memory
 
 LayerKey = tuple[int, str | None]
 
@@ -62,7 +63,8 @@ class Waiting:
         """Return how many sequences from this layer's on are as long and may wait."""
         length = len(layer.tokens)
         alike = takewhile(lambda one: one == length, self._lengths[layer.sequence :])
-        room = device_schedule(layer.stream.device).waiting_bytes
+        device = layer.stream.device
+        room = min(device_schedule(device).waiting_bytes, free_memory(device) // 4)
         return min(len(list(alike)), 1 + room // (self._blocks * _size(_bare(layer))))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 import torch
 
 from layerlab.errors import UserError
@@ -114,6 +115,18 @@ def reset_peak_memory() -> bool:
     except OSError:
         return False
     return True
+
+
+def free_memory(device: str | torch.device) -> int:
+    """Return the bytes that are free on a device; the machine's, where it has none of its own.
+
+    What torch keeps on a GPU and does not use is free.
+    """
+    place = torch.device(device)
+    if place.type != "cuda":
+        return psutil.virtual_memory().available
+    unused = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+    return torch.cuda.mem_get_info(place)[0] + unused
 
 
 def is_device_shared() -> bool:

@@ -195,11 +195,11 @@ def test_what_does_not_fit_is_refused_before_it_is_built(name, monkeypatch):
     sums = [account(one.design.spec, one.design.shape).parameters for one in _both(matched)]
     needed = 2 * (sum(sums) + max(cache_numbers(one, 1, 159) for one in _both(matched)))
     chosen = latency_config(dtype="bfloat16", device="cpu")
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 20e9)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 20e9)
     found = refusal(measure_latency, _both(matched), chosen, pair=matched)
     assert f"take {needed / 1e9:.1f} GB in bfloat16" in found
     assert "and 16.0 GB may be used here; type a smaller --width" in found
-    monkeypatch.setattr(memory, "free_bytes", lambda device: needed / 0.8 + 1)
+    monkeypatch.setattr(memory, "free_memory", lambda device: needed / 0.8 + 1)
     memory.check_room(_both(matched), chosen)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from layerlab.loading.model import LoadedModel
+from layerlab.measures import waiting
 from layerlab.measures.runner import readings
 from layerlab.measures.support import attention_pass
 from layerlab.observe.tracing import device_schedule
@@ -120,6 +121,11 @@ def test_no_more_sequences_wait_than_there_is_room_for(tiny, joined, monkeypatch
     # Query and key; the stream, and what both sublayers read and gave; a branch is what it gave.
     each = (2 + 5) * ODD * width * float32 * layers
     cut_for_an_accelerator(monkeypatch, waiting_bytes=each)
+    read(model, sequences)
+    assert joined == [2, 2, 2, 2, 1, 1]
+    joined.clear()
+    cut_for_an_accelerator(monkeypatch)
+    monkeypatch.setattr(waiting, "free_memory", lambda _: 4 * each)
     read(model, sequences)
     assert joined == [2, 2, 2, 2, 1, 1]
 

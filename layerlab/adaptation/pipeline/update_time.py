@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -18,7 +17,7 @@ from layerlab.adaptation.pipeline.dry_update import (
 from layerlab.adaptation.trainer.lora import add_adapters
 from layerlab.experiments.estimate.step_time import ASSUMED, TIMES
 from layerlab.recipes.adaptation_sections import StageRunSection, StepSection
-from layerlab.system.hardware import here, stopwatch, with_threads
+from layerlab.system.hardware import free_memory, here, stopwatch, with_threads
 
 PASS = 1.0  # seconds that one pass may take; what is longer is measured on fewer tokens
 LARGEST = 300_000_000  # parameters that a CPU fills in a moment
@@ -117,9 +116,7 @@ def time_update(
 def _fits(run: StageRunSection, dry: DryUpdate) -> bool:
     if not here(run.device) or dry.parameters > LARGEST:
         return False
-    if run.device == "cpu":
-        return dry.peak < psutil.virtual_memory().available / 2
-    return dry.peak < torch.cuda.mem_get_info(run.device)[0] / 2
+    return dry.peak < free_memory(run.device) / 2
 
 
 def _exchange(run: StageRunSection, dry: DryUpdate, passes: float) -> float:

@@ -14,7 +14,7 @@ from layerlab.experiments.estimate.disk_space import (
     page_bytes,
 )
 from layerlab.experiments.estimate.process_memory import process_memory
-from layerlab.experiments.estimate.startup import BEGINNING, free_memory, startup_seconds
+from layerlab.experiments.estimate.startup import BEGINNING, startup_seconds, total_free_memory
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time, timeless
 from layerlab.experiments.executors.local import shares_processes
 from layerlab.experiments.executors.slots import share_devices
@@ -205,7 +205,7 @@ def estimate(
         begin=begin,
         shared=shared,
         crowded=max(_slow_down(asked)),
-        room=free_memory(first.run.device) if peak and not cluster else None,
+        room=total_free_memory(first.run.device) if peak and not cluster else None,
         compiled=any(run.recipe.train.torch_compile for run in runs),
         lockstep=lockstep,
         cluster=cluster,

@@ -8,12 +8,11 @@ import sys
 import time
 from typing import Any
 
-import psutil
 import torch
 
 from layerlab.errors import UserError
 from layerlab.system.files import write_file
-from layerlab.system.hardware import cache_folder, is_duration, machine, versions
+from layerlab.system.hardware import cache_folder, free_memory, is_duration, machine, versions
 
 ASSUMED = 6.0  # seconds, where nothing is measured
 # A process starts in 12 times the seconds in which a run begins in it and ends: bench/runner.py.
@@ -63,14 +62,11 @@ def startup_seconds(device: str, module: str = TRAINER, *, measure: bool = True)
     return found
 
 
-def free_memory(device: str) -> int | None:
-    """Return the free memory in bytes; None where the device does not tell."""
-    torch_device = torch.device(device)
-    if torch_device.type == "cpu":
-        return int(psutil.virtual_memory().available)
-    if torch_device.type == "cuda":
-        return int(torch.cuda.mem_get_info(torch_device)[0]) * torch.cuda.device_count()
-    return None
+def total_free_memory(device: str) -> int | None:
+    """Return the free memory of all devices of a kind; None where they do not tell."""
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count()}
+    count = counts.get(torch.device(device).type)
+    return None if count is None else free_memory(device) * count
 
 
 def _measure(device: str, module: str) -> float | None:

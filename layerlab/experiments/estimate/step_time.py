@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from layerlab.records.kept import read_kept, write_kept
 from layerlab.system.hardware import (
     DTYPES,
     cache_folder,
+    free_memory,
     is_duration,
     machine,
     stopwatch,
@@ -151,10 +151,9 @@ def _fits(run: RunSpec) -> bool:
     found = design_model(recipe)
     size = account(found.spec, found.shape).parameters
     if recipe.run.device == "cpu":
-        free = psutil.virtual_memory().available
-        return size <= LARGEST and STATE * size < free / 4
+        return size <= LARGEST and STATE * size < free_memory("cpu") / 4
     if torch.device(recipe.run.device).type == "cuda":
-        return STATE * size < torch.cuda.mem_get_info(recipe.run.device)[0] / 2
+        return STATE * size < free_memory(recipe.run.device) / 2
     return size <= LARGEST
 
 

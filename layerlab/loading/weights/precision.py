@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
 import torch
 from transformers import PreTrainedModel
 
 from layerlab.loading import options
 from layerlab.loading.weights.saved import remark
 from layerlab.loading.weights.weightless import Outline
+from layerlab.system.hardware import free_memory
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in options.DTYPES}
 # As safetensors calls those that a model may compute with.
@@ -75,7 +75,8 @@ def remark_rounded(model: PreTrainedModel, source: str, stored: Mapping[str, Out
 def fits(empty: PreTrainedModel, dtype: torch.dtype | str, device: str | None) -> bool:
     """Return whether the weights of a model take less than most of the free memory of a device."""
     kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
-    return _count(empty) * kind.itemsize < MEMORY_SHARE * _free_memory(device)
+    place = "cpu" if device in PROCESSOR else device
+    return _count(empty) * kind.itemsize < MEMORY_SHARE * free_memory(place)
 
 
 def choose_device(empty: PreTrainedModel, dtype: torch.dtype | str) -> str | None:
@@ -86,12 +87,6 @@ def choose_device(empty: PreTrainedModel, dtype: torch.dtype | str) -> str | Non
         return "cuda" if fits(empty, dtype, "cuda") else None
     except RuntimeError:  # another process has it for itself
         return None
-
-
-def _free_memory(device: str | None) -> int:
-    if (device or "").startswith("cuda"):
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
 
 
 def _count(empty: PreTrainedModel) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab.experiments.estimate import startup
-from layerlab.experiments.estimate.startup import ASSUMED, free_memory, startup_seconds
+from layerlab.experiments.estimate.startup import ASSUMED, startup_seconds, total_free_memory
 
 # What takes a known time of a processor, where a worker's imports take six seconds.
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\nprint(time.process_time())"
@@ -29,5 +29,5 @@ def test_what_cannot_be_started_is_assumed(tmp_path, monkeypatch):
 
 
 def test_memory_is_told_where_the_device_tells_it():
-    assert (free_memory("cpu") or 0) > 10**6
-    assert free_memory("meta") is None
+    assert (total_free_memory("cpu") or 0) > 10**6
+    assert total_free_memory("meta") is None

@@ -10,6 +10,7 @@ from layerlab.errors import UserError
 from layerlab.loading.model import load_model
 from layerlab.loading.weights import precision
 from layerlab.loading.weights.precision import choose_device
+from layerlab.system import hardware
 
 
 def test_float16_weights_are_read_as_float32_on_a_cpu(tiny, tmp_path):
@@ -86,7 +87,7 @@ def test_a_large_model_goes_to_a_gpu_that_has_room_for_it(tiny, monkeypatch):
     assert choose_device(model, "auto") == "cuda"
     # It comes straight from the files, and needs no room beside them.
     full = type("Memory", (), {"available": 0})
-    monkeypatch.setattr(precision.psutil, "virtual_memory", lambda: full)
+    monkeypatch.setattr(hardware.psutil, "virtual_memory", lambda: full)
     assert choose_device(model, "auto") == "cuda"
     assert precision.fits(model, "auto", "cuda:1") and not precision.fits(model, "auto", "cpu")
 
