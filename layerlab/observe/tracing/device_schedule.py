@@ -46,8 +46,8 @@ PROCESSOR = DeviceSchedule(
     sync_interval=1,
     sync_growth=1,
 )
-# All heads of a layer at 4,096 tokens; 20 steps are enough for most heads, 60 are the most. Layers of
-# 8 B that wait take 3 GB for a sequence of 2,048 tokens.
+# All heads of a layer at 4,096 tokens; 20 steps are enough for most heads, 60 are the most. Layers
+# of 8 B that wait take 3 GB for a sequence of 2,048 tokens.
 ACCELERATOR = DeviceSchedule(
     tile_bytes=4 * 2**30,
     block_bytes=2**29,
